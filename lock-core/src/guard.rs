@@ -578,7 +578,7 @@ impl OwnedGuard {
     #[must_use]
     pub fn permit_ids(&self) -> Vec<PermitId> {
         let Acquisition { name, owner, .. } = &**self.0.acquisition();
-        let (_, count) = name.kind().permits().unwrap_or_default();
+        let (_, count) = name.permits().unwrap_or_default();
         (0..count)
             .map(|number| PermitId::new(*owner, number))
             .collect()

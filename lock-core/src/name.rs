@@ -1,6 +1,8 @@
 //! [`LockName`]: the validated name of a lock, and its [`LockKind`].
 
+use crate::kind::{KindProfile, LockKind};
 use crate::sync::RandomState;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
@@ -76,117 +78,6 @@ impl Hash for LockName {
     }
 }
 
-/// What a lock of a name lets its holders do. Locks of different kinds and the same name are
-/// different to a client; whether they exclude each other in the store is said with each kind.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
-#[non_exhaustive]
-pub enum LockKind {
-    /// One holder: [`Client::mutex`](crate::Client::mutex).
-    #[default]
-    Mutex,
-    /// One holder, in the order of arrival over all clients:
-    /// [`Client::fair_mutex`](crate::Client::fair_mutex). Excludes the `Mutex` of its name.
-    Fair,
-    /// A reader of a read-write lock: [`RwLock::read`](crate::RwLock::read).
-    Read,
-    /// The writer of a read-write lock, which excludes readers and other writers:
-    /// [`RwLock::write`](crate::RwLock::write).
-    Write,
-    /// A reader of the same lock as `Read`, in the order of arrival over all clients:
-    /// [`Client::fair_rw_lock`](crate::Client::fair_rw_lock).
-    FairRead,
-    /// The writer of the same lock as `Write`, in the order of arrival over all clients:
-    /// [`Client::fair_rw_lock`](crate::Client::fair_rw_lock).
-    FairWrite,
-    /// Permits of a semaphore: [`Client::semaphore`](crate::Client::semaphore).
-    Permits {
-        /// How many there are in all.
-        limit: u32,
-        /// How many one acquisition takes; 0: all that are free, one at least, and
-        /// [`Grant::count`](crate::backend::Grant::count) says how many.
-        count: u32,
-    },
-    /// Permits of the same semaphore as `Permits`, in the order of arrival over all clients:
-    /// [`Client::fair_semaphore`](crate::Client::fair_semaphore).
-    FairPermits {
-        /// How many there are in all.
-        limit: u32,
-        /// As of `Permits`.
-        count: u32,
-    },
-}
-
-impl LockKind {
-    /// Whether several owners may hold it at once.
-    #[must_use]
-    pub fn is_shared(self) -> bool {
-        self.is_reader() || self.permits().is_some()
-    }
-
-    /// Returns whether it is the lock of the readers of a read-write lock.
-    #[must_use]
-    pub fn is_reader(self) -> bool {
-        matches!(self, Self::Read | Self::FairRead)
-    }
-
-    /// Returns whether it is the lock of the writer of a read-write lock.
-    #[must_use]
-    pub fn is_writer(self) -> bool {
-        matches!(self, Self::Write | Self::FairWrite)
-    }
-
-    /// Returns the kinds of a read-write lock: of its readers, and of its writer.
-    #[must_use]
-    pub fn of_read_write(is_fair: bool) -> [Self; 2] {
-        match is_fair {
-            true => [Self::FairRead, Self::FairWrite],
-            false => [Self::Read, Self::Write],
-        }
-    }
-
-    /// Returns the limit of a semaphore and the number of permits that one acquisition takes;
-    /// `None` for other kinds.
-    #[must_use]
-    pub fn permits(self) -> Option<(u32, u32)> {
-        match self {
-            Self::Permits { limit, count } | Self::FairPermits { limit, count } => {
-                Some((limit, count))
-            }
-            _ => None,
-        }
-    }
-
-    /// The same semaphore, of which an acquisition takes so many permits; other kinds stay.
-    pub(crate) fn of_count(self, count: u32) -> Self {
-        match self {
-            Self::Permits { limit, .. } => Self::Permits { limit, count },
-            Self::FairPermits { limit, .. } => Self::FairPermits { limit, count },
-            other => other,
-        }
-    }
-
-    /// Returns whether a queue in the store grants locks of this kind in the order of arrival over
-    /// all clients.
-    #[must_use]
-    pub fn is_queued(self) -> bool {
-        matches!(
-            self,
-            Self::Fair | Self::FairRead | Self::FairWrite | Self::FairPermits { .. }
-        )
-    }
-
-    /// Whether the store knows who waits for it, and keeps others out.
-    pub(crate) fn is_known_to_wait(self) -> bool {
-        self.is_queued() || self == Self::Write
-    }
-
-    /// Whether each thread of a client asks the store for itself: it shares its hold with others,
-    /// or has a position of its own in the store's queue.
-    pub(crate) fn is_apart(self) -> bool {
-        self.is_shared() || self.is_queued()
-    }
-}
-
 impl LockName {
     /// The longest name, in bytes.
     pub const MAX_BYTES: usize = 512;
@@ -211,6 +102,43 @@ impl LockName {
     #[must_use]
     pub fn kind(&self) -> LockKind {
         self.0.kind
+    }
+
+    /// Returns what the engine knows of its kind.
+    pub(crate) fn profile(&self) -> &'static KindProfile {
+        self.0.kind.profile()
+    }
+
+    /// Returns the limit of a semaphore and the number of permits that one acquisition takes;
+    /// `None` for other kinds.
+    pub(crate) fn permits(&self) -> Option<(u32, u32)> {
+        self.0.kind.permits()
+    }
+
+    /// Returns whether it is the name of a mutex, under which all kinds are known to each other.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.0.kind == LockKind::Mutex
+    }
+
+    /// Returns the name without its kind: that of the mutex.
+    pub(crate) fn plain(&self) -> Cow<'_, Self> {
+        match self.is_plain() {
+            true => Cow::Borrowed(self),
+            false => Cow::Owned(self.of_kind(LockKind::Mutex)),
+        }
+    }
+
+    /// Returns the names of this text whose locks [exclude](KindProfile::excludes_kinds) each
+    /// other, in one thread, too.
+    pub(crate) fn excluding(&self) -> impl Iterator<Item = Self> + '_ {
+        LockKind::EXCLUDING
+            .into_iter()
+            .map(|kind| self.of_kind(kind))
+    }
+
+    /// Returns the name of what was granted: of all permits that were free, so many.
+    pub(crate) fn granted(&self, count: Option<u32>) -> Self {
+        self.of_kind(self.0.kind.granted(count))
     }
 
     /// Returns the name of the lock of this kind.

@@ -63,9 +63,9 @@ impl fmt::Debug for Composite {
 impl SingleLock {
     pub(crate) fn new(engine: Arc<EngineHandle>, name: &LockName) -> Result<Self, Error> {
         engine.refuse_if_forked().map_err(|error| error.on(name))?;
-        let local = match name.kind().is_apart() {
-            true => None,
-            false => Some(engine.local_lock(name, Scope::CLIENT)?),
+        let local = match name.profile().hands_off {
+            true => Some(engine.local_lock(name, Scope::CLIENT)?),
+            false => None,
         };
         Ok(Self {
             engine,

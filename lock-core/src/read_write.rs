@@ -3,7 +3,8 @@
 use crate::engine::EngineHandle;
 use crate::error::Error;
 use crate::guard::OwnedGuard;
-use crate::name::{LockKind, LockName};
+use crate::kind::LockKind;
+use crate::name::LockName;
 use crate::options::LockOptions;
 use crate::parts::SingleLock;
 use std::fmt;

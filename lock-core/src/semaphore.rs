@@ -5,9 +5,10 @@ use crate::engine::EngineHandle;
 use crate::error::Error;
 use crate::guard::OwnedGuard;
 use crate::interrupt::Interrupt;
+use crate::kind::LockKind;
 use crate::lease::LeaseTime;
 use crate::lock::UNBOUNDED;
-use crate::name::{LockKind, LockName};
+use crate::name::LockName;
 use crate::options::LockOptions;
 use crate::parts::SingleLock;
 use crate::permit::{MAX_PERMITS, PermitId};
@@ -69,7 +70,7 @@ impl Semaphore {
         check_limit(limit).map_err(|error| error.on(name))?;
         Ok(Self {
             engine,
-            name: name.of_kind(kind(is_fair, limit, 1)),
+            name: name.of_kind(LockKind::of_semaphore(is_fair, limit, 1)),
             limit,
             is_fair,
         })
@@ -211,7 +212,9 @@ impl Semaphore {
     }
 
     fn lock(&self, count: u32) -> Result<SingleLock, Error> {
-        let name = self.name.of_kind(kind(self.is_fair, self.limit, count));
+        let name = self
+            .name
+            .of_kind(LockKind::of_semaphore(self.is_fair, self.limit, count));
         SingleLock::new(Arc::clone(&self.engine), &name)
     }
 
@@ -323,7 +326,9 @@ impl Semaphore {
 
     fn name_limit(&mut self, limit: u32) {
         self.limit = limit;
-        self.name = self.name.of_kind(kind(self.is_fair, limit, 1));
+        self.name = self
+            .name
+            .of_kind(LockKind::of_semaphore(self.is_fair, limit, 1));
     }
 
     fn unexpected(&self) -> Error {
@@ -363,13 +368,6 @@ impl Semaphore {
     #[must_use]
     pub fn name(&self) -> &LockName {
         &self.name
-    }
-}
-
-fn kind(is_fair: bool, limit: u32, count: u32) -> LockKind {
-    match is_fair {
-        true => LockKind::FairPermits { limit, count },
-        false => LockKind::Permits { limit, count },
     }
 }
 

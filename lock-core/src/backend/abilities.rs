@@ -3,7 +3,7 @@
 #[cfg(doc)]
 use super::{Backend, Release, Tokens};
 #[cfg(doc)]
-use crate::name::LockKind;
+use crate::kind::LockKind;
 use std::time::Duration;
 
 /// What a store supports in its wire format.

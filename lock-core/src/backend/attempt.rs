@@ -4,9 +4,9 @@
 use super::{Abilities, DirectGrant, RenewalRequest, ReplicaSupport};
 use super::{Receipt, WAITER_PRESENCE};
 use crate::error::Error;
-use crate::lease::LeaseTime;
 #[cfg(doc)]
-use crate::name::LockKind;
+use crate::kind::LockKind;
+use crate::lease::LeaseTime;
 use crate::name::LockName;
 use crate::owner::OwnerId;
 use crate::replication::{InsufficientReplicas, Replication};

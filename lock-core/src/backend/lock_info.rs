@@ -3,7 +3,7 @@
 #[cfg(doc)]
 use super::Backend;
 #[cfg(doc)]
-use crate::name::LockKind;
+use crate::kind::LockKind;
 use crate::name::LockName;
 use crate::owner::{OwnerId, OwnerLabel, OwnerText};
 use crate::token::FencingToken;

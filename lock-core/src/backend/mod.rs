@@ -91,9 +91,9 @@ use std::time::Duration;
 
 pub use crate::background::{BackgroundTask, run_in_background};
 pub use crate::backoff::Backoff;
+pub use crate::kind::LockKind;
 pub use crate::lease::{Lease, LeaseTime};
 pub use crate::limits::{no_descriptor, no_thread};
-pub use crate::name::LockKind;
 pub use crate::owner::{ClientId, OwnerId, OwnerLabel, OwnerText};
 pub use crate::panics::contain;
 pub use crate::token::TokenRange;

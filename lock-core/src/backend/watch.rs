@@ -3,7 +3,7 @@
 #[cfg(doc)]
 use super::{Attempt, Backend, WAITER_PRESENCE};
 #[cfg(doc)]
-use crate::name::LockKind;
+use crate::kind::LockKind;
 use crate::owner::OwnerText;
 use crate::token::FencingToken;
 use std::any::Any;

@@ -21,8 +21,9 @@ use crate::engine::EngineHandle;
 use crate::error::Error;
 #[cfg(doc)]
 use crate::error::ErrorKind;
+use crate::kind::LockKind;
 use crate::mutex::{Mutex, OwnedMutex};
-use crate::name::{LockKind, LockName};
+use crate::name::LockName;
 use crate::owner::ClientId;
 use crate::read_write::RwLock;
 use crate::semaphore::Semaphore;
@@ -93,7 +94,8 @@ impl Client {
         N: TryInto<LockName>,
         Error: From<N::Error>,
     {
-        Ok(name.try_into()?.of_kind(self.0.mutex_kind()))
+        let kind = LockKind::of_mutex(self.0.is_fair());
+        Ok(name.try_into()?.of_kind(kind))
     }
 
     /// Returns the lock of this name, held by threads and reentrant, and granted in the order of
@@ -113,7 +115,7 @@ impl Client {
         N: TryInto<LockName>,
         Error: From<N::Error>,
     {
-        let name = name.try_into()?.of_kind(LockKind::Fair);
+        let name = name.try_into()?.of_kind(LockKind::of_mutex(true));
         self.0
             .refuse_kind("fair locks")
             .map_err(|error| error.on(&name))?;
@@ -180,8 +182,12 @@ impl Client {
         N: TryInto<LockName>,
         Error: From<N::Error>,
     {
-        let is_fair = self.0.mutex_kind() == LockKind::Fair;
-        Semaphore::new(Arc::clone(&self.0), &name.try_into()?, permits, is_fair)
+        Semaphore::new(
+            Arc::clone(&self.0),
+            &name.try_into()?,
+            permits,
+            self.0.is_fair(),
+        )
     }
 
     /// Returns the semaphore of this name with this many permits, which are granted in the order of

@@ -181,7 +181,7 @@ impl ClientBuilder {
 mod tests {
     use super::*;
     use crate::MemoryBackend;
-    use crate::name::LockKind;
+    use crate::kind::LockKind;
     use std::time::Duration;
 
     const FILE: &str = "

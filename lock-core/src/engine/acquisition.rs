@@ -8,7 +8,7 @@ use crate::holder::Holder;
 use crate::lease::LeaseTime;
 use crate::loss::{Loss, LossCause};
 use crate::metrics::Counted;
-use crate::name::{LockKind, LockName};
+use crate::name::LockName;
 use crate::notification::{self, Wanted};
 use crate::owner::{OwnerId, OwnerLabel};
 use crate::replication::Replication;
@@ -437,7 +437,7 @@ impl Acquisition {
 
     /// The lease that the first renewal gives it, if a release granted it for less.
     pub(crate) fn lease_to_come(&self) -> Option<LeaseTime> {
-        if self.name.kind() != LockKind::Fair {
+        if !self.name.profile().direct_grant {
             return None;
         }
         let (ttl, lead) = {

@@ -11,7 +11,7 @@ use crate::event::Event;
 use crate::event_queue::Events;
 use crate::holder::thread_id;
 use crate::loss::{Loss, LossCause};
-use crate::name::{LockKind, LockName};
+use crate::name::LockName;
 use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,10 +79,9 @@ impl Engine {
 
     /// What this thread holds of this lock and may still trust.
     pub(super) fn held_by(&self, name: &LockName, thread: u64) -> Option<Arc<Acquisition>> {
-        let scope = if name.kind().is_apart() {
-            Scope::thread(thread)
-        } else {
-            Scope::CLIENT
+        let scope = match name.profile().hands_off {
+            true => Scope::CLIENT,
+            false => Scope::thread(thread),
         };
         let (holds, acquisition) = self.find_local_lock(name, scope)?.holds_of(thread)?;
         // By the deadline: in doubt the thread still has what keeps it out of another kind.
@@ -92,8 +91,8 @@ impl Engine {
 
     /// Whether this is a write lock beside which the calling thread reads.
     pub(super) fn is_read_here(&self, name: &LockName) -> bool {
-        let [reading, writing] = LockKind::of_read_write(name.kind().is_queued());
-        name.kind() == writing && self.held_by(&name.of_kind(reading), thread_id()).is_some()
+        let held = |kind| self.held_by(&name.of_kind(kind), thread_id());
+        name.profile().readers.and_then(held).is_some()
     }
 
     /// Asks the store whether it still has it, and what is left of its lease: what the store says,
@@ -180,8 +179,9 @@ impl Engine {
         }
         // Also if the store says that it is gone: a copy of the first request may be under way.
         // A writer may be kept by the reads of its thread, and of several permits some may be left.
-        let kind = acquisition.name.kind();
-        let may_be_left = kind.is_writer() || matches!(kind.permits(), Some((_, 2..)));
+        let name = &acquisition.name;
+        let may_be_left =
+            name.profile().readers.is_some() || matches!(name.permits(), Some((_, 2..)));
         if is_left_over || may_be_left || acquisition.has_unknown_outcome() {
             self.clean_up(acquisition.to_end(self.clock.now()));
         }

@@ -45,7 +45,7 @@ use crate::event::Event;
 use crate::event_queue::Events;
 use crate::lease::{Lease, LeaseTime};
 use crate::metrics::Metrics;
-use crate::name::{LockKind, LockName};
+use crate::name::LockName;
 use crate::notices::Notices;
 use crate::owner::{ClientId, OwnerId};
 use crate::process::Origin;
@@ -204,7 +204,7 @@ impl Engine {
         name: &LockName,
         scope: Scope,
     ) -> Result<Arc<LocalLock>, Error> {
-        if name.kind() != LockKind::Mutex {
+        if !name.is_plain() {
             self.uses_kinds.store(true, Ordering::Relaxed);
         }
         self.registry
@@ -311,7 +311,7 @@ impl Engine {
 
     /// How many threads queue for this name.
     pub(crate) fn waiting(&self, name: &LockName) -> usize {
-        if !name.kind().is_apart() {
+        if name.profile().hands_off {
             return self
                 .registry
                 .find(name, Scope::CLIENT)
@@ -337,7 +337,7 @@ impl Engine {
     /// The semaphore has `stored` permits, and this client named another number: told once for each
     /// number that was named, until the stored one changes.
     pub(in crate::engine) fn tell_other_limit(&self, name: &LockName, asked: u32, stored: u32) {
-        let key = (name.of_kind(LockKind::Mutex), asked);
+        let key = (name.plain().into_owned(), asked);
         let mut told = self.other_limits.lock();
         if told.len() >= OTHER_LIMITS && !told.contains_key(&key) {
             // One of many is told again; with all of them forgotten, all would be.
@@ -368,12 +368,9 @@ impl Engine {
         refuse_kind(&self.abilities, what)
     }
 
-    /// The kind of what a caller calls a mutex.
-    pub(crate) fn mutex_kind(&self) -> LockKind {
-        match self.settings.order {
-            LockOrder::Any => LockKind::Mutex,
-            LockOrder::Fair => LockKind::Fair,
-        }
+    /// Whether what a caller calls a mutex or a semaphore is a fair one.
+    pub(crate) fn is_fair(&self) -> bool {
+        self.settings.order == LockOrder::Fair
     }
 
     /// An owner that never was.
@@ -392,7 +389,7 @@ impl Engine {
         name: &LockName,
         time: Duration,
     ) -> Result<LeaseTime, Error> {
-        if name.kind().is_shared() {
+        if name.profile().shared {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 "what several holders share is not kept after its release: leave `at_least` out",

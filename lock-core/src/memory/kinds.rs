@@ -1,7 +1,7 @@
 //! What a name of the memory store has besides one holder: readers, permits, and waiters that the
 //! store knows.
 
-use super::{State, plain};
+use super::State;
 use crate::backend::{
     Answer, Attempt, DirectGrant, Failure, Grant, HolderInfo, LockInfo, NextOwner, PermitChange,
     PermitOutcome, Permits, Readers, Release, Tokens, WAITER_PRESENCE,
@@ -9,7 +9,8 @@ use crate::backend::{
 use crate::clock::Moment;
 use crate::config::WriterPriority;
 use crate::error::{Error, ErrorKind};
-use crate::name::{LockKind, LockName};
+use crate::kind::Presence;
+use crate::name::LockName;
 use crate::owner::{OwnerId, OwnerLabel, OwnerText};
 use crate::permit::PermitId;
 use crate::token::{FencingToken, TokenRange};
@@ -74,12 +75,8 @@ impl Shares {
 
     /// Until when another owner counts as waiting that goes before this attempt.
     fn before(&mut self, attempt: &Attempt<'_>, now: Moment) -> Option<Moment> {
-        let next = attempt
-            .name
-            .kind()
-            .is_queued()
-            .then(|| self.next(now))
-            .flatten();
+        let is_queued = attempt.name.profile().queued_in_store;
+        let next = is_queued.then(|| self.next(now)).flatten();
         next.filter(|next| next.owner != attempt.owner)
             .map(|next| next.until)
     }
@@ -93,10 +90,10 @@ impl Shares {
         is_unused && !is_awaited && self.limit.is_none()
     }
 
-    fn of(&mut self, kind: LockKind) -> &mut Vec<Share> {
-        match kind {
-            kind if kind.permits().is_some() => &mut self.permits,
-            _ => &mut self.readers,
+    fn of(&mut self, name: &LockName) -> &mut Vec<Share> {
+        match name.permits() {
+            Some(_) => &mut self.permits,
+            None => &mut self.readers,
         }
     }
 
@@ -107,14 +104,14 @@ impl Shares {
             direct,
             ..
         } = *attempt;
-        let kind = attempt.name.kind();
+        let profile = attempt.name.profile();
         let new = Position {
             owner,
             until: now + presence,
             presence,
             // A release grants no other kind.
-            direct: direct.filter(|_| kind == LockKind::Fair),
-            is_writer: kind.is_writer(),
+            direct: direct.filter(|_| profile.direct_grant),
+            is_writer: profile.readers.is_some(),
         };
         match self
             .queue
@@ -141,12 +138,11 @@ impl Shares {
         limit: u32,
         now: Moment,
     ) -> (Answer, bool) {
-        let (owner, kind) = (attempt.owner, attempt.name.kind());
-        let is_queued = kind.is_queued();
+        let (owner, is_queued) = (attempt.owner, attempt.name.profile().queued_in_store);
         let own = || self.permits.iter().filter(|share| share.owner == owner);
         let had: u32 = own().map(|share| share.count).sum();
         let free = limit.saturating_sub(self.taken());
-        let count = match kind.permits().map_or(1, |(_, count)| count) {
+        let count = match attempt.name.permits().map_or(1, |(_, count)| count) {
             0 if had > 0 => own()
                 .map(|share| share.first + share.count)
                 .max()
@@ -251,22 +247,19 @@ fn foreign(found: &str) -> Failure {
 impl State {
     /// The shares of a name; made if there are none.
     fn shares(&mut self, name: &LockName, now: Moment) -> &mut Shares {
-        let shares = self
-            .shares
-            .entry(name.of_kind(LockKind::Mutex))
-            .or_default();
+        let shares = self.shares.entry(name.plain().into_owned()).or_default();
         shares.purge(now);
         shares
     }
 
     /// Fails if the name is a semaphore's and this is a lock, or the other way round.
     pub(super) fn refuse_other_use(&mut self, name: &LockName, now: Moment) -> Result<(), Failure> {
-        let is_semaphore = name.kind().permits().is_some();
+        let is_semaphore = name.permits().is_some();
         if self.shares.is_empty() && !is_semaphore {
             return Ok(());
         }
         let is_locked = self.holder(name, now).is_some();
-        let Some(shares) = self.shares.get_mut(&name.of_kind(LockKind::Mutex)) else {
+        let Some(shares) = self.shares.get_mut(&*name.plain()) else {
             return if is_semaphore && is_locked {
                 Err(foreign("a lock"))
             } else {
@@ -289,8 +282,8 @@ impl State {
         now: Moment,
     ) -> Result<Option<Answer>, Failure> {
         let (name, owner) = (attempt.name, attempt.owner);
-        let kind = name.kind();
-        if self.shares.is_empty() && kind == LockKind::Mutex {
+        let presence = name.profile().presence;
+        if self.shares.is_empty() && presence == Presence::Unknown {
             return Ok(None);
         }
         let holder = self.holder(name, now).map(|held| (held.owner, held.until));
@@ -304,15 +297,15 @@ impl State {
         // A lock that is free is the next one's for as long as that counts as waiting.
         let Some(until) = busy.or(other) else {
             shares.leave_queue(owner);
-            if kind == LockKind::Write && attempt.waits {
+            if presence == Presence::Fixed && attempt.waits {
                 shares.waiting_writer = None; // readers compete with the next one
             }
             return Ok(None);
         };
-        match kind {
+        match presence {
             _ if !attempt.waits => {}
-            LockKind::Fair | LockKind::FairWrite => shares.enqueue(attempt, now),
-            LockKind::Write if writers == WriterPriority::First => {
+            Presence::Configured => shares.enqueue(attempt, now),
+            Presence::Fixed if writers == WriterPriority::First => {
                 let is_other = |(first, _): &(OwnerId, Moment)| *first != owner;
                 if !shares.waiting_writer.is_some_and(|first| is_other(&first)) {
                     shares.waiting_writer = Some((owner, now + WAITER_PRESENCE));
@@ -341,20 +334,14 @@ impl State {
         } = *attempt;
         let until = now + lease.duration();
         let writer = self.holder(name, now).map(|held| (held.owner, held.until));
-        let last = self
-            .tokens
-            .get(&name.of_kind(LockKind::Mutex))
-            .map(|counter| counter.last);
+        let last = self.tokens.get(&*name.plain()).map(|counter| counter.last);
         let shares = self.shares(name, now);
-        if let Some((named, _)) = name.kind().permits() {
+        if let Some((named, _)) = name.permits() {
             let limit = *shares.limit.get_or_insert(named);
             return Ok(shares.take_permits(attempt, (until, label), limit, now));
         }
-        let is_repeated = shares
-            .of(name.kind())
-            .iter()
-            .any(|share| share.owner == owner);
-        let is_queued = name.kind().is_queued();
+        let is_repeated = shares.of(name).iter().any(|share| share.owner == owner);
+        let is_queued = name.profile().queued_in_store;
         let other = writer.filter(|(writer, _)| !is_repeated && beside != Some(*writer));
         let gives_way = !is_repeated && writer.is_none();
         let waiting = match is_queued {
@@ -402,7 +389,7 @@ impl State {
         label: Option<OwnerLabel>,
         now: Moment,
     ) -> bool {
-        let shares = self.shares(name, now).of(name.kind());
+        let shares = self.shares(name, now).of(name);
         let is_whole = held_of(shares, name, owner).is_whole;
         for share in shares
             .iter_mut()
@@ -423,9 +410,10 @@ impl State {
     ) -> (Release, bool) {
         let is_writing = self.holder(name, now).is_some();
         let all = self.shares(name, now);
-        let is_fair_reader = name.kind() == LockKind::FairRead;
-        let is_left = name.kind().is_queued() && all.leave_queue(owner);
-        let shares = all.of(name.kind());
+        let profile = name.profile();
+        let is_fair_reader = profile.queued_in_store && profile.writer.is_some();
+        let is_left = profile.queued_in_store && all.leave_queue(owner);
+        let shares = all.of(name);
         let Held {
             is_whole, is_any, ..
         } = held_of(shares, name, owner);
@@ -453,20 +441,20 @@ impl State {
         }
         let is_holder = self.is_owned(name, owner, now);
         let is_free = self.holder(name, now).is_none();
-        match (
-            name.kind(),
-            self.shares.get_mut(&name.of_kind(LockKind::Mutex)),
-        ) {
-            (LockKind::Fair | LockKind::FairWrite, Some(shares)) => {
+        let Some(shares) = self.shares.get_mut(&*name.plain()) else {
+            return false;
+        };
+        match name.profile().presence {
+            Presence::Configured => {
                 let is_left = shares.leave_queue(owner);
                 // Also while others read: a reader behind a writer may be let in now.
                 is_left && is_free
             }
-            (LockKind::Write, Some(shares)) => shares
+            Presence::Fixed => shares
                 .waiting_writer
                 .take_if(|(first, _)| is_holder || *first == owner)
                 .is_some(),
-            _ => false,
+            Presence::Unknown => false,
         }
     }
 
@@ -482,14 +470,14 @@ impl State {
         now: Moment,
         unix: Duration,
     ) -> Option<NextOwner> {
-        let shares = self.shares.get_mut(&*plain(name))?;
+        let shares = self.shares.get_mut(&*name.plain())?;
         let first = shares.next(now)?;
         let (owner, presence, next) = (first.owner, first.presence, first.next_owner());
         let Some(attempt) = first.direct else {
             return Some(next);
         };
         shares.leave_queue(owner);
-        let token = self.next_tokens(&plain(name), 0, now, unix)?.first();
+        let token = self.next_tokens(&name.plain(), 0, now, unix)?.first();
         self.hold(name, owner, now + presence, None);
         Some(next.granted(DirectGrant { attempt, token }))
     }
@@ -501,7 +489,7 @@ impl State {
         owner: OwnerId,
         now: Moment,
     ) -> Option<HolderInfo> {
-        let shares = self.shares(name, now).of(name.kind());
+        let shares = self.shares(name, now).of(name);
         let Held {
             is_whole,
             first_end,
@@ -526,48 +514,45 @@ impl State {
     pub(super) fn inspect_shares(&mut self, name: &LockName, now: Moment) -> LockInfo {
         let shares = self.shares(name, now);
         let (taken, limit) = (shares.taken(), shares.limit);
-        let is_read_write = name.kind().is_reader() || name.kind().is_writer();
+        let profile = name.profile();
+        let is_read_write = profile.writer.is_some() || profile.readers.is_some();
         let readers = (is_read_write || !shares.readers.is_empty()).then(|| {
             let known = shares.readers.iter().map(|share| share.info(now)).collect();
             Readers::new(known, shares.waiting_writer.is_some())
         });
-        let of_kind = shares.of(name.kind());
+        let of_kind = shares.of(name);
         let held = longest(of_kind).map_or(LockInfo::FREE, |share| {
             LockInfo::held(share.info(now)).holders(of_kind.len() as u64)
         });
-        match (name.kind(), limit) {
-            (kind, Some(limit)) if kind.permits().is_some() => {
-                held.permits(Permits::new(limit, limit.saturating_sub(taken)))
-            }
-            _ => readers.map_or(held.clone(), |readers| held.readers(readers)),
+        match limit.filter(|_| name.permits().is_some()) {
+            Some(limit) => held.permits(Permits::new(limit, limit.saturating_sub(taken))),
+            None => readers.map_or(held.clone(), |readers| held.readers(readers)),
         }
     }
 
     /// Whether a writer waits.
     pub(super) fn writer_waits(&mut self, name: &LockName, now: Moment) -> bool {
-        self.shares
-            .get_mut(&name.of_kind(LockKind::Mutex))
-            .is_some_and(|shares| {
-                shares.purge(now);
-                shares.waiting_writer.is_some()
-            })
+        self.shares.get_mut(&*name.plain()).is_some_and(|shares| {
+            shares.purge(now);
+            shares.waiting_writer.is_some()
+        })
     }
 
     /// Ends all shares of the kind; whether there were any.
     pub(super) fn force_shares(&mut self, name: &LockName, now: Moment) -> bool {
-        let shares = self.shares(name, now).of(name.kind());
+        let shares = self.shares(name, now).of(name);
         !std::mem::take(shares).is_empty()
     }
 
     /// Ends the wait of a writer; of what `is_free` that of the head of the queue. Whether
     /// there was one.
     pub(super) fn force_wait(&mut self, name: &LockName, is_free: bool, now: Moment) -> bool {
-        let Some(shares) = self.shares.get_mut(&*plain(name)) else {
+        let Some(shares) = self.shares.get_mut(&*name.plain()) else {
             return false;
         };
-        match name.kind() {
-            LockKind::Write => shares.waiting_writer.take().is_some(),
-            kind if kind.is_queued() && is_free => {
+        match name.profile().presence {
+            Presence::Fixed => shares.waiting_writer.take().is_some(),
+            Presence::Configured if is_free => {
                 shares.next(now).is_some() && shares.queue.pop_front().is_some()
             }
             _ => false,
@@ -581,7 +566,7 @@ impl State {
         change: PermitChange,
         now: Moment,
     ) -> Result<PermitOutcome, Failure> {
-        let Some((named, _)) = name.kind().permits() else {
+        let Some((named, _)) = name.permits() else {
             return Err(Failure::NotSent(Error::misuse(
                 "only a semaphore has permits",
             )));
@@ -626,7 +611,7 @@ struct Held {
 fn held_of(shares: &[Share], name: &LockName, owner: OwnerId) -> Held {
     let own = || shares.iter().filter(|share| share.owner == owner);
     let count: u32 = own().map(|share| share.count).sum();
-    let wanted = name.kind().permits().map_or(1, |(_, count)| count);
+    let wanted = name.permits().map_or(1, |(_, count)| count);
     let first_end = own().map(|share| share.until).min();
     Held {
         is_whole: count > 0 && count == wanted,

@@ -17,12 +17,12 @@ use crate::backend::{
 use crate::clock::{Clock, Moment};
 use crate::config::{Config, WriterPriority};
 use crate::glob;
-use crate::name::{LockKind, LockName, NameMap};
+use crate::kind::KindProfile;
+use crate::name::{LockName, NameMap};
 use crate::owner::{OwnerId, OwnerLabel, OwnerText};
 use crate::sync::{Mutex, MutexGuard};
 use crate::token::{FencingToken, TokenRange};
 use kinds::Shares;
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -59,7 +59,7 @@ struct State {
 /// A watch on a name, for a lock of this kind.
 struct Watcher {
     id: u64,
-    kind: LockKind,
+    kind: &'static KindProfile,
     wake: Arc<dyn Wake>,
 }
 
@@ -84,14 +84,6 @@ const PAGE: usize = 1000;
 /// The minimum number of entries between two sweeps, whose cost is spread over as many insertions.
 const SWEEP: usize = 1024;
 
-/// The name under which all kinds of a lock are kept, because they exclude each other.
-fn plain(name: &LockName) -> Cow<'_, LockName> {
-    match name.kind() {
-        LockKind::Mutex => Cow::Borrowed(name),
-        _ => Cow::Owned(name.of_kind(LockKind::Mutex)),
-    }
-}
-
 impl MemoryBackend {
     /// Makes an empty store on this clock.
     #[must_use]
@@ -105,7 +97,7 @@ impl MemoryBackend {
 
     /// Deletes a lock without waking its watchers, as an operator could in a real store. For tests.
     pub fn lose(&self, name: &LockName) {
-        let name = plain(name);
+        let name = name.plain();
         let mut state = self.0.state.lock();
         state.locks.remove(&*name);
         state.shares.remove(&*name);
@@ -114,7 +106,7 @@ impl MemoryBackend {
     /// Wakes all watchers of a name, outside the mutex, and returns their number.
     fn wake(&self, name: &LockName) -> u32 {
         let mut state = self.0.state.lock();
-        let next = match name.kind().is_queued() {
+        let next = match name.profile().queued_in_store {
             true => state.next_in_queue(name, self.0.clock.now()),
             false => None,
         };
@@ -128,7 +120,7 @@ impl MemoryBackend {
         name: &LockName,
         next: Option<NextOwner>,
     ) -> u32 {
-        let Some(watches) = state.watches.get(&*plain(name)) else {
+        let Some(watches) = state.watches.get(&*name.plain()) else {
             return 0;
         };
         let wakes: Vec<_> = watches
@@ -150,13 +142,13 @@ impl State {
     /// The lock, if it is held now.
     fn holder(&self, name: &LockName, now: Moment) -> Option<&HeldLock> {
         self.locks
-            .get(&*plain(name))
+            .get(&*name.plain())
             .filter(|held| now < held.until)
     }
 
     /// The holder, or those that share the name.
     fn look(&mut self, name: &LockName, now: Moment) -> LockInfo {
-        let kind = name.kind();
+        let profile = name.profile();
         let holder = self.holder(name, now).map(|held| {
             let owner = OwnerText::new(&held.owner.to_string());
             let left = Some(held.until.since(now));
@@ -164,13 +156,13 @@ impl State {
             (info, held.is_writer)
         });
         let (info, is_writer) = match holder {
-            Some(holder) if !kind.is_shared() => holder,
-            _ if kind.is_shared() || !self.shares.is_empty() => {
+            Some(holder) if !profile.shared => holder,
+            _ if profile.shared || !self.shares.is_empty() => {
                 return self.inspect_shares(name, now);
             }
             _ => (LockInfo::FREE, false),
         };
-        if is_writer || kind.is_writer() {
+        if is_writer || profile.readers.is_some() {
             return info.readers(Readers::new(Vec::new(), self.writer_waits(name, now)));
         }
         info
@@ -178,7 +170,7 @@ impl State {
 
     /// All that is known of a lock.
     fn info(&mut self, name: &LockName, now: Moment) -> LockInfo {
-        let plain = plain(name);
+        let plain = name.plain();
         let waiters = self.watches.get(&*plain).map_or(0, Vec::len);
         let token = self
             .tokens
@@ -196,8 +188,8 @@ impl State {
 
     /// A `label` replaces the owner's former one.
     fn hold(&mut self, name: &LockName, owner: OwnerId, until: Moment, label: Option<OwnerLabel>) {
-        let is_writer = name.kind().is_writer();
-        let name = plain(name);
+        let is_writer = name.profile().readers.is_some();
+        let name = name.plain();
         match self
             .locks
             .get_mut(&*name)
@@ -327,7 +319,7 @@ impl Backend for MemoryBackend {
             return Ok(Answer::Busy(None));
         }
         let label = label.map(|text| OwnerLabel::new(Arc::clone(text), unix));
-        if name.kind().is_shared() {
+        if name.profile().shared {
             let (answer, lets_in) = state.acquire_share(attempt, label, self.1, now)?;
             if let Some(next) = lets_in.then(|| state.next_in_queue(name, now)).flatten() {
                 self.wake_with(state, name, Some(next));
@@ -337,7 +329,7 @@ impl Backend for MemoryBackend {
         if let Some(answer) = state.kept_out(attempt, self.1, now)? {
             return Ok(answer);
         }
-        let name = &*plain(name);
+        let name = &*name.plain();
         if let Some(stored) = state.stale_against(name, tokens, now) {
             return Ok(Answer::Stale(FencingToken::new(stored)));
         }
@@ -381,7 +373,7 @@ impl Backend for MemoryBackend {
                 name, owner, lease, ..
             } = acquisition;
             let until = now + lease.duration();
-            let is_owned = if name.kind().is_shared() {
+            let is_owned = if name.profile().shared {
                 state.renew_share(name, *owner, until, label.clone(), now)
             } else {
                 state.is_owned(name, *owner, now)
@@ -389,7 +381,7 @@ impl Backend for MemoryBackend {
             if !is_owned {
                 return Ok(Renewal::Gone);
             }
-            if !name.kind().is_shared() {
+            if !name.profile().shared {
                 state.hold(name, *owner, until, label.clone());
             }
             Ok(Renewal::Extended)
@@ -415,7 +407,7 @@ impl Backend for MemoryBackend {
             state.sweep(now);
         }
         state.refuse_other_use(name, now)?;
-        if name.kind().is_shared() {
+        if name.profile().shared {
             let (release, lets_in) = state.release_share(name, *owner, now);
             drop(state);
             let told = if lets_in { self.wake(name) } else { 0 };
@@ -439,7 +431,7 @@ impl Backend for MemoryBackend {
                 Release::Gone
             });
         }
-        let plain = plain(name);
+        let plain = name.plain();
         state.locks.remove(&*plain);
         if let Some(KeptLock { owner, time, .. }) = options.kept {
             state.hold(name, owner, now + time.duration(), None);
@@ -447,9 +439,9 @@ impl Backend for MemoryBackend {
         if let (Some(used), Some(counter)) = (options.last_used, state.tokens.get_mut(&*plain)) {
             counter.last = counter.last.min(used.get());
         }
-        let may_grant = name.kind() == LockKind::Fair && options.kept.is_none();
+        let may_grant = name.profile().direct_grant && options.kept.is_none();
         // Others that wait for a release get a chance.
-        let is_fair = |watch: &Watcher| watch.kind == LockKind::Fair;
+        let is_fair = |watch: &Watcher| watch.kind.direct_grant;
         if may_grant
             && state
                 .watches
@@ -513,7 +505,7 @@ impl Backend for MemoryBackend {
         by: Moment,
     ) -> Result<Option<HolderInfo>, Failure> {
         let AcquisitionId { name, owner, .. } = acquisition;
-        if name.kind().is_shared() {
+        if name.profile().shared {
             let mut state = self.0.state.lock();
             let now = self.0.clock.now();
             state.refuse_other_use(name, now)?;
@@ -543,13 +535,13 @@ impl Backend for MemoryBackend {
         state.refuse_other_use(name, now)?;
         let is_free = state.holder(name, now).is_none();
         // Of a reader beside the writer that ends with it; other kinds leave the writer alone.
-        let ends_shares = is_free || !name.kind().is_reader();
+        let ends_shares = is_free || name.profile().writer.is_none();
         let is_shared = !state.shares.is_empty() && ends_shares;
         let mut was_held = is_shared && state.force_shares(name, now);
         let ended_wait = state.force_wait(name, is_free && !was_held, now);
-        if !name.kind().is_shared() {
+        if !name.profile().shared {
             was_held |= !is_free;
-            state.locks.remove(&*plain(name));
+            state.locks.remove(&*name.plain());
         }
         drop(state);
         if was_held || ended_wait {
@@ -562,7 +554,7 @@ impl Backend for MemoryBackend {
         let mut state = self.0.state.lock();
         let id = state.next_watch;
         state.next_watch += 1;
-        let (kind, name) = (name.kind(), plain(name).into_owned());
+        let (kind, name) = (name.profile(), name.plain().into_owned());
         state
             .watches
             .entry(name.clone())
@@ -648,7 +640,7 @@ mod tests {
             .connect()
             .unwrap();
         let lock = client.rw_lock("readers of a name").unwrap();
-        let name = lock.read().name().of_kind(LockKind::Mutex);
+        let name = lock.read().name().plain().into_owned();
         let of_name = || {
             client
                 .inspect_all(slice::from_ref(&name))

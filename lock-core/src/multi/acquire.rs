@@ -122,7 +122,7 @@ impl<'a> CompositeAcquisition<'a> {
         let at_least = options.at_least.map(shortest).transpose()?;
         let deadline = wait.map(|wait| clock.now() + wait);
         let mut all = members.composite().single_locks().into_iter();
-        let is_queued = all.any(|lock| lock.name().kind().is_queued());
+        let is_queued = all.any(|lock| lock.name().profile().queued_in_store);
         let (patience, outage) = (Patience::new(members.locks.len(), is_queued), None);
         Ok(Self {
             members,
@@ -250,7 +250,7 @@ impl<'a> CompositeAcquisition<'a> {
         let share = left.map_or(LONGEST_SHARE, |left| left / members);
         let share = share.clamp(SHORTEST_SHARE, LONGEST_SHARE);
         // Its position in the queue of a fair lock is lost with each wait that is too short.
-        let is_queued = self.members.locks[at].name().kind().is_queued();
+        let is_queued = self.members.locks[at].name().profile().queued_in_store;
         let needs = self.patience.known(at).filter(|_| is_queued);
         let share = needs.map_or(share, |needs| needs.clamp(share, LONGEST_FAIR_SHARE));
         Some(left.map_or(share, |left| left.min(share)))

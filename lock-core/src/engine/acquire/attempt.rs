@@ -9,8 +9,8 @@ use crate::backoff::Backoff;
 use crate::clock::{Moment, Woken};
 use crate::engine::local_queue::{StoreOutage, WaiterGuard};
 use crate::error::Error;
+use crate::kind::Presence;
 use crate::lease::LeaseTime;
-use crate::name::LockKind;
 use crate::owner::OwnerId;
 use crate::token::TokenRange;
 use std::num::NonZeroU32;
@@ -84,12 +84,13 @@ impl<'a> Wait<'a> {
     /// How often this waiter asks so that the store knows that it still waits: in the order of
     /// arrival, or before readers.
     fn shown_every(&self) -> Option<Duration> {
-        let kind = self.lock.name.kind();
-        let often = match kind.is_queued() {
-            true => self.engine.settings.fair_presence / ATTEMPTS_OF_A_PRESENCE,
-            false => WAITER_ATTEMPTS,
-        };
-        kind.is_known_to_wait().then_some(often)
+        match self.lock.name.profile().presence {
+            Presence::Unknown => None,
+            Presence::Fixed => Some(WAITER_ATTEMPTS),
+            Presence::Configured => {
+                Some(self.engine.settings.fair_presence / ATTEMPTS_OF_A_PRESENCE)
+            }
+        }
     }
 
     /// Asks the store until it grants the lock or the deadline comes. `None`: it was busy until
@@ -196,12 +197,11 @@ impl<'a> Wait<'a> {
                 0
             };
         }
-        let tokens = match self.lock.name.kind() {
-            kind if kind.permits().is_some() => Tokens::None,
-            _ if settings.tokens => Tokens::Assign {
+        let tokens = match settings.tokens && self.lock.name.profile().tokens {
+            true => Tokens::Assign {
                 reserve: self.reserve,
             },
-            _ => Tokens::None,
+            false => Tokens::None,
         };
         let attempt = Attempt::new(&self.lock.name, self.owner, self.plan.time)
             .tokens(tokens)
@@ -220,7 +220,7 @@ impl<'a> Wait<'a> {
     /// Such a grant is for the time of a waiter's presence, and the watchdog's first renewal gives
     /// it the lease that was asked for. No replica has confirmed it.
     fn number_attempt(&mut self, tokens: Tokens, sent: Moment) -> Option<NonZeroU32> {
-        if self.lock.name.kind() != LockKind::Fair {
+        if !self.lock.name.profile().direct_grant {
             return None;
         }
         let plan = self.plan;
@@ -331,7 +331,7 @@ impl<'a> Wait<'a> {
     /// Looks once whether a semaphore has as many permits as are asked for: otherwise the wait
     /// would never end.
     fn refuse_too_many(&mut self) -> Result<(), Error> {
-        let Some((asked, count @ 2..)) = self.lock.name.kind().permits() else {
+        let Some((asked, count @ 2..)) = self.lock.name.permits() else {
             return Ok(());
         };
         if std::mem::replace(&mut self.knows_limit, true) {

@@ -4,7 +4,7 @@
 use crate::engine::Engine;
 use crate::engine::acquisition::Acquisition;
 use crate::error::Error;
-use crate::name::{LockKind, LockName};
+use crate::name::LockName;
 use std::sync::Arc;
 
 /// The write lock of `thread`, if this is the read lock of the same name.
@@ -18,14 +18,11 @@ pub(super) fn writer_of(
     thread: u64,
 ) -> Result<Option<Arc<Acquisition>>, Error> {
     let held = |kind| engine.held_by(&name.of_kind(kind), thread);
-    let kind = name.kind();
-    if kind.permits().is_some() || held(kind).is_some() {
+    let (kind, profile) = (name.kind(), name.profile());
+    if !profile.excludes_kinds || held(kind).is_some() {
         return Ok(None);
     }
-    let [reading, writing] = LockKind::of_read_write(kind.is_queued());
-    if kind == reading
-        && let Some(writer) = held(writing)
-    {
+    if let Some(writer) = profile.writer.and_then(held) {
         // Its lease would be that of the reads, which go on.
         return if writer.is_kept() {
             Err(kept_beside_reads())
@@ -33,27 +30,21 @@ pub(super) fn writer_of(
             Ok(Some(writer))
         };
     }
-    if kind == writing && held(reading).is_some() {
+    if profile.readers.and_then(held).is_some() {
         return Err(Error::misuse(
             "this thread reads, so it would wait for itself to write: end its read lock first, or \
              take the write lock before it",
         ));
     }
-    let others = [
-        LockKind::Mutex,
-        LockKind::Fair,
-        LockKind::Read,
-        LockKind::Write,
-        LockKind::FairRead,
-        LockKind::FairWrite,
-    ];
-    let other = others
-        .into_iter()
-        .find(|other| *other != kind && held(*other).is_some());
+    let is_held = |name: &LockName| engine.held_by(name, thread).is_some();
+    let other = name
+        .excluding()
+        .find(|other| other.kind() != kind && is_held(other));
     other.map_or(Ok(None), |other| {
         Err(Error::misuse(format!(
-            "this thread holds the lock of the same name and of the kind {other:?}, so it would \
-             wait for itself: use one kind of lock for each name"
+            "this thread holds the lock of the same name and of the kind {:?}, so it would wait \
+             for itself: use one kind of lock for each name",
+            other.kind()
         )))
     })
 }

@@ -24,8 +24,8 @@ use crate::error::{Error, ErrorKind};
 use crate::event::Event;
 use crate::holder::Holder;
 use crate::interrupt::Registration;
+use crate::kind::Presence;
 use crate::lease::{Lease, LeaseTime};
-use crate::name::LockKind;
 use crate::options::{LockOptions, Progress};
 use crate::owner::OwnerId;
 use crate::replication::Replication;
@@ -193,9 +193,9 @@ pub(crate) fn acquire(
         Queued::Handed(acquisition) => return Ok(Some(acquisition)),
         Queued::Late => return Ok(None),
     }
-    let granted = match lock.name.kind() {
-        LockKind::Permits { .. } if plan.waits() => wait.contend_in_line(&waiter, &holder),
-        _ => wait.contend(&waiter),
+    let granted = match lock.name.profile().contends_in_line && plan.waits() {
+        true => wait.contend_in_line(&waiter, &holder),
+        false => wait.contend(&waiter),
     };
     match granted {
         Ok(Some(granted)) => wait.take(waiter, holder.clone(), granted).map(Some),
@@ -287,11 +287,7 @@ impl Wait<'_> {
         let (engine, lock) = (self.engine, self.lock);
         let Plan { lease, time, .. } = *self.plan;
         let grant_limit = grant.limit;
-        let kind = lock.name.kind();
-        let name = match (kind.permits(), grant.count) {
-            (Some((_, 0)), Some(count)) => lock.name.of_kind(kind.of_count(count)),
-            _ => lock.name.clone(),
-        };
+        let name = lock.name.granted(grant.count);
         let renewal = match lease {
             // Where renewals are numbered, they are to last for as long as they can.
             Lease::Watched {
@@ -302,7 +298,7 @@ impl Wait<'_> {
                 let mut plan = RenewalPlan::from(sent, time, None, lock.earlier(time));
                 // Not where it would wait for replicas.
                 let first = engine.abilities.first_renewal;
-                let is_reported = self.plan.replication.is_off() && !lock.name.kind().is_shared();
+                let is_reported = self.plan.replication.is_off() && !lock.name.profile().shared;
                 if let Some(first) = first.filter(|_| is_reported) {
                     plan.add(sent + first);
                 }
@@ -367,7 +363,7 @@ impl Wait<'_> {
         }
         engine.shorten_if_lead_grew(&acquisition, time, lead);
         engine.tell_acquired(&acquisition, self.plan.start);
-        if let (Some((asked, _)), Some(stored)) = (lock.name.kind().permits(), grant_limit)
+        if let (Some((asked, _)), Some(stored)) = (lock.name.permits(), grant_limit)
             && asked != stored
         {
             engine.tell_other_limit(&lock.name, asked, stored);
@@ -402,7 +398,7 @@ impl Wait<'_> {
     /// Ends the wait without the lock. A request that went unanswered may have taken it, or may
     /// yet; and a store that knows who waits keeps others out for it.
     fn close(&self) {
-        let is_known = self.lock.name.kind().is_known_to_wait();
+        let is_known = self.lock.name.profile().presence != Presence::Unknown;
         let is_queued = self.was_sent && is_known && self.plan.waits();
         let options = match self.unknown_outcome {
             true => ReleaseOptions::WITH_TOMBSTONE,

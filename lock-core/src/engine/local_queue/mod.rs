@@ -17,7 +17,7 @@ use crate::clock::{Clock, Moment, Signal};
 use crate::error::Error;
 use crate::holder::Holder;
 use crate::lease::LeaseTime;
-use crate::name::{LockKind, LockName, NameHasher};
+use crate::name::{LockName, NameHasher};
 use crate::replication::Replication;
 use crate::sync::{Mutex, MutexGuard};
 use fairness::FairnessPolicy;
@@ -273,7 +273,7 @@ impl LocalLock {
 
     fn note_told(&self, state: &mut LocalLockState, clients: u32) {
         // Beside a writer, readers are told, too, and they do not contend for its turn.
-        if self.leaves_turns() && self.name.kind() != LockKind::Write {
+        if self.leaves_turns() && !self.name.profile().notifies_other_kinds {
             state.told(clients);
         }
     }
@@ -281,7 +281,7 @@ impl LocalLock {
     /// Whether the client's fairness policy is for it: where threads ask for themselves, the store
     /// orders them, or there is room for several.
     fn leaves_turns(&self) -> bool {
-        self.scope == Scope::CLIENT && !self.name.kind().is_apart()
+        self.scope == Scope::CLIENT && self.name.profile().hands_off
     }
 
     /// How many threads queue, the head included.
@@ -388,6 +388,7 @@ impl LocalLockState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kind::LockKind;
     use crate::process::Origin;
 
     /// A client may hold very many locks, each with these two.

@@ -1,9 +1,10 @@
 //! [`Registry`]: the local locks of a client, by name.
 
 use super::{LocalLock, Sharing};
-use crate::name::{LockKind, LockName, NameMap};
+use crate::name::{LockName, NameMap};
 use crate::process::Origin;
 use crate::sync::{Mutex, MutexGuard};
+use std::slice;
 use std::sync::{Arc, Weak};
 
 /// Which acquisitions of a name a local lock has. One number, as each name in use has it twice: odd
@@ -180,17 +181,16 @@ impl Registry {
     /// Those of this text that one owner holds at a time, of each kind; those of threads and guards
     /// only while they are held. `kinds`: whether there was ever another than mutexes.
     pub(crate) fn exclusive(&self, name: &LockName, kinds: bool) -> Vec<Arc<LocalLock>> {
-        let mutex = name.of_kind(LockKind::Mutex);
-        let kinds = kinds.then_some([LockKind::Write, LockKind::Fair, LockKind::FairWrite]);
-        let others = kinds.map(|kinds| kinds.map(|kind| name.of_kind(kind)));
+        let names: Vec<_> = match kinds {
+            true => name.excluding().filter(|it| !it.profile().shared).collect(),
+            false => vec![name.plain().into_owned()],
+        };
         self.upgraded(|locks| {
-            let mut found: Vec<_> = locks.shared.get(&mutex).into_iter().collect();
-            if let Some([write, fair @ ..]) = &others {
-                found.extend(locks.shared.get(write));
-                let apart = fair.iter().filter_map(|fair| locks.apart.get(fair));
-                found.extend(apart.flat_map(|apart| &apart.held));
-            }
-            found
+            let of_name = |name: &LockName| match name.profile().hands_off {
+                true => locks.shared.get(name).map(slice::from_ref),
+                false => locks.apart.get(name).map(|apart| &apart.held[..]),
+            };
+            names.iter().filter_map(of_name).flatten().collect()
         })
     }
 
@@ -256,7 +256,7 @@ impl Registry {
 impl LocalLock {
     /// Whether the registry knows while it is held: it would not be found by its name otherwise.
     fn is_listed_while_held(&self) -> bool {
-        self.scope != Scope::CLIENT && !self.name.kind().is_shared()
+        self.scope != Scope::CLIENT && !self.name.profile().shared
     }
 }
 

@@ -332,7 +332,7 @@ impl Wake for LockWake {
     fn wake_next(&self, next: &NextOwner) {
         self.wake_if(|lock, head| {
             // Of another kind it is a foreign client's message, whatever it says.
-            if !lock.name.kind().is_queued() {
+            if !lock.name.profile().queued_in_store {
                 return true;
             }
             let Some(owner) = head.asks_as else {

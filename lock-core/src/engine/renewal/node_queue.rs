@@ -155,7 +155,7 @@ impl NodeQueue {
 
 /// As how many acquisitions it counts in a batch.
 fn weight(job: &RenewalJob) -> usize {
-    let permits = job.acquisition.name.kind().permits();
+    let permits = job.acquisition.name.permits();
     permits.map_or(1, |(_, count)| {
         count.div_ceil(PERMITS_PER_RENEWAL).max(1) as usize
     })

@@ -1,0 +1,295 @@
+//! [`LockKind`]: what a lock lets its holders do, and [`KindProfile`]: what of that the engine
+//! reads. A new kind is a row here, and a protocol in each store.
+
+/// What a lock of a name lets its holders do. Locks of different kinds and the same name are
+/// different to a client; whether they exclude each other in the store is said with each kind.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+#[non_exhaustive]
+pub enum LockKind {
+    /// One holder: [`Client::mutex`](crate::Client::mutex).
+    #[default]
+    Mutex,
+    /// One holder, in the order of arrival over all clients:
+    /// [`Client::fair_mutex`](crate::Client::fair_mutex). Excludes the `Mutex` of its name.
+    Fair,
+    /// A reader of a read-write lock: [`RwLock::read`](crate::RwLock::read).
+    Read,
+    /// The writer of a read-write lock, which excludes readers and other writers:
+    /// [`RwLock::write`](crate::RwLock::write).
+    Write,
+    /// A reader of the same lock as `Read`, in the order of arrival over all clients:
+    /// [`Client::fair_rw_lock`](crate::Client::fair_rw_lock).
+    FairRead,
+    /// The writer of the same lock as `Write`, in the order of arrival over all clients:
+    /// [`Client::fair_rw_lock`](crate::Client::fair_rw_lock).
+    FairWrite,
+    /// Permits of a semaphore: [`Client::semaphore`](crate::Client::semaphore).
+    Permits {
+        /// How many there are in all.
+        limit: u32,
+        /// How many one acquisition takes; 0: all that are free, one at least, and
+        /// [`Grant::count`](crate::backend::Grant::count) says how many.
+        count: u32,
+    },
+    /// Permits of the same semaphore as `Permits`, in the order of arrival over all clients:
+    /// [`Client::fair_semaphore`](crate::Client::fair_semaphore).
+    FairPermits {
+        /// How many there are in all.
+        limit: u32,
+        /// As of `Permits`.
+        count: u32,
+    },
+}
+
+/// What the engine, and the store in memory, read of a kind of lock.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) struct KindProfile {
+    /// Several owners may hold it at once.
+    pub(crate) shared: bool,
+    /// A queue in the store grants it in the order of arrival over all clients.
+    pub(crate) queued_in_store: bool,
+    /// The threads of a client wait for it in the local queue, and hand it off. Otherwise each
+    /// thread contends in the store for itself.
+    pub(crate) hands_off: bool,
+    /// For how long the store keeps others out for an owner that waits.
+    pub(crate) presence: Presence,
+    /// Grants carry fencing tokens.
+    pub(crate) tokens: bool,
+    /// The release of another owner may grant it: [`DirectGrant`](crate::backend::DirectGrant).
+    pub(crate) direct_grant: bool,
+    /// Of the threads of a client that want as many permits one at a time contends in the store.
+    pub(crate) contends_in_line: bool,
+    /// A release notifies clients that wait for another kind, too: how many those are says nothing
+    /// of the competition for this one.
+    pub(crate) notifies_other_kinds: bool,
+    /// It excludes the other kinds of its name that do, also in one thread.
+    pub(crate) excludes_kinds: bool,
+    /// Of a reader: the kind of the writer, beside which its own thread may read.
+    pub(crate) writer: Option<LockKind>,
+    /// Of a writer: the kind of the readers, to which it is downgraded.
+    pub(crate) readers: Option<LockKind>,
+}
+
+/// For how long the store keeps others out for an owner that waits, after each of its attempts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Presence {
+    /// It does not know who waits.
+    Unknown,
+    /// For [`WAITER_PRESENCE`](crate::backend::WAITER_PRESENCE).
+    Fixed,
+    /// For the time of the settings: [`Attempt::presence`](crate::backend::Attempt::presence).
+    Configured,
+}
+
+const MUTEX: KindProfile = KindProfile {
+    shared: false,
+    queued_in_store: false,
+    hands_off: true,
+    presence: Presence::Unknown,
+    tokens: true,
+    direct_grant: false,
+    contends_in_line: false,
+    notifies_other_kinds: false,
+    excludes_kinds: true,
+    writer: None,
+    readers: None,
+};
+
+const FAIR: KindProfile = KindProfile {
+    queued_in_store: true,
+    hands_off: false,
+    presence: Presence::Configured,
+    direct_grant: true,
+    ..MUTEX
+};
+
+const READ: KindProfile = KindProfile {
+    shared: true,
+    hands_off: false,
+    writer: Some(LockKind::Write),
+    ..MUTEX
+};
+
+const WRITE: KindProfile = KindProfile {
+    presence: Presence::Fixed,
+    notifies_other_kinds: true,
+    readers: Some(LockKind::Read),
+    ..MUTEX
+};
+
+const FAIR_READ: KindProfile = KindProfile {
+    queued_in_store: true,
+    presence: Presence::Configured,
+    writer: Some(LockKind::FairWrite),
+    ..READ
+};
+
+const FAIR_WRITE: KindProfile = KindProfile {
+    queued_in_store: true,
+    hands_off: false,
+    presence: Presence::Configured,
+    readers: Some(LockKind::FairRead),
+    ..WRITE
+};
+
+const PERMITS: KindProfile = KindProfile {
+    shared: true,
+    hands_off: false,
+    tokens: false,
+    contends_in_line: true,
+    excludes_kinds: false,
+    ..MUTEX
+};
+
+const FAIR_PERMITS: KindProfile = KindProfile {
+    queued_in_store: true,
+    presence: Presence::Configured,
+    contends_in_line: false,
+    ..PERMITS
+};
+
+impl LockKind {
+    /// The kinds that [exclude](KindProfile::excludes_kinds) each other, the mutex first.
+    pub(crate) const EXCLUDING: [Self; 6] = [
+        Self::Mutex,
+        Self::Fair,
+        Self::Read,
+        Self::Write,
+        Self::FairRead,
+        Self::FairWrite,
+    ];
+
+    /// Returns what the engine knows of it.
+    pub(crate) const fn profile(self) -> &'static KindProfile {
+        match self {
+            Self::Mutex => &MUTEX,
+            Self::Fair => &FAIR,
+            Self::Read => &READ,
+            Self::Write => &WRITE,
+            Self::FairRead => &FAIR_READ,
+            Self::FairWrite => &FAIR_WRITE,
+            Self::Permits { .. } => &PERMITS,
+            Self::FairPermits { .. } => &FAIR_PERMITS,
+        }
+    }
+
+    /// Whether several owners may hold it at once.
+    #[must_use]
+    pub fn is_shared(self) -> bool {
+        self.profile().shared
+    }
+
+    /// Returns whether it is the lock of the readers of a read-write lock.
+    #[must_use]
+    pub fn is_reader(self) -> bool {
+        self.profile().writer.is_some()
+    }
+
+    /// Returns whether it is the lock of the writer of a read-write lock.
+    #[must_use]
+    pub fn is_writer(self) -> bool {
+        self.profile().readers.is_some()
+    }
+
+    /// Returns whether a queue in the store grants locks of this kind in the order of arrival over
+    /// all clients.
+    #[must_use]
+    pub fn is_queued(self) -> bool {
+        self.profile().queued_in_store
+    }
+
+    /// Returns the kind of a mutex.
+    pub(crate) fn of_mutex(is_fair: bool) -> Self {
+        match is_fair {
+            true => Self::Fair,
+            false => Self::Mutex,
+        }
+    }
+
+    /// Returns the kinds of a read-write lock: of its readers, and of its writer.
+    #[must_use]
+    pub fn of_read_write(is_fair: bool) -> [Self; 2] {
+        match is_fair {
+            true => [Self::FairRead, Self::FairWrite],
+            false => [Self::Read, Self::Write],
+        }
+    }
+
+    /// Returns the kind of a semaphore of which an acquisition takes so many permits.
+    pub(crate) fn of_semaphore(is_fair: bool, limit: u32, count: u32) -> Self {
+        match is_fair {
+            true => Self::FairPermits { limit, count },
+            false => Self::Permits { limit, count },
+        }
+    }
+
+    /// Returns the limit of a semaphore and the number of permits that one acquisition takes;
+    /// `None` for other kinds.
+    #[must_use]
+    pub fn permits(self) -> Option<(u32, u32)> {
+        match self {
+            Self::Permits { limit, count } | Self::FairPermits { limit, count } => {
+                Some((limit, count))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the kind of what was granted: of all permits that were free, so many.
+    pub(crate) fn granted(self, permits: Option<u32>) -> Self {
+        match (self, permits) {
+            (Self::Permits { limit, count: 0 }, Some(count)) => Self::Permits { limit, count },
+            (Self::FairPermits { limit, count: 0 }, Some(count)) => {
+                Self::FairPermits { limit, count }
+            }
+            _ => self,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all() -> impl Iterator<Item = LockKind> {
+        let semaphores = [true, false].map(|is_fair| LockKind::of_semaphore(is_fair, 2, 1));
+        LockKind::EXCLUDING.into_iter().chain(semaphores)
+    }
+
+    #[test]
+    fn rows_of_kinds_are_consistent() {
+        for kind in all() {
+            let row = kind.profile();
+            let is_alone = !row.shared && !row.queued_in_store;
+            assert_eq!(row.hands_off, is_alone, "{kind:?}");
+            let is_present = row.presence == Presence::Configured;
+            assert_eq!(row.queued_in_store, is_present, "{kind:?}");
+            let excludes = LockKind::EXCLUDING.contains(&kind);
+            assert_eq!(row.excludes_kinds, excludes, "{kind:?}");
+            assert_eq!(row.tokens, kind.permits().is_none(), "{kind:?}");
+            assert!(!row.contends_in_line || !row.hands_off, "{kind:?}");
+            let writer = row.writer.map(|writer| writer.profile().readers);
+            assert!(writer.is_none_or(|it| it == Some(kind)), "{kind:?}");
+            let readers = row.readers.map(|readers| readers.profile().writer);
+            assert!(readers.is_none_or(|it| it == Some(kind)), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn fair_kinds_differ_from_the_others_by_the_queue() {
+        let of = |is_fair| {
+            let [read, write] = LockKind::of_read_write(is_fair);
+            let semaphore = LockKind::of_semaphore(is_fair, 3, 2);
+            [LockKind::of_mutex(is_fair), read, write, semaphore]
+        };
+        for (plain, fair) in of(false).into_iter().zip(of(true)) {
+            assert!(!plain.is_queued() && fair.is_queued());
+            assert_eq!(plain.is_shared(), fair.is_shared());
+            assert_eq!(plain.is_reader(), fair.is_reader());
+            assert_eq!(plain.is_writer(), fair.is_writer());
+            assert_eq!(plain.permits(), fair.permits());
+        }
+        assert!(of(true).map(LockKind::is_reader) == [false, true, false, false]);
+        assert!(of(true).map(LockKind::is_writer) == [false, false, true, false]);
+    }
+}
