@@ -11,7 +11,7 @@ use super::node_worker::{NodeContext, Queue};
 use super::quorum::Quorum;
 use super::reports::awaited_clock;
 use super::responses::Responses;
-use lock_core::backend::{Answer, Attempt, Failure, Grant, Pause, Receipt, RollbackCause, Tokens};
+use lock_core::backend::{Answer, Attempt, Failure, Grant, Receipt, RetryCause, Tokens};
 use lock_core::{Error, ErrorKind, FencingToken, MemberOutcome, MemberResult, Moment, TokenRange};
 use lock_redis::quorum::{NodeView, Response};
 use std::sync::Arc;
@@ -164,14 +164,17 @@ impl Quorum {
         first: FencingToken,
         wrong_clocks: &WrongClocks,
     ) -> Result<Answer, Failure> {
-        let cause = self.rollback_cause(state, answers, first, wrong_clocks);
+        let (cause, after) = self.retry_cause(state, answers, first, wrong_clocks);
         let outstanding = state.abandon();
         self.roll_back_on_nodes(state, &outstanding);
+        let new_owner = !outstanding.is_none();
         match cause {
-            // No node has anything of this owner, so it may ask again.
-            RollbackCause::Held(left) if outstanding.is_none() => Ok(Answer::Busy(left)),
-            RollbackCause::Failed(error) if outstanding.is_none() => Err(Failure::Refused(error)),
-            cause => Ok(Answer::RolledBack(cause)),
+            RetryCause::Failed(error) if !new_owner => Err(Failure::Refused(error)),
+            cause => Ok(Answer::Retry {
+                cause,
+                after,
+                new_owner,
+            }),
         }
     }
 
@@ -203,13 +206,14 @@ impl Quorum {
         responses.wait_for_all(self.clock.as_ref(), by);
     }
 
-    fn rollback_cause(
+    /// Why a failed attempt is to be retried, and how long that lasts.
+    fn retry_cause(
         &self,
         state: &AttemptState,
         answers: &[Option<NodeAnswer>],
         first: FencingToken,
         wrong_clocks: &WrongClocks,
-    ) -> RollbackCause {
+    ) -> (RetryCause, Option<Duration>) {
         let tally = state.tally(|_| false);
         let nodes = self.workers.len();
         if tally.is_held() {
@@ -218,12 +222,12 @@ impl Quorum {
                 _ => None,
             });
             let free = tally.granted + tally.stale;
-            return RollbackCause::Held(free_in(busy.collect(), nodes, free));
+            return (RetryCause::Held, free_in(busy.collect(), nodes, free));
         }
         let has_right_clocks = wrong_clocks.servers.is_empty();
         let can_grant = tally.granted + tally.stale >= majority(nodes);
         if tally.is_contended() || can_grant && has_right_clocks {
-            return RollbackCause::SplitVote;
+            return (RetryCause::SplitVote, None);
         }
         let refusals = answers
             .iter()
@@ -253,9 +257,16 @@ impl Quorum {
             Some((left, why)) => {
                 let why = self.error_of_all(ErrorKind::Unavailable, &why, outcomes);
                 let may_end_sooner = can_win_with_silent_nodes(&tally, answers);
-                RollbackCause::Paused(Pause::new(left, why).may_end_sooner(may_end_sooner))
+                let paused = RetryCause::Paused {
+                    why,
+                    may_end_sooner,
+                };
+                (paused, Some(left))
             }
-            None => RollbackCause::Failed(self.unavailable("grant it", outcomes)),
+            None => {
+                let error = self.unavailable("grant it", outcomes);
+                (RetryCause::Failed(error), None)
+            }
         }
     }
 

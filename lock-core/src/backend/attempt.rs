@@ -173,9 +173,16 @@ pub enum Answer {
     /// The lock is free, but the [proposed](Tokens::Propose) token is not greater than this stored
     /// token: propose a greater one.
     Stale(FencingToken),
-    /// The attempt was rolled back; some nodes may have granted it, or may still do so. Retry with
-    /// a new owner.
-    RolledBack(RollbackCause),
+    /// Nothing is granted now, for a cause that ends.
+    Retry {
+        /// Why.
+        cause: RetryCause,
+        /// How long the cause lasts, unless it ends sooner; `None`: unknown.
+        after: Option<Duration>,
+        /// Whether some nodes may have granted the attempt, which was rolled back, or may still do
+        /// so: retry with a new owner.
+        new_owner: bool,
+    },
 }
 
 impl Answer {
@@ -186,59 +193,35 @@ impl Answer {
             self,
             Self::Busy(_)
                 | Self::BusyWithoutExpiry(_)
-                | Self::RolledBack(RollbackCause::Held(_) | RollbackCause::SplitVote)
+                | Self::Retry {
+                    cause: RetryCause::Held | RetryCause::SplitVote,
+                    ..
+                }
         )
     }
 }
 
-/// Why an attempt on several nodes was [rolled back](Answer::RolledBack).
+/// Why an attempt granted nothing, and is to be [retried](Answer::Retry).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum RollbackCause {
-    /// Another owner holds too many nodes; its lease ends after this time unless it is renewed
-    /// (`None`: unknown).
-    Held(Option<Duration>),
+pub enum RetryCause {
+    /// Another owner holds too many nodes, for the rest of its lease unless it is renewed.
+    Held,
     /// No owner has a majority: several attempts collided, and each got some nodes. Each contender
     /// retries after a random pause, so that they do not collide again.
     SplitVote,
-    /// Too many nodes grant nothing until a known time.
-    Paused(Pause),
+    /// The store, or too many nodes of it, grants nothing until a known time, because it is new or
+    /// may have lost its data: until every lease that it may have granted before is over. It is no
+    /// outage: a wait that is long enough continues after it.
+    Paused {
+        /// The error for a caller whose wait ends before the pause.
+        why: Error,
+        /// Whether it may end at any time: enough other nodes can grant the lock, but did not
+        /// answer this time.
+        may_end_sooner: bool,
+    },
     /// Too many nodes could not be asked, or refused.
     Failed(Error),
-}
-
-/// A time for which a store grants nothing, because it is new or may have lost its data: until
-/// every lease that it may have granted before is over. It is no outage: a wait that is long enough
-/// continues after it.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Pause {
-    /// How long it still lasts.
-    pub left: Duration,
-    /// The error for a caller whose wait ends before the pause.
-    pub why: Error,
-    /// Whether it may end at any time: enough other nodes can grant the lock, but did not answer
-    /// this time.
-    pub may_end_sooner: bool,
-}
-
-impl Pause {
-    /// Makes a pause of this length, with its reason.
-    #[must_use]
-    pub fn new(left: Duration, why: Error) -> Self {
-        Self {
-            left,
-            why,
-            may_end_sooner: false,
-        }
-    }
-
-    /// Sets whether it may end at any time.
-    #[must_use]
-    pub fn may_end_sooner(mut self, may_end_sooner: bool) -> Self {
-        self.may_end_sooner = may_end_sooner;
-        self
-    }
 }
 
 /// A granted lock.

@@ -74,7 +74,7 @@ pub use abilities::{Abilities, ReplicaSupport, Waking};
 pub use acquisition::{
     AcquisitionId, KeptLock, Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, Tombstone,
 };
-pub use attempt::{Answer, Attempt, Grant, Pause, RollbackCause, Tokens};
+pub use attempt::{Answer, Attempt, Grant, RetryCause, Tokens};
 pub use failure::{Failure, call_backend};
 pub use lock_info::{HolderInfo, LockInfo, LockPage, PagePosition, Permits, Readers};
 pub use permits::{PermitChange, PermitOutcome};

@@ -54,7 +54,7 @@ use heartbeat::Heartbeat;
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, HolderInfo, LockInfo,
     LockPage, NodeId, OnReleased, PagePosition, PermitChange, PermitOutcome, Release,
-    ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, RollbackCause, Tombstone, Wake, Watch,
+    ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Tombstone, Wake, Watch,
 };
 use lock_core::{
     Backend, ClientId, Clock, Error, ErrorKind, Finding, LeaseTime, LockName, Moment, Replicas,
@@ -170,8 +170,8 @@ impl Node {
         let time = attempt.replication.time();
         let mut connection = self.borrow_behind_releases(by)?;
         self.inner.eviction.refuse(&mut connection, by)?;
-        if let Some(pause) = self.inner.restart_grace.pause()? {
-            return Ok(Answer::RolledBack(RollbackCause::Paused(pause)));
+        if let Some(paused) = self.inner.restart_grace.refusal()? {
+            return Ok(paused);
         }
         let mut link = connection.waiting(self.clock(), needed.awaited, time);
         let answer = self
@@ -313,8 +313,8 @@ impl Backend for Node {
             };
             connection.and_then(|mut link| {
                 eviction.refuse(&mut link, by)?;
-                if let Some(pause) = restart_grace.pause()? {
-                    return Ok(Answer::RolledBack(RollbackCause::Paused(pause)));
+                if let Some(paused) = restart_grace.refusal()? {
+                    return Ok(paused);
                 }
                 format.0.acquire(&mut link, attempt, &self.tracking(), by)
             })

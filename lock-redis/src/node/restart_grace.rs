@@ -3,7 +3,7 @@
 
 use crate::connection::{Dialer, Identity};
 use lock_core::Error;
-use lock_core::backend::{Failure, Pause};
+use lock_core::backend::{Answer, Failure, RetryCause};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,12 +20,12 @@ impl RestartGrace {
         Self { time, dialer }
     }
 
-    /// How long the server to which a connection was made grants nothing yet.
+    /// The answer of a server that grants nothing yet: the one to which a connection was made.
     ///
     /// # Errors
     ///
     /// [`Failure::Refused`] if it does not say since when it runs.
-    pub(super) fn pause(&self) -> Result<Option<Pause>, Failure> {
+    pub(super) fn refusal(&self) -> Result<Option<Answer>, Failure> {
         if self.time.is_zero() {
             return Ok(None);
         }
@@ -48,7 +48,15 @@ impl RestartGrace {
                  (`restart_grace={:?}`): what it granted before may be held still",
                 self.time
             );
-            Pause::new(left, Error::unavailable(why))
+            let cause = RetryCause::Paused {
+                why: Error::unavailable(why),
+                may_end_sooner: false,
+            };
+            Answer::Retry {
+                cause,
+                after: Some(left),
+                new_owner: false,
+            }
         }))
     }
 }

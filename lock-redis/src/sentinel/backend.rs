@@ -11,7 +11,7 @@ use crate::url;
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, HolderInfo, LockInfo,
     LockPage, NodeId, OnReleased, PagePosition, PermitChange, PermitOutcome, Release,
-    ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, RollbackCause, Wake, Watch,
+    ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, RetryCause, Wake, Watch,
 };
 use lock_core::{
     Backend, Config, Context, Error, Finding, LeaseTime, LockName, Moment, Replication,
@@ -150,7 +150,10 @@ impl Backend for SentinelBackend {
         let effect = |answer: &Answer| match answer {
             Answer::Busy(_)
             | Answer::BusyWithoutExpiry(_)
-            | Answer::RolledBack(RollbackCause::Paused(_)) => Effect::Nothing,
+            | Answer::Retry {
+                cause: RetryCause::Paused { .. },
+                ..
+            } => Effect::Nothing,
             _ => Effect::Something,
         };
         let acquire = |node: &Node| {

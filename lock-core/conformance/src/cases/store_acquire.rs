@@ -6,7 +6,7 @@ use crate::fixture::{
 };
 use crate::late;
 use crate::subject::Subject;
-use lock_core::backend::{Answer, Release, ReleaseOptions, RollbackCause};
+use lock_core::backend::{Answer, Release, ReleaseOptions, RetryCause};
 
 /// A free name is granted; a held one is answered with `Busy`, which is no failure.
 pub(crate) fn acquire_grants_free_name_and_refuses_held(subject: &dyn Subject) {
@@ -65,9 +65,11 @@ pub(crate) fn busy_answer_tells_remaining_lease(subject: &dyn Subject) {
         Answer::Busy(left) => {
             assert!(left.is_none_or(is_right), "{left:?} of 10 s are left");
         }
-        Answer::RolledBack(RollbackCause::Held(left)) => {
-            assert!(left.is_none_or(is_right), "{left:?}");
-        }
+        Answer::Retry {
+            cause: RetryCause::Held,
+            after: left,
+            ..
+        } => assert!(left.is_none_or(is_right), "{left:?}"),
         other => panic!("a held lock: {other:?}"),
     }
 }

@@ -267,7 +267,16 @@ impl<'a> Wait<'a> {
                 self.tell_endless();
                 self.busy(waiter, left, FoundBusyBy::Attempt)
             }
-            Ok(Answer::RolledBack(why)) => self.rolled_back(waiter, why, sent),
+            Ok(Answer::Retry {
+                cause,
+                after,
+                new_owner,
+            }) => {
+                if new_owner {
+                    self.change_owner();
+                }
+                self.retry(waiter, cause, after, sent)
+            }
             Ok(Answer::Stale(_)) => {
                 let why = "the store turned down a token that was not proposed";
                 self.failed(waiter, Failure::Refused(Error::unavailable(why)), sent)

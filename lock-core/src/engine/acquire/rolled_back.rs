@@ -1,8 +1,8 @@
-//! After an attempt on several stores that not enough of them granted.
+//! After an attempt that the store answered with a cause to retry it.
 
 use super::Wait;
 use super::attempt::Next;
-use crate::backend::{Failure, FoundBusyBy, Pause, RollbackCause};
+use crate::backend::{Failure, FoundBusyBy, RetryCause};
 use crate::clock::Moment;
 use crate::engine::local_queue::{StoreOutage, WaiterGuard};
 use crate::error::Error;
@@ -15,26 +15,34 @@ const LONGEST_SPLIT_VOTE: Duration = Duration::from_millis(50);
 const PAUSE_LOOK: Duration = Duration::from_secs(1);
 
 impl Wait<'_> {
-    /// What it got is being released, and its owner is used up: what to do next.
-    pub(super) fn rolled_back(
-        &mut self,
-        waiter: &WaiterGuard<'_>,
-        why: RollbackCause,
-        sent: Moment,
-    ) -> Result<Next, Error> {
+    /// What the last attempt got is being released: its owner is not used again.
+    pub(super) fn change_owner(&mut self) {
         self.close();
         self.unknown_outcome = false;
         self.owner = self.engine.new_owner();
-        match why {
+    }
+
+    /// What to do after this cause.
+    pub(super) fn retry(
+        &mut self,
+        waiter: &WaiterGuard<'_>,
+        cause: RetryCause,
+        after: Option<Duration>,
+        sent: Moment,
+    ) -> Result<Next, Error> {
+        match cause {
             // The rollback is queued: nothing of this owner can happen any more.
-            RollbackCause::Failed(error) => self.failed(waiter, Failure::NotSent(error), sent),
-            RollbackCause::Paused(pause) => self.paused(waiter, pause),
-            RollbackCause::Held(left) => {
+            RetryCause::Failed(error) => self.failed(waiter, Failure::NotSent(error), sent),
+            RetryCause::Paused {
+                why,
+                may_end_sooner,
+            } => self.paused(waiter, after.unwrap_or_default(), why, may_end_sooner),
+            RetryCause::Held => {
                 self.end_outage(waiter);
                 self.split_votes = 0;
-                self.busy(waiter, left, FoundBusyBy::Attempt)
+                self.busy(waiter, after, FoundBusyBy::Attempt)
             }
-            RollbackCause::SplitVote => {
+            RetryCause::SplitVote => {
                 self.end_outage(waiter);
                 Ok(self.split_vote(waiter, sent))
             }
@@ -46,11 +54,9 @@ impl Wait<'_> {
     fn paused(
         &mut self,
         waiter: &WaiterGuard<'_>,
-        Pause {
-            left,
-            why,
-            may_end_sooner,
-        }: Pause,
+        left: Duration,
+        why: Error,
+        may_end_sooner: bool,
     ) -> Result<Next, Error> {
         let now = self.engine.clock.now();
         let end = now + left;

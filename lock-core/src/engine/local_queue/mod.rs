@@ -100,7 +100,7 @@ struct RareState {
 pub(crate) struct StoreOutage {
     pub(crate) since: Moment,
     pub(crate) error: Error,
-    /// When it ends, and not before: a [pause](crate::backend::Pause).
+    /// When it ends, and not before: a [pause](crate::backend::RetryCause::Paused).
     pub(crate) ends: Option<Moment>,
 }
 

@@ -1,7 +1,7 @@
 //! Attempts on a quorum of stores: the answers that only a quorum gives.
 
 use super::*;
-use crate::backend::{Pause, RollbackCause};
+use crate::backend::RetryCause;
 use crate::token::FencingToken;
 use crate::{Counters, SystemClock};
 
@@ -96,24 +96,47 @@ impl Backend for Scripted {
     }
 }
 
+fn rolled_back(cause: RetryCause, after: Option<Duration>) -> Answer {
+    Answer::Retry {
+        cause,
+        after,
+        new_owner: true,
+    }
+}
+
 fn failed() -> Answer {
-    Answer::RolledBack(RollbackCause::Failed(Error::unavailable(
-        "two of three are down",
-    )))
+    let why = Error::unavailable("two of three are down");
+    rolled_back(RetryCause::Failed(why), None)
+}
+
+fn split_vote() -> Answer {
+    rolled_back(RetryCause::SplitVote, None)
 }
 
 #[test]
 fn rolled_back_attempt_is_retried_with_a_new_owner() {
-    let divided = || Answer::RolledBack(RollbackCause::SplitVote);
-    let held = Answer::RolledBack(RollbackCause::Held(Some(Duration::from_millis(1))));
-    let (store, client) = Scripted::new([divided(), divided(), failed(), held]);
+    let held = rolled_back(RetryCause::Held, Some(Duration::from_millis(1)));
+    let (store, client) = Scripted::new([split_vote(), split_vote(), failed(), held]);
     client.mutex("x").unwrap().lock().unwrap().unlock().unwrap();
     assert_eq!(store.owners(), 5);
 }
 
 #[test]
+fn attempt_that_left_nothing_is_retried_with_its_owner() {
+    let (cause, after) = (RetryCause::Held, Some(Duration::from_millis(1)));
+    let held = Answer::Retry {
+        cause,
+        after,
+        new_owner: false,
+    };
+    let (store, client) = Scripted::new([held.clone(), held]);
+    client.mutex("x").unwrap().lock().unwrap().unlock().unwrap();
+    assert_eq!((store.owners(), store.owners.lock().len()), (1, 3));
+}
+
+#[test]
 fn split_vote_is_busy_and_failed_attempt_is_unavailable() {
-    let (_store, client) = Scripted::new([Answer::RolledBack(RollbackCause::SplitVote)]);
+    let (_store, client) = Scripted::new([split_vote()]);
     assert!(client.mutex("x").unwrap().try_lock().unwrap().is_none());
     let (store, client) = Scripted::new([failed(), failed()]);
     let error = client.mutex("x").unwrap().try_lock().unwrap_err();
@@ -139,13 +162,14 @@ fn stale_answer_without_a_proposal_is_unavailable() {
 }
 
 /// The answers of a store that grants nothing for a minute.
-fn paused() -> impl Iterator<Item = Answer> {
-    let pause = |left| {
+fn paused(may_end_sooner: bool) -> impl Iterator<Item = Answer> {
+    let pause = move |left| {
         let why = Error::unavailable(format!("it is new, and votes in {left} s"));
-        Answer::RolledBack(RollbackCause::Paused(Pause::new(
-            Duration::from_secs(left),
+        let cause = RetryCause::Paused {
             why,
-        )))
+            may_end_sooner,
+        };
+        rolled_back(cause, Some(Duration::from_secs(left)))
     };
     (1..=60).rev().map(pause)
 }
@@ -154,7 +178,11 @@ fn paused() -> impl Iterator<Item = Answer> {
 fn pause_with_a_known_end_is_waited_out_with_one_event() {
     let (clock, counters) = (ManualClock::new(), Arc::new(Counters::new()));
     let began = clock.now();
-    let (_store, client) = Scripted::on(Arc::new(clock.clone()), paused(), Arc::clone(&counters));
+    let (_store, client) = Scripted::on(
+        Arc::new(clock.clone()),
+        paused(false),
+        Arc::clone(&counters),
+    );
     let lock = client.mutex("x").unwrap();
     let waiting = thread::spawn(move || lock.lock().map(|guard| guard.unlock().unwrap()));
     advance_until_done(&clock, 0, &waiting);
@@ -172,7 +200,11 @@ fn pause_with_a_known_end_is_waited_out_with_one_event() {
 #[test]
 fn wait_that_ends_within_a_pause_fails_at_once() {
     let (clock, counters) = (ManualClock::new(), Arc::new(Counters::new()));
-    let (_store, client) = Scripted::on(Arc::new(clock.clone()), paused(), Arc::clone(&counters));
+    let (_store, client) = Scripted::on(
+        Arc::new(clock.clone()),
+        paused(false),
+        Arc::clone(&counters),
+    );
     for left in [60, 59] {
         let lock = client.mutex("x").unwrap();
         let asks = thread::spawn(move || lock.try_lock_for(Duration::from_secs(58)).map(drop));
@@ -189,7 +221,7 @@ fn wait_that_ends_within_a_pause_fails_at_once() {
 /// A member of several locks says at once that its wait is too short. It is not asked in a loop.
 #[test]
 fn paused_member_of_several_locks_is_asked_now_and_then() {
-    let (store, client) = Scripted::new((0..2_000).flat_map(|_| paused()));
+    let (store, client) = Scripted::new((0..2_000).flat_map(|_| paused(false)));
     let locks = ["x", "y"].map(|name| client.mutex(name).unwrap());
     let all = crate::MultiLock::new(&locks).unwrap();
     let error = all.try_lock_for(SECOND).unwrap_err();
@@ -207,7 +239,11 @@ fn paused_member_of_several_locks_is_asked_now_and_then() {
 #[test]
 fn follower_whose_wait_ends_within_a_pause_fails_at_once() {
     let (clock, counters) = (ManualClock::new(), Arc::new(Counters::new()));
-    let (_store, client) = Scripted::on(Arc::new(clock.clone()), paused(), Arc::clone(&counters));
+    let (_store, client) = Scripted::on(
+        Arc::new(clock.clone()),
+        paused(false),
+        Arc::clone(&counters),
+    );
     let head = client.mutex("x").unwrap();
     let waiting = thread::spawn(move || head.lock().map(|guard| guard.unlock().unwrap()));
     eventually("the head waits", || {
@@ -229,17 +265,9 @@ fn follower_whose_wait_ends_within_a_pause_fails_at_once() {
 
 #[test]
 fn pause_that_may_end_sooner_is_waited_for_until_deadline() {
-    let sooner = || {
-        paused().map(|answer| match answer {
-            Answer::RolledBack(RollbackCause::Paused(pause)) => {
-                Answer::RolledBack(RollbackCause::Paused(pause.may_end_sooner(true)))
-            }
-            other => other,
-        })
-    };
     for (answers, is_granted) in [(5, true), (60, false)] {
         let (clock, counters) = (ManualClock::new(), Arc::new(Counters::new()));
-        let answers = sooner().take(answers);
+        let answers = paused(true).take(answers);
         let (_store, client) = Scripted::on(Arc::new(clock.clone()), answers, counters);
         let (lock, began) = (client.mutex("x").unwrap(), clock.now());
         let asks = thread::spawn(move || lock.try_lock_for(5 * SECOND).map(|it| it.is_some()));
@@ -259,7 +287,7 @@ fn pause_that_may_end_sooner_is_waited_for_until_deadline() {
 
 #[test]
 fn interrupt_ends_the_pause_after_a_split_vote() {
-    let many = (0..100_000).map(|_| Answer::RolledBack(RollbackCause::SplitVote));
+    let many = (0..100_000).map(|_| split_vote());
     let (_store, client) = Scripted::new(many);
     let lock = client.mutex("x").unwrap();
     let interrupt = Interrupt::new();
