@@ -82,7 +82,7 @@ impl Hold {
     fn keep_at_least(&self, time: Duration) -> Result<(), Error> {
         let time = self
             .engine
-            .shortest_time(self.name(), time)
+            .minimum_hold(self.name(), time)
             .map_err(|error| error.on(self.name()))?;
         self.engine.must_hold(&self.local, self.acquisition())?;
         self.keep(time);
@@ -138,11 +138,11 @@ impl Hold {
         let lease = time
             .saturating_add(time / 50)
             .saturating_add(Duration::from_millis(10));
-        let at_least = |lease| LeaseTime::new(lease).map_err(|error| error.on(name));
+        let checked = |lease| LeaseTime::new(lease).map_err(|error| error.on(name));
         let lead = self
             .engine
-            .replica_lead(name, at_least(lease)?, *replication);
-        self.restart_lease(at_least(lease.saturating_add(lead))?)
+            .replica_lead(name, checked(lease)?, *replication);
+        self.restart_lease(checked(lease.saturating_add(lead))?)
     }
 
     /// Begins the lease that was asked for, if a release granted the lock for less.

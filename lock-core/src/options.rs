@@ -110,6 +110,16 @@ impl LockOptions {
         self
     }
 
+    /// Those of a member of several locks, whose wait may be a share of one without an end. The
+    /// members are kept only once all are taken: otherwise they are given back.
+    pub(crate) fn of_member(&self, is_share: bool) -> Self {
+        Self {
+            at_least: None,
+            is_share: is_share || self.is_share,
+            ..self.clone()
+        }
+    }
+
     /// Sets how many replicas must confirm the lock, instead of the client's setting. A nested hold
     /// cannot ask for more than the outermost one has.
     #[must_use]

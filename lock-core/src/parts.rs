@@ -120,15 +120,11 @@ impl SingleLock {
                 &apart
             }
         };
-        let at_least = options
-            .at_least
-            .map(|time| engine.shortest_time(name, time))
-            .transpose();
-        let result = at_least.and_then(|at_least| {
+        let result = options.minimum_hold(&[self]).and_then(|minimum_hold| {
             let taken = acquire(engine, local, thread, wait, options)?;
             // From here on it is released, whatever becomes of this call.
             let hold = taken.map(|taken| Hold::new(Arc::clone(engine), Arc::clone(local), taken));
-            if let (Some(hold), Some(time)) = (&hold, at_least) {
+            if let (Some(hold), Some(time)) = (&hold, minimum_hold) {
                 hold.keep(time);
             }
             Ok(hold)

@@ -1,7 +1,8 @@
 //! [`Acquisition`]: one stretch of holding a lock, from the grant to the release or the loss.
 
+use super::minimum_hold::MinimumHold;
 use super::skipped_time::Reading;
-use crate::backend::{AcquisitionId, KeptLock, Receipt, ReleaseOptions};
+use crate::backend::{AcquisitionId, Receipt, ReleaseOptions};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::holder::Holder;
@@ -107,8 +108,7 @@ struct RareData {
     last_failure: Option<Error>,
     /// The causes that were told since then: two that alternate are told once each.
     told_failures: Vec<Error>,
-    /// To whom it passes when it is released before then.
-    kept: Option<(OwnerId, Moment)>,
+    minimum_hold: Option<MinimumHold>,
     loss: Option<Loss>,
     listeners: Vec<Listener>,
     /// By how much the validity is shorter than the lease would allow, because replicas end that
@@ -214,8 +214,13 @@ impl Inner {
         }
     }
 
-    fn kept(&self) -> Option<(OwnerId, Moment)> {
-        self.rare.as_ref()?.kept
+    /// For how long it stays busy at least.
+    pub(super) fn minimum_hold(&self) -> Option<MinimumHold> {
+        self.rare.as_ref()?.minimum_hold
+    }
+
+    pub(super) fn minimum_hold_mut(&mut self) -> &mut Option<MinimumHold> {
+        &mut self.rare().minimum_hold
     }
 
     fn loss(&self) -> Option<&Loss> {
@@ -350,8 +355,8 @@ impl Acquisition {
     /// Only for an acquisition of which nothing is under way or unknown: its answers would not
     /// reach the next one.
     pub(crate) fn successor(&self, inner: &Inner, holder: &Holder, since: Moment) -> Option<Self> {
-        // A new holder needs replicas that have confirmed; and a kept lock is its own holder's.
-        if inner.degraded || inner.kept().is_some() {
+        // A new holder needs replicas that have confirmed; and a minimum hold is that of its holder.
+        if inner.degraded || inner.minimum_hold().is_some() {
             return None;
         }
         let HandoffChain { before, reserved } = self.chain;
@@ -718,34 +723,14 @@ impl Acquisition {
         (self.id(self.lock().lease), options)
     }
 
-    /// The same for its regular end: the store keeps it for what is left of the shortest time.
+    /// The same for its regular end, after which the store keeps it for what is left of the minimum
+    /// hold.
     pub(crate) fn to_end(&self, now: Moment) -> (AcquisitionId, ReleaseOptions) {
         let (id, options) = self.to_release();
-        let Some((owner, until)) = self.lock().kept() else {
-            return (id, options);
-        };
-        let left = until.since(now);
-        let kept = (!left.is_zero()).then(|| LeaseTime::new(left.max(LeaseTime::SHORTEST)).ok());
-        (
-            id,
-            options.kept(kept.flatten().map(|left| KeptLock::new(owner, left))),
-        )
-    }
-
-    /// Has the store keep it for at least this time from its beginning, for a new owner.
-    pub(crate) fn keep(&self, time: LeaseTime, new_owner: impl FnOnce() -> OwnerId) {
-        let until = self.since + time.duration();
-        let mut inner = self.lock();
-        let (_, kept_until) = inner
-            .rare()
-            .kept
-            .get_or_insert_with(|| (new_owner(), until));
-        *kept_until = until.max(*kept_until);
-    }
-
-    /// Whether the store is to keep it after its release.
-    pub(crate) fn is_kept(&self) -> bool {
-        self.lock().kept().is_some()
+        match self.lock().minimum_hold() {
+            Some(minimum) => (id, minimum.apply_to(options, now)),
+            None => (id, options),
+        }
     }
 
     /// Whether an acquire of its owner went unanswered.

@@ -11,6 +11,7 @@
 //! | [`recheck`] | verifies everything that is held at once |
 //! | [`acquisition`] | the state of one stretch of holding |
 //! | [`detached`] | holds without a guard |
+//! | [`minimum_hold`] | keeps a lock busy for a time, also after its release |
 //! | [`local_queue`] | what this client knows of one name: holder, waiters, hand-off, fairness |
 //! | [`renewal`] | the timer, and the threads that send renewals and cleanups |
 //!
@@ -24,6 +25,7 @@ mod detached;
 mod handle;
 mod held;
 pub(crate) mod local_queue;
+mod minimum_hold;
 mod recheck;
 mod release;
 mod renew;
@@ -376,47 +378,6 @@ impl Engine {
     /// An owner that never was.
     fn new_owner(&self) -> OwnerId {
         OwnerId::new(self.client, self.next_owner.fetch_add(1, Ordering::Relaxed))
-    }
-
-    /// A time for which a lock can be held at least.
-    ///
-    /// # Errors
-    ///
-    /// If the store cannot keep a lock after its release, or not for so long; or if this thread
-    /// reads beside it.
-    pub(crate) fn shortest_time(
-        &self,
-        name: &LockName,
-        time: Duration,
-    ) -> Result<LeaseTime, Error> {
-        if name.profile().shared {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                "what several holders share is not kept after its release: leave `at_least` out",
-            ));
-        }
-        if self.is_read_here(name) {
-            return Err(acquire::kept_beside_reads());
-        }
-        if !self.abilities.renewable {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                "this wire format does not know who holds a lock, so it cannot keep one after its \
-                 release: leave `at_least` out, or choose a format with owners",
-            ));
-        }
-        match self.abilities.longest_lease {
-            Some(longest) if time > longest => Err(Error::misuse(format!(
-                "a lock cannot be kept for at least {time:?}: this store grants no lease of more \
-                 than {longest:?}"
-            ))),
-            _ => LeaseTime::new(time),
-        }
-    }
-
-    /// Has the store keep a lock for at least this time, also after its release.
-    pub(crate) fn keep(&self, acquisition: &Acquisition, time: LeaseTime) {
-        acquisition.keep(time, || self.new_owner());
     }
 
     /// The moment by which a command that is sent now must be answered.

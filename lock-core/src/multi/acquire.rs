@@ -67,8 +67,7 @@ struct CompositeAcquisition<'a> {
     deadline: Option<Moment>,
     /// The lease that all must have in the end, if it is a fixed one.
     lease: Option<LeaseTime>,
-    /// The shortest time for which they are held.
-    at_least: Option<LeaseTime>,
+    minimum_hold: Option<LeaseTime>,
     patience: Patience,
     /// Since when too many members do not answer, and the pauses between the rounds since.
     outage: Option<(Moment, Backoff)>,
@@ -111,18 +110,11 @@ impl<'a> CompositeAcquisition<'a> {
             Some(Lease::Watched { .. }) | None => None,
         };
         let locks = members.composite().single_locks();
-        let shortest = |time| {
-            let times = locks
-                .iter()
-                .map(|lock| lock.engine.shortest_time(lock.name(), time));
-            times
-                .reduce(|one, other| one.and(other))
-                .expect("there are members")
-        };
-        let at_least = options.at_least.map(shortest).transpose()?;
+        let minimum_hold = options.minimum_hold(&locks)?;
         let deadline = wait.map(|wait| clock.now() + wait);
-        let mut all = members.composite().single_locks().into_iter();
-        let is_queued = all.any(|lock| lock.name().profile().queued_in_store);
+        let is_queued = locks
+            .iter()
+            .any(|lock| lock.name().profile().queued_in_store);
         let (patience, outage) = (Patience::new(members.locks.len(), is_queued), None);
         Ok(Self {
             members,
@@ -132,7 +124,7 @@ impl<'a> CompositeAcquisition<'a> {
             interrupt,
             deadline,
             lease,
-            at_least,
+            minimum_hold,
             patience,
             outage,
         })
@@ -149,7 +141,7 @@ impl<'a> CompositeAcquisition<'a> {
                     Arc::clone(self.members.composite()),
                     guards,
                 ));
-                if let Some(time) = self.at_least {
+                if let Some(time) = self.minimum_hold {
                     guard.keep(time);
                 }
                 return Ok(Some(guard));
@@ -270,13 +262,7 @@ impl<'a> CompositeAcquisition<'a> {
         wait: Option<Duration>,
     ) -> Result<(), Error> {
         self.check_interrupt()?;
-        // Kept only once all are taken: otherwise they are given back.
-        let is_share = self.deadline.is_none() || self.options.is_share;
-        let options = LockOptions {
-            at_least: None,
-            is_share,
-            ..self.options.clone()
-        };
+        let options = self.options.of_member(self.deadline.is_none());
         round.outcomes[at] = match self.members.locks[at].acquire(wait, &options) {
             Ok(Some(guard)) => {
                 self.members.set_unresponsive(at, None);

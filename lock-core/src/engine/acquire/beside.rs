@@ -3,6 +3,7 @@
 
 use crate::engine::Engine;
 use crate::engine::acquisition::Acquisition;
+use crate::engine::minimum_hold;
 use crate::error::Error;
 use crate::name::LockName;
 use std::sync::Arc;
@@ -24,10 +25,10 @@ pub(super) fn writer_of(
     }
     if let Some(writer) = profile.writer.and_then(held) {
         // Its lease would be that of the reads, which go on.
-        return if writer.is_kept() {
-            Err(kept_beside_reads())
-        } else {
-            Ok(Some(writer))
+        let has_minimum_hold = writer.lock().minimum_hold().is_some();
+        return match has_minimum_hold {
+            true => Err(minimum_hold::beside_reads()),
+            false => Ok(Some(writer)),
         };
     }
     if profile.readers.and_then(held).is_some() {
@@ -47,12 +48,4 @@ pub(super) fn writer_of(
             other.kind()
         )))
     })
-}
-
-/// The error of a write lock with a shortest time whose thread reads as well.
-pub(in crate::engine) fn kept_beside_reads() -> Error {
-    Error::misuse(
-        "a write lock with a shortest time cannot be read beside: the store would keep it for as \
-         long as the reads go on; leave `at_least` out, or read after it",
-    )
 }

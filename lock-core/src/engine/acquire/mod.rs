@@ -36,7 +36,6 @@ use std::cell::LazyCell;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(super) use beside::kept_beside_reads;
 pub(super) use replicas::{insufficient_replicas, refuse_unsupported, weigh_renewal};
 
 crate::sync::thread_local! {

@@ -1,0 +1,98 @@
+//! [`MinimumHold`]: a lock that stays busy for a time from its grant on, also after its release.
+
+use super::Engine;
+use super::acquisition::Acquisition;
+use crate::backend::{KeptLock, ReleaseOptions};
+use crate::clock::Moment;
+use crate::error::{Error, ErrorKind};
+use crate::lease::LeaseTime;
+use crate::name::LockName;
+use crate::options::LockOptions;
+use crate::owner::OwnerId;
+use crate::parts::SingleLock;
+use std::time::Duration;
+
+/// Until when a lock is busy in any case, and the owner to which a release before then passes it.
+#[derive(Clone, Copy)]
+pub(super) struct MinimumHold {
+    owner: OwnerId,
+    until: Moment,
+}
+
+impl MinimumHold {
+    /// Has a release at `now` pass the lock to its owner for what is left.
+    pub(super) fn apply_to(self, options: ReleaseOptions, now: Moment) -> ReleaseOptions {
+        let left = self.until.since(now);
+        let left = (!left.is_zero()).then(|| left.max(LeaseTime::SHORTEST));
+        let time = left.and_then(|left| LeaseTime::new(left).ok());
+        options.kept(time.map(|time| KeptLock::new(self.owner, time)))
+    }
+}
+
+impl LockOptions {
+    /// The minimum hold that they ask for, of all of these locks.
+    ///
+    /// # Errors
+    ///
+    /// As [`Engine::minimum_hold`].
+    pub(crate) fn minimum_hold(&self, of: &[&SingleLock]) -> Result<Option<LeaseTime>, Error> {
+        let Some(time) = self.at_least else {
+            return Ok(None);
+        };
+        let times = of.iter().map(|it| it.engine.minimum_hold(it.name(), time));
+        times.reduce(Result::and).transpose()
+    }
+}
+
+impl Engine {
+    /// A time for which this lock can be held at least.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot keep a lock after its release, or not for so long; or if this thread
+    /// reads beside it.
+    pub(crate) fn minimum_hold(&self, name: &LockName, time: Duration) -> Result<LeaseTime, Error> {
+        if name.profile().shared {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "what several holders share is not kept after its release: leave `at_least` out",
+            ));
+        }
+        if self.is_read_here(name) {
+            return Err(beside_reads());
+        }
+        if !self.abilities.renewable {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "this wire format does not know who holds a lock, so it cannot keep one after its \
+                 release: leave `at_least` out, or choose a format with owners",
+            ));
+        }
+        match self.abilities.longest_lease {
+            Some(longest) if time > longest => Err(Error::misuse(format!(
+                "a lock cannot be kept for at least {time:?}: this store grants no lease of more \
+                 than {longest:?}"
+            ))),
+            _ => LeaseTime::new(time),
+        }
+    }
+
+    /// Has the store keep a lock for at least this time from its grant on, also after its release.
+    pub(crate) fn keep(&self, acquisition: &Acquisition, time: LeaseTime) {
+        let until = acquisition.since + time.duration();
+        let mut inner = acquisition.lock();
+        let hold = inner.minimum_hold_mut().get_or_insert_with(|| {
+            let owner = self.new_owner();
+            MinimumHold { owner, until }
+        });
+        hold.until = until.max(hold.until);
+    }
+}
+
+/// The error of a write lock with a minimum hold whose thread reads as well.
+pub(super) fn beside_reads() -> Error {
+    Error::misuse(
+        "a write lock with a shortest time cannot be read beside: the store would keep it for as \
+         long as the reads go on; leave `at_least` out, or read after it",
+    )
+}
