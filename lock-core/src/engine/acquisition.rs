@@ -1,5 +1,6 @@
 //! [`Acquisition`]: one stretch of holding a lock, from the grant to the release or the loss.
 
+use super::local_queue::HandoffChain;
 use super::minimum_hold::MinimumHold;
 use super::skipped_time::Reading;
 use crate::backend::{AcquisitionId, Receipt, ReleaseOptions};
@@ -53,7 +54,7 @@ pub(crate) struct Acquisition {
     /// How many replicas must confirm its renewals.
     pub(crate) replication: Replication,
     receipt: Receipt,
-    chain: HandoffChain,
+    pub(super) chain: HandoffChain,
     /// Whether an acquire of this owner went unanswered: a copy of it may still arrive.
     unknown_outcome: bool,
     /// Whether the acquisition from the store was asked for with a lease of its own. If not, its
@@ -134,16 +135,6 @@ impl Listener {
     pub(crate) fn tell(self, loss: Loss) {
         (self.tell)(loss);
     }
-}
-
-/// The position of an acquisition among those that were handed from thread to thread on one grant.
-#[derive(Clone, Copy)]
-struct HandoffChain {
-    /// How many came before this one.
-    before: u32,
-    /// How many tokens that the store reserved for this grant are left, each one larger than the
-    /// one before.
-    reserved: u32,
 }
 
 /// How an acquisition is renewed.
@@ -324,7 +315,6 @@ impl AcquisitionInit {
 
 impl Acquisition {
     pub(crate) fn new(init: AcquisitionInit) -> Self {
-        let reserved = init.tokens.map_or(0, |tokens| tokens.reserved());
         let valid_until = init.sent.now + init.granted.validity().saturating_sub(init.lead);
         let mut inner = Inner::new(init.lease, init.renewal, init.counted);
         inner.set_lead(init.lead);
@@ -336,10 +326,7 @@ impl Acquisition {
             since: init.sent.now,
             replication: init.replication,
             receipt: init.receipt,
-            chain: HandoffChain {
-                before: 0,
-                reserved,
-            },
+            chain: HandoffChain::of(init.tokens),
             unknown_outcome: init.unknown_outcome,
             is_lease_asked: init.is_lease_asked,
             holds: AtomicU32::new(1),
@@ -350,26 +337,20 @@ impl Acquisition {
         }
     }
 
-    /// The next acquisition on the same grant, for `holder`; `None` if no token is left for it.
+    /// The next acquisition on the same grant, for `holder`, with its token and its position.
     ///
     /// Only for an acquisition of which nothing is under way or unknown: its answers would not
     /// reach the next one.
-    pub(crate) fn successor(&self, inner: &Inner, holder: &Holder, since: Moment) -> Option<Self> {
-        // A new holder needs replicas that have confirmed; and a minimum hold is that of its holder.
-        if inner.degraded || inner.minimum_hold().is_some() {
-            return None;
-        }
-        let HandoffChain { before, reserved } = self.chain;
-        let (token, reserved) = match self.token {
-            Some(token) => (
-                Some(FencingToken::new(token.get() + 1)),
-                reserved.checked_sub(1)?,
-            ),
-            None => (None, 0),
-        };
+    pub(super) fn followed_by(
+        &self,
+        inner: &Inner,
+        holder: &Holder,
+        since: Moment,
+        (token, chain): (Option<FencingToken>, HandoffChain),
+    ) -> Self {
         let mut next = Inner::new(inner.lease, inner.renewal, inner.counted.another());
         next.set_lead(inner.lead());
-        Some(Self {
+        Self {
             name: self.name.clone(),
             owner: self.owner,
             holder: holder.clone(),
@@ -377,10 +358,7 @@ impl Acquisition {
             since,
             replication: self.replication,
             receipt: self.receipt.clone(),
-            chain: HandoffChain {
-                before: before + 1,
-                reserved,
-            },
+            chain,
             unknown_outcome: self.unknown_outcome,
             is_lease_asked: self.is_lease_asked,
             holds: AtomicU32::new(1),
@@ -388,17 +366,7 @@ impl Acquisition {
             valid_until: AtomicU64::new(self.valid_until().as_nanos()),
             skipped: AtomicU64::new(self.skipped.load(Ordering::Acquire)),
             inner: Mutex::new(next),
-        })
-    }
-
-    /// How many came before it on the same grant, with which tokens.
-    pub(crate) fn handed_on(&self) -> (u32, Option<TokenRange>) {
-        let before = self.chain.before;
-        let tokens = self.token.and_then(|token| {
-            let earlier = |by| token.get().checked_sub(by).map(FencingToken::new);
-            TokenRange::new(earlier(u64::from(before))?, earlier(1)?)
-        });
-        (before, tokens)
+        }
     }
 
     /// How many holds there are.
@@ -719,7 +687,7 @@ impl Acquisition {
 
     /// What the backend is told when it is released, and how it must be closed.
     pub(crate) fn to_release(&self) -> (AcquisitionId, ReleaseOptions) {
-        let options = release_options(self.unknown_outcome, self.token, self.chain.reserved);
+        let options = self.chain.release_options(self.unknown_outcome, self.token);
         (self.id(self.lock().lease), options)
     }
 
@@ -736,23 +704,6 @@ impl Acquisition {
     /// Whether an acquire of its owner went unanswered.
     pub(crate) fn has_unknown_outcome(&self) -> bool {
         self.unknown_outcome
-    }
-}
-
-/// How an owner must be closed whose tokens were used up to `used`, and of which so many are left.
-pub(crate) fn release_options(
-    unknown_outcome: bool,
-    used: Option<FencingToken>,
-    reserved: u32,
-) -> ReleaseOptions {
-    if unknown_outcome {
-        // The range may be counted back from where the counter stood at a repetition. Another lock
-        // that shares the counter may have moved it since: nothing of that is ours to return.
-        return ReleaseOptions::WITH_TOMBSTONE;
-    }
-    match used {
-        Some(used) if reserved > 0 => ReleaseOptions::WITHOUT_TOMBSTONE.last_used(used),
-        _ => ReleaseOptions::WITHOUT_TOMBSTONE,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::Engine;
 use super::acquisition::Acquisition;
-use super::local_queue::{LocalLock, LocalLockState, Scope};
+use super::local_queue::{LocalLock, LocalLockState, Scope, tell_former_lost};
 use super::skipped_time::{Look, Reading};
 use crate::backend::{HolderInfo, call_backend};
 use crate::clock::Moment;
@@ -216,17 +216,10 @@ impl Engine {
     }
 }
 
-/// Tells of a loss. If the store says that the lock is gone, it may have been gone for all former
-/// holders of the same grant, which were told `Ok` when they handed it off.
+/// Tells of a loss.
 pub(super) fn tell_lost(events: &Events, acquisition: &Acquisition, loss: Loss) {
-    let (before, tokens) = acquisition.handed_on();
-    if loss.cause() == LossCause::Gone && before > 0 {
-        events.emit(|| Event::HandedOnLost {
-            lock: acquisition.name.clone(),
-            holds: before,
-            first: tokens.map(|tokens| tokens.first()),
-            last: tokens.map(|tokens| tokens.last()),
-        });
+    if loss.cause() == LossCause::Gone {
+        tell_former_lost(events, acquisition);
     }
     events.emit(|| Event::Lost {
         lock: acquisition.name.clone(),

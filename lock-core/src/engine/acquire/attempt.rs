@@ -2,8 +2,8 @@
 
 use super::Wait;
 use crate::backend::{
-    Answer, Attempt, DirectGrant, Failure, FoundBusyBy, Grant, LockInfo, Tokens, WAITER_ATTEMPTS,
-    Waking, call_backend,
+    Answer, Attempt, DirectGrant, Failure, FoundBusyBy, Grant, LockInfo, WAITER_ATTEMPTS, Waking,
+    call_backend,
 };
 use crate::backoff::Backoff;
 use crate::clock::{Moment, Woken};
@@ -32,10 +32,6 @@ const ATTEMPTS_OF_A_PRESENCE: u32 = 3;
 /// How long a watch may take before the first attempt. It sends nothing, unless the subscription
 /// has broken: then the attempt does not wait for another one.
 const EARLY_WATCH: Duration = Duration::from_millis(100);
-
-/// How many tokens are reserved for hand-offs, where others of this client wait: more than can take
-/// their turns in the 5 ms for which a client keeps a lock by default.
-const RESERVE: u32 = 2_000;
 
 /// What the store has granted to this wait.
 pub(super) struct Granted {
@@ -189,37 +185,32 @@ impl<'a> Wait<'a> {
         let settings = &self.engine.settings;
         let by = sent + self.answer_time();
         let has_followers = waiter.asks(by, self.owner);
-        if !self.unknown_outcome && self.direct.is_none() {
-            let may_hand_off = self.plan.is_watched() && !settings.hand_off.is_zero();
-            self.reserve = if may_hand_off && has_followers {
-                RESERVE
-            } else {
-                0
-            };
+        let may_be_granted = self.unknown_outcome || self.direct.is_some();
+        if !may_be_granted && self.has_tokens() {
+            self.tokens = self.lock.tokens(has_followers && self.plan.is_watched());
         }
-        let tokens = match settings.tokens && self.lock.name.profile().tokens {
-            true => Tokens::Assign {
-                reserve: self.reserve,
-            },
-            false => Tokens::None,
-        };
         let attempt = Attempt::new(&self.lock.name, self.owner, self.plan.time)
-            .tokens(tokens)
+            .tokens(self.tokens)
             .replication(self.plan.replication)
             .beside(self.beside.as_ref().map(|writer| writer.owner))
             .waits(self.plan.waits())
             .presence(settings.fair_presence)
-            .direct(self.number_attempt(tokens, sent))
+            .direct(self.number_attempt(sent))
             .label(settings.label.as_ref());
         self.was_sent = true;
         (attempt, by)
+    }
+
+    /// Whether what it is granted has a token.
+    fn has_tokens(&self) -> bool {
+        self.engine.settings.tokens && self.lock.name.profile().tokens
     }
 
     /// The number of the attempt that is sent at `sent`, if a release may grant it a fair lock.
     ///
     /// Such a grant is for the time of a waiter's presence, and the watchdog's first renewal gives
     /// it the lease that was asked for. No replica has confirmed it.
-    fn number_attempt(&mut self, tokens: Tokens, sent: Moment) -> Option<NonZeroU32> {
+    fn number_attempt(&mut self, sent: Moment) -> Option<NonZeroU32> {
         if !self.lock.name.profile().direct_grant {
             return None;
         }
@@ -228,8 +219,7 @@ impl<'a> Wait<'a> {
             .ok()
             .filter(|lease| *lease <= plan.time)?;
         let is_kept = plan.is_watched() && plan.replication.is_off();
-        let has_one_token = tokens == Tokens::Assign { reserve: 0 };
-        if !(plan.waits() && is_kept && has_one_token) {
+        if !(plan.waits() && is_kept && self.has_tokens()) {
             return None;
         }
         let last = self.direct.as_ref().map(|direct| direct.number);

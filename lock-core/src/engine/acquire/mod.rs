@@ -17,7 +17,7 @@ use super::acquisition::{Acquisition, AcquisitionInit, RenewalPlan};
 use super::local_queue::{Entered, LocalLock, LockRequest, QueueOwner, ReleaseTiming, WaiterGuard};
 use super::renewal::FIRST_LOOK;
 use super::{Engine, forked};
-use crate::backend::{AcquisitionId, Receipt, ReleaseOptions, call_backend};
+use crate::backend::{AcquisitionId, Receipt, ReleaseOptions, Tokens, call_backend};
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Moment, Signal};
 use crate::error::{Error, ErrorKind};
@@ -182,7 +182,7 @@ pub(crate) fn acquire(
         unknown_outcome: false,
         direct: None,
         outage: Outage::default(),
-        reserve: 0,
+        tokens: Tokens::None,
         told: EmittedOnce::default(),
         unwatched: attempt::BACKOFF,
         split_votes: 0,
@@ -251,10 +251,9 @@ struct Wait<'a> {
     /// The last attempt that a release may grant.
     direct: Option<DirectAttempt>,
     outage: Outage,
-    /// How many tokens to have reserved. The same for every send of an attempt that may have been
-    /// granted, or may be by a release: the answer to a repetition is counted back from the last
-    /// token by it.
-    reserve: u32,
+    /// The tokens to ask for. The same for every send of an attempt that may have been granted, or
+    /// may be by a release: the answer to a repetition is counted back from the last of them.
+    tokens: Tokens,
     told: EmittedOnce,
     /// The store does not tell of releases.
     unwatched: Backoff,

@@ -9,8 +9,8 @@ use super::{Plan, Wait};
 use crate::backend::{Abilities, AcquisitionId, Grant, Renewal, ReplicaSupport};
 use crate::clock::Moment;
 use crate::config::wrong_timeout;
-use crate::engine::acquisition::{Acquisition, release_options};
-use crate::engine::local_queue::{StoreOutage, WaiterGuard};
+use crate::engine::acquisition::Acquisition;
+use crate::engine::local_queue::{HandoffChain, StoreOutage, WaiterGuard};
 use crate::error::{Error, ErrorKind};
 use crate::event::Event;
 use crate::event_queue::Events;
@@ -69,8 +69,7 @@ impl Wait<'_> {
         let engine = self.engine;
         // None of the tokens was seen; the counter goes back to the first of them, and no further.
         let first = grant.tokens.map(|tokens| tokens.first());
-        let reserved = grant.tokens.map_or(0, |tokens| tokens.reserved());
-        let options = release_options(self.unknown_outcome, first, reserved);
+        let options = HandoffChain::of(grant.tokens).release_options(self.unknown_outcome, first);
         let (name, time) = (self.lock.name.clone(), self.plan.time);
         let id = AcquisitionId::new(name, self.owner, time, grant.receipt);
         // An owner that is closed, with a tombstone or without, must not make another attempt.

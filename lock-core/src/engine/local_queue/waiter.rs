@@ -88,10 +88,7 @@ impl WaiterGuard<'_> {
     /// Leaves the queue, or takes what we were handed in this very moment.
     pub(crate) fn leave(&self) -> Option<Arc<Acquisition>> {
         let mut state = self.lock.lock();
-        let Departure {
-            granted: handed,
-            was_head,
-        } = state.queue.remove(self.ticket);
+        let Departure { granted, was_head } = state.queue.remove(self.ticket);
         let mut ended = None;
         if state.queue.is_empty() {
             ended = state.rare.as_mut().and_then(|rare| {
@@ -119,11 +116,11 @@ impl WaiterGuard<'_> {
         }
         drop(state);
         drop(ended);
-        if let Some(acquisition) = &handed {
+        if let Some(acquisition) = &granted {
             // Also if it is released at once, or was lost before: its end is told, too.
             self.owner.tell_acquired(acquisition, self.since);
         }
-        handed
+        granted
     }
 
     /// We ask the store as this owner, and are answered by then. Returns whether other waiters are
