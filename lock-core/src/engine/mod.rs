@@ -53,7 +53,7 @@ use crate::owner::{ClientId, OwnerId};
 use crate::process::Origin;
 use crate::replication::Replication;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
 pub(crate) use acquire::acquire;
 use acquisition::Acquisition;
 pub(crate) use detached::CompositeHold;
@@ -82,8 +82,6 @@ pub(crate) struct Engine {
     settings: Settings,
     next_owner: AtomicU64,
     next_scope: AtomicU64,
-    /// Whether there was ever a lock that is no mutex.
-    uses_kinds: AtomicBool,
     registry: Arc<Registry>,
     /// Holds without a guard, by their lock, oldest first. They keep that alive until their thread
     /// ends them.
@@ -172,7 +170,6 @@ impl Engine {
                 settings,
                 next_owner: AtomicU64::new(1),
                 next_scope: AtomicU64::new(1),
-                uses_kinds: AtomicBool::new(false),
                 registry: Arc::new(Registry::new(Arc::clone(&origin), sharing)),
                 detached: Mutex::default(),
                 timer: Arc::new(timer),
@@ -204,17 +201,9 @@ impl Engine {
         name: &LockName,
         scope: Scope,
     ) -> Result<Arc<LocalLock>, Error> {
-        if !name.is_plain() {
-            self.uses_kinds.store(true, Ordering::Relaxed);
-        }
         self.registry
             .get(name, scope)
             .ok_or_else(|| forked().on(name))
-    }
-
-    /// Whether there was ever a lock that is no mutex: quick locks look for none then.
-    fn uses_kinds(&self) -> bool {
-        self.uses_kinds.load(Ordering::Relaxed)
     }
 
     /// What this client knows of this name, if it is in use.

@@ -225,9 +225,8 @@ impl Engine {
         if self.is_forked() {
             return;
         }
-        let kinds = self.uses_kinds();
         // The store says which name has changed, and not of which kind the lock was.
-        let of_name = |name| self.registry.exclusive(name, kinds);
+        let of_name = |name| self.registry.exclusive(name);
         let locks = match names {
             Some(names) => names.iter().flat_map(of_name).collect(),
             None => self.registry.all(),

@@ -20,7 +20,8 @@ pub(super) fn writer_of(
 ) -> Result<Option<Arc<Acquisition>>, Error> {
     let held = |kind| engine.held_by(&name.of_kind(kind), thread);
     let (kind, profile) = (name.kind(), name.profile());
-    if !profile.excludes_kinds || held(kind).is_some() {
+    let is_alone = !profile.excludes_kinds || !engine.registry.uses_kinds();
+    if is_alone || held(kind).is_some() {
         return Ok(None);
     }
     if let Some(writer) = profile.writer.and_then(held) {

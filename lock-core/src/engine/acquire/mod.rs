@@ -140,8 +140,8 @@ pub(crate) fn acquire(
         return Err(forked());
     }
     let beside = match thread {
-        Some(thread) if engine.uses_kinds() => beside::writer_of(engine, &lock.name, thread)?,
-        _ => None,
+        Some(thread) => beside::writer_of(engine, &lock.name, thread)?,
+        None => None,
     };
     let signal = LazyCell::new(|| SIGNAL.try_with(Arc::clone).unwrap_or_default());
     let interrupt = options

@@ -3,6 +3,7 @@
 use super::{LocalLock, Sharing};
 use crate::name::{LockName, NameMap};
 use crate::process::Origin;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use std::slice;
 use std::sync::{Arc, Weak};
@@ -37,6 +38,8 @@ impl Scope {
 /// In a forked child there are none: a thread of the parent may have had the mutex at the fork.
 pub(crate) struct Registry {
     locks: Mutex<LocksInUse>,
+    /// Whether there was ever a lock that is no mutex: quick locks look for none then.
+    uses_kinds: AtomicBool,
     origin: Arc<Origin>,
     pub(super) sharing: Sharing,
     /// Random, so that clients do not renew in step.
@@ -141,6 +144,7 @@ impl Registry {
     pub(crate) fn new(origin: Arc<Origin>, sharing: Sharing) -> Self {
         Self {
             locks: Mutex::default(),
+            uses_kinds: AtomicBool::new(false),
             origin,
             sharing,
             phase: fastrand::u64(..),
@@ -153,8 +157,7 @@ impl Registry {
     #[inline]
     pub(in crate::engine) fn note_visits(&self, _count: usize) {
         #[cfg(test)]
-        self.visits
-            .fetch_add(_count, std::sync::atomic::Ordering::Relaxed);
+        self.visits.fetch_add(_count, Ordering::Relaxed);
     }
 
     /// The map; `None` in a forked child.
@@ -168,6 +171,9 @@ impl Registry {
         if let Some(lock) = locks.find(name, scope).and_then(Weak::upgrade) {
             return Some(lock);
         }
+        if !name.is_plain() {
+            self.uses_kinds.store(true, Ordering::Relaxed);
+        }
         let lock = Arc::new(LocalLock::new(name.clone(), scope, Arc::clone(self)));
         locks.insert(&lock);
         Some(lock)
@@ -178,10 +184,15 @@ impl Registry {
         self.lock()?.find(name, scope).and_then(Weak::upgrade)
     }
 
+    /// Whether there was ever a lock that is no mutex.
+    pub(crate) fn uses_kinds(&self) -> bool {
+        self.uses_kinds.load(Ordering::Relaxed)
+    }
+
     /// Those of this text that one owner holds at a time, of each kind; those of threads and guards
-    /// only while they are held. `kinds`: whether there was ever another than mutexes.
-    pub(crate) fn exclusive(&self, name: &LockName, kinds: bool) -> Vec<Arc<LocalLock>> {
-        let names: Vec<_> = match kinds {
+    /// only while they are held.
+    pub(crate) fn exclusive(&self, name: &LockName) -> Vec<Arc<LocalLock>> {
+        let names: Vec<_> = match self.uses_kinds() {
             true => name.excluding().filter(|it| !it.profile().shared).collect(),
             false => vec![name.plain().into_owned()],
         };
