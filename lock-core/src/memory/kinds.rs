@@ -31,13 +31,15 @@ pub(super) struct Shares {
     waiting_writer: Option<(OwnerId, Moment)>,
 }
 
-struct Share {
-    owner: OwnerId,
-    until: Moment,
+/// A lock that is held, alone or with others.
+pub(super) struct Share {
+    pub(super) owner: OwnerId,
+    pub(super) until: Moment,
     /// The number of the first permit, and how many.
     first: u32,
     count: u32,
     label: Option<OwnerLabel>,
+    pub(super) is_writer: bool,
 }
 
 struct Position {
@@ -174,22 +176,14 @@ impl Shares {
             share.extend(until, label.clone());
         }
         if had == 0 {
-            self.permits.push(Share {
-                owner,
-                until,
-                first: 0,
-                count,
-                label,
-            });
+            let share = Share::new(owner, until, label, false);
+            self.permits.push(Share { count, ..share });
         } else if missing > 0 {
             let is_there = |it| self.permits.iter().any(|s| s.owner == owner && s.has(it));
             let lost: Vec<_> = (0..count).filter(|number| !is_there(*number)).collect();
             let again = |first| Share {
-                owner,
-                until,
                 first,
-                count: 1,
-                label: label.clone(),
+                ..Share::new(owner, until, label.clone(), false)
             };
             self.permits.extend(lost.into_iter().map(again));
         }
@@ -363,16 +357,8 @@ impl State {
         }
         let lets_in = is_queued && gives_way;
         let lets_in = lets_in && shares.next(now).is_some_and(|next| !next.is_writer);
-        hold(
-            &mut shares.readers,
-            Share {
-                owner,
-                until,
-                first: 0,
-                count: 1,
-                label,
-            },
-        );
+        let reads = Share::new(owner, until, label, false);
+        hold(&mut shares.readers, reads);
         let token = last
             .filter(|_| tokens != Tokens::None)
             .map(FencingToken::new);
@@ -621,18 +607,35 @@ fn held_of(shares: &[Share], name: &LockName, owner: OwnerId) -> Held {
 }
 
 impl Share {
+    pub(super) fn new(
+        owner: OwnerId,
+        until: Moment,
+        label: Option<OwnerLabel>,
+        is_writer: bool,
+    ) -> Self {
+        let (first, count) = (0, 1);
+        Self {
+            owner,
+            until,
+            first,
+            count,
+            label,
+            is_writer,
+        }
+    }
+
     /// Whether it has the permit of this number.
     fn has(&self, number: u32) -> bool {
         (self.first..self.first + self.count).contains(&number)
     }
 
     /// Never shortens it. A `label` replaces the former one.
-    fn extend(&mut self, until: Moment, label: Option<OwnerLabel>) {
+    pub(super) fn extend(&mut self, until: Moment, label: Option<OwnerLabel>) {
         self.until = self.until.max(until);
         self.label = label.or(self.label.take());
     }
 
-    fn info(&self, now: Moment) -> HolderInfo {
+    pub(super) fn info(&self, now: Moment) -> HolderInfo {
         let owner = OwnerText::new(&self.owner.to_string());
         let left = Some(self.until.since(now));
         HolderInfo::new(owner, left, self.count.into()).label(self.label.clone())

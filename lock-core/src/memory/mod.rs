@@ -19,10 +19,10 @@ use crate::config::{Config, WriterPriority};
 use crate::glob;
 use crate::kind::KindProfile;
 use crate::name::{LockName, NameMap};
-use crate::owner::{OwnerId, OwnerLabel, OwnerText};
+use crate::owner::{OwnerId, OwnerLabel};
 use crate::sync::{Mutex, MutexGuard};
 use crate::token::{FencingToken, TokenRange};
-use kinds::Shares;
+use kinds::{Share, Shares};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -39,7 +39,7 @@ struct Store {
 
 #[derive(Default)]
 struct State {
-    locks: NameMap<LockName, HeldLock>,
+    locks: NameMap<LockName, Share>,
     /// The last token of each name. Names unused for [`RETENTION`] are dropped, and `forgotten`
     /// covers them.
     tokens: NameMap<LockName, Counter>,
@@ -61,13 +61,6 @@ struct Watcher {
     id: u64,
     kind: &'static KindProfile,
     wake: Arc<dyn Wake>,
-}
-
-struct HeldLock {
-    owner: OwnerId,
-    until: Moment,
-    label: Option<OwnerLabel>,
-    is_writer: bool,
 }
 
 struct Counter {
@@ -140,7 +133,7 @@ impl MemoryBackend {
 
 impl State {
     /// The lock, if it is held now.
-    fn holder(&self, name: &LockName, now: Moment) -> Option<&HeldLock> {
+    fn holder(&self, name: &LockName, now: Moment) -> Option<&Share> {
         self.locks
             .get(&*name.plain())
             .filter(|held| now < held.until)
@@ -149,12 +142,8 @@ impl State {
     /// The holder, or those that share the name.
     fn look(&mut self, name: &LockName, now: Moment) -> LockInfo {
         let profile = name.profile();
-        let holder = self.holder(name, now).map(|held| {
-            let owner = OwnerText::new(&held.owner.to_string());
-            let left = Some(held.until.since(now));
-            let info = LockInfo::held(HolderInfo::new(owner, left, 1).label(held.label.clone()));
-            (info, held.is_writer)
-        });
+        let holder = self.holder(name, now);
+        let holder = holder.map(|held| (LockInfo::held(held.info(now)), held.is_writer));
         let (info, is_writer) = match holder {
             Some(holder) if !profile.shared => holder,
             _ if profile.shared || !self.shares.is_empty() => {
@@ -195,17 +184,9 @@ impl State {
             .get_mut(&*name)
             .filter(|held| held.owner == owner)
         {
-            Some(held) => {
-                held.until = held.until.max(until);
-                held.label = label.or(held.label.take());
-            }
+            Some(held) => held.extend(until, label),
             None => {
-                let held = HeldLock {
-                    owner,
-                    until,
-                    label,
-                    is_writer,
-                };
+                let held = Share::new(owner, until, label, is_writer);
                 self.locks.insert(name.into_owned(), held);
             }
         }
