@@ -4,7 +4,7 @@ use crate::backend::{Backend, Failure, LockInfo, PermitChange, PermitOutcome, ca
 use crate::clock::Clock;
 use crate::engine::acquisition::Acquisition;
 use crate::engine::local_queue::{LocalLock, Scope};
-use crate::engine::{EngineHandle, acquire};
+use crate::engine::{Engine, EngineHandle, acquire};
 use crate::error::{Error, ErrorKind};
 use crate::guard::{Hold, LockGuard, OwnedGuard};
 use crate::holder::thread_id;
@@ -12,6 +12,7 @@ use crate::name::LockName;
 use crate::options::LockOptions;
 use std::borrow::Cow;
 use std::fmt;
+use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,6 +79,11 @@ impl SingleLock {
         &self.name
     }
 
+    /// The client and the name.
+    pub(crate) fn place(&self) -> (&Engine, &LockName) {
+        (&self.engine, &self.name)
+    }
+
     /// What the client knows of a lock for which each thread asks: for `thread`, or a guard of its
     /// own.
     fn apart(&self, thread: Option<u64>) -> Result<Arc<LocalLock>, Error> {
@@ -120,7 +126,8 @@ impl SingleLock {
                 &apart
             }
         };
-        let result = options.minimum_hold(&[self]).and_then(|minimum_hold| {
+        let minimum_hold = options.minimum_hold(iter::once(self.place()));
+        let result = minimum_hold.and_then(|minimum_hold| {
             let taken = acquire(engine, local, thread, wait, options)?;
             // From here on it is released, whatever becomes of this call.
             let hold = taken.map(|taken| Hold::new(Arc::clone(engine), Arc::clone(local), taken));

@@ -1,6 +1,6 @@
 //! [`Acquisition`]: one stretch of holding a lock, from the grant to the release or the loss.
 
-use super::local_queue::HandoffChain;
+use super::handoff_chain::HandoffChain;
 use super::minimum_hold::MinimumHold;
 use super::skipped_time::Reading;
 use crate::backend::{AcquisitionId, Receipt, ReleaseOptions};

@@ -2,7 +2,7 @@
 
 use super::Engine;
 use super::acquisition::Acquisition;
-use super::local_queue::{LocalLock, LocalLockState, Scope, tell_former_lost};
+use super::local_queue::{LocalLock, LocalLockState, Scope};
 use super::skipped_time::{Look, Reading};
 use crate::backend::{HolderInfo, call_backend};
 use crate::clock::Moment;
@@ -219,7 +219,8 @@ impl Engine {
 /// Tells of a loss.
 pub(super) fn tell_lost(events: &Events, acquisition: &Acquisition, loss: Loss) {
     if loss.cause() == LossCause::Gone {
-        tell_former_lost(events, acquisition);
+        let Acquisition { name, token, .. } = acquisition;
+        acquisition.chain.tell_lost(events, name, *token);
     }
     events.emit(|| Event::Lost {
         lock: acquisition.name.clone(),

@@ -9,7 +9,6 @@ use crate::lease::LeaseTime;
 use crate::name::LockName;
 use crate::options::LockOptions;
 use crate::owner::OwnerId;
-use crate::parts::SingleLock;
 use std::time::Duration;
 
 /// Until when a lock is busy in any case, and the owner to which a release before then passes it.
@@ -35,11 +34,14 @@ impl LockOptions {
     /// # Errors
     ///
     /// As [`Engine::minimum_hold`].
-    pub(crate) fn minimum_hold(&self, of: &[&SingleLock]) -> Result<Option<LeaseTime>, Error> {
+    pub(crate) fn minimum_hold<'a>(
+        &self,
+        of: impl Iterator<Item = (&'a Engine, &'a LockName)>,
+    ) -> Result<Option<LeaseTime>, Error> {
         let Some(time) = self.at_least else {
             return Ok(None);
         };
-        let times = of.iter().map(|it| it.engine.minimum_hold(it.name(), time));
+        let times = of.map(|(engine, name)| engine.minimum_hold(name, time));
         times.reduce(Result::and).transpose()
     }
 }

@@ -11,6 +11,7 @@
 //! | [`recheck`] | verifies everything that is held at once |
 //! | [`acquisition`] | the state of one stretch of holding |
 //! | [`detached`] | holds without a guard |
+//! | [`handoff_chain`] | the acquisitions that follow each other on one grant |
 //! | [`minimum_hold`] | keeps a lock busy for a time, also after its release |
 //! | [`local_queue`] | what this client knows of one name: holder, waiters, hand-off, fairness |
 //! | [`renewal`] | the timer, and the threads that send renewals and cleanups |
@@ -23,6 +24,7 @@ mod acquire;
 pub(crate) mod acquisition;
 mod detached;
 mod handle;
+mod handoff_chain;
 mod held;
 pub(crate) mod local_queue;
 mod minimum_hold;

@@ -110,7 +110,7 @@ impl<'a> CompositeAcquisition<'a> {
             Some(Lease::Watched { .. }) | None => None,
         };
         let locks = members.composite().single_locks();
-        let minimum_hold = options.minimum_hold(&locks)?;
+        let minimum_hold = options.minimum_hold(locks.iter().map(|lock| lock.place()))?;
         let deadline = wait.map(|wait| clock.now() + wait);
         let is_queued = locks
             .iter()

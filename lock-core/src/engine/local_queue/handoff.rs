@@ -8,88 +8,14 @@
 //! a stretch, because waiters in other processes hear nothing of it.
 
 use super::{LocalLock, LockRequest};
-use crate::backend::{ReleaseOptions, Tokens};
+use crate::backend::Tokens;
 use crate::clock::{Clock, Moment};
 use crate::engine::acquisition::{Acquisition, GuardState, RenewalPlan};
-use crate::event::Event;
-use crate::event_queue::Events;
-use crate::token::{FencingToken, TokenRange};
 use std::sync::Arc;
 
 /// How many tokens are reserved for hand-offs, where others of this client wait: more than can take
 /// their turns in the 5 ms for which a client keeps a lock by default.
 const RESERVE: u32 = 2_000;
-
-/// The position of an acquisition among those that were handed from thread to thread on one grant.
-#[derive(Clone, Copy)]
-pub(crate) struct HandoffChain {
-    /// How many came before this one.
-    before: u32,
-    /// How many tokens that the store reserved for this grant are left, each one larger than the
-    /// one before.
-    reserved: u32,
-}
-
-impl HandoffChain {
-    /// That of the first on a grant with these tokens.
-    pub(crate) fn of(tokens: Option<TokenRange>) -> Self {
-        let reserved = tokens.map_or(0, |tokens| tokens.reserved());
-        Self {
-            before: 0,
-            reserved,
-        }
-    }
-
-    /// What follows it and its token; `None` if no token is left.
-    fn next(self, token: Option<FencingToken>) -> Option<(Option<FencingToken>, Self)> {
-        let (token, reserved) = match token {
-            Some(token) => {
-                let next = FencingToken::new(token.get() + 1);
-                (Some(next), self.reserved.checked_sub(1)?)
-            }
-            None => (None, 0),
-        };
-        let before = self.before + 1;
-        Some((token, Self { before, reserved }))
-    }
-
-    /// How an owner must be closed whose tokens were used up to `used`.
-    pub(crate) fn release_options(
-        self,
-        unknown_outcome: bool,
-        used: Option<FencingToken>,
-    ) -> ReleaseOptions {
-        if unknown_outcome {
-            // The range may be counted back from where the counter stood at a repetition. Another
-            // lock that shares the counter may have moved it since: nothing of that is ours to
-            // return.
-            return ReleaseOptions::WITH_TOMBSTONE;
-        }
-        match used {
-            Some(used) if self.reserved > 0 => ReleaseOptions::WITHOUT_TOMBSTONE.last_used(used),
-            _ => ReleaseOptions::WITHOUT_TOMBSTONE,
-        }
-    }
-}
-
-/// The store says that the lock is gone: it may have been gone for all former holders of the same
-/// grant, too, which were told `Ok` when they handed it off.
-pub(crate) fn tell_former_lost(events: &Events, acquisition: &Acquisition) {
-    let before = acquisition.chain.before;
-    if before == 0 {
-        return;
-    }
-    let tokens = acquisition.token.and_then(|token| {
-        let earlier = |by| token.get().checked_sub(by).map(FencingToken::new);
-        TokenRange::new(earlier(u64::from(before))?, earlier(1)?)
-    });
-    events.emit(|| Event::HandedOnLost {
-        lock: acquisition.name.clone(),
-        holds: before,
-        first: tokens.map(|tokens| tokens.first()),
-        last: tokens.map(|tokens| tokens.last()),
-    });
-}
 
 impl LocalLock {
     /// The tokens to ask the store for: further ones for those that wait behind a holder that may

@@ -27,7 +27,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use fairness::ReleaseTiming;
-pub(crate) use handoff::{HandoffChain, tell_former_lost};
 pub(crate) use registry::{Registry, Scope};
 pub(crate) use waiter::{Known, Turn, WaiterGuard};
 

@@ -1,0 +1,77 @@
+//! [`HandoffChain`]: the acquisitions that follow each other on one grant, and their tokens.
+
+use crate::backend::ReleaseOptions;
+use crate::event::Event;
+use crate::event_queue::Events;
+use crate::name::LockName;
+use crate::token::{FencingToken, TokenRange};
+
+/// The position of an acquisition among those that were handed from thread to thread on one grant.
+#[derive(Clone, Copy)]
+pub(super) struct HandoffChain {
+    /// How many came before this one.
+    before: u32,
+    /// How many tokens that the store reserved for this grant are left, each one larger than the
+    /// one before.
+    reserved: u32,
+}
+
+impl HandoffChain {
+    /// That of the first on a grant with these tokens.
+    pub(super) fn of(tokens: Option<TokenRange>) -> Self {
+        let reserved = tokens.map_or(0, |tokens| tokens.reserved());
+        Self {
+            before: 0,
+            reserved,
+        }
+    }
+
+    /// What follows it and its token; `None` if no token is left.
+    pub(super) fn next(self, token: Option<FencingToken>) -> Option<(Option<FencingToken>, Self)> {
+        let (token, reserved) = match token {
+            Some(token) => {
+                let next = FencingToken::new(token.get() + 1);
+                (Some(next), self.reserved.checked_sub(1)?)
+            }
+            None => (None, 0),
+        };
+        let before = self.before + 1;
+        Some((token, Self { before, reserved }))
+    }
+
+    /// How an owner must be closed whose tokens were used up to `used`.
+    pub(super) fn release_options(
+        self,
+        unknown_outcome: bool,
+        used: Option<FencingToken>,
+    ) -> ReleaseOptions {
+        if unknown_outcome {
+            // The range may be counted back from where the counter stood at a repetition. Another
+            // lock that shares the counter may have moved it since: nothing of that is ours to
+            // return.
+            return ReleaseOptions::WITH_TOMBSTONE;
+        }
+        match used {
+            Some(used) if self.reserved > 0 => ReleaseOptions::WITHOUT_TOMBSTONE.last_used(used),
+            _ => ReleaseOptions::WITHOUT_TOMBSTONE,
+        }
+    }
+    /// The store says that the lock is gone, which the holder of `token` had: it may have been gone
+    /// for all former holders of the same grant, which were told `Ok` when they handed it off.
+    pub(super) fn tell_lost(self, events: &Events, lock: &LockName, token: Option<FencingToken>) {
+        let holds = self.before;
+        if holds == 0 {
+            return;
+        }
+        let tokens = token.and_then(|token| {
+            let earlier = |by| token.get().checked_sub(by).map(FencingToken::new);
+            TokenRange::new(earlier(u64::from(holds))?, earlier(1)?)
+        });
+        events.emit(|| Event::HandedOnLost {
+            lock: lock.clone(),
+            holds,
+            first: tokens.map(|tokens| tokens.first()),
+            last: tokens.map(|tokens| tokens.last()),
+        });
+    }
+}
