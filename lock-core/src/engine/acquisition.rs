@@ -210,10 +210,6 @@ impl Inner {
         self.rare.as_ref()?.minimum_hold
     }
 
-    pub(super) fn minimum_hold_mut(&mut self) -> &mut Option<MinimumHold> {
-        &mut self.rare().minimum_hold
-    }
-
     fn loss(&self) -> Option<&Loss> {
         self.rare.as_ref()?.loss.as_ref()
     }
@@ -699,6 +695,12 @@ impl Acquisition {
             Some(minimum) => (id, minimum.apply_to(options, now)),
             None => (id, options),
         }
+    }
+
+    /// Has the store keep it for at least this time from its beginning.
+    pub(crate) fn keep(&self, time: LeaseTime, new_owner: impl FnOnce() -> OwnerId) {
+        let until = self.since + time.duration();
+        MinimumHold::prolong(&mut self.lock().rare().minimum_hold, until, new_owner);
     }
 
     /// Whether an acquire of its owner went unanswered.

@@ -1,7 +1,6 @@
 //! [`MinimumHold`]: a lock that stays busy for a time from its grant on, also after its release.
 
 use super::Engine;
-use super::acquisition::Acquisition;
 use crate::backend::{KeptLock, ReleaseOptions};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
@@ -19,6 +18,17 @@ pub(super) struct MinimumHold {
 }
 
 impl MinimumHold {
+    /// Lasts until then at least, for a new owner if there was none.
+    pub(super) fn prolong(
+        hold: &mut Option<Self>,
+        until: Moment,
+        new_owner: impl FnOnce() -> OwnerId,
+    ) {
+        let owner = hold.map_or_else(new_owner, |hold| hold.owner);
+        let until = hold.map_or(until, |hold| hold.until.max(until));
+        *hold = Some(Self { owner, until });
+    }
+
     /// Has a release at `now` pass the lock to its owner for what is left.
     pub(super) fn apply_to(self, options: ReleaseOptions, now: Moment) -> ReleaseOptions {
         let left = self.until.since(now);
@@ -77,17 +87,6 @@ impl Engine {
             ))),
             _ => LeaseTime::new(time),
         }
-    }
-
-    /// Has the store keep a lock for at least this time from its grant on, also after its release.
-    pub(crate) fn keep(&self, acquisition: &Acquisition, time: LeaseTime) {
-        let until = acquisition.since + time.duration();
-        let mut inner = acquisition.lock();
-        let hold = inner.minimum_hold_mut().get_or_insert_with(|| {
-            let owner = self.new_owner();
-            MinimumHold { owner, until }
-        });
-        hold.until = until.max(hold.until);
     }
 }
 

@@ -369,6 +369,11 @@ impl Engine {
         OwnerId::new(self.client, self.next_owner.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// Has the store keep a lock for at least this time, also after its release.
+    pub(crate) fn keep(&self, acquisition: &Acquisition, time: LeaseTime) {
+        acquisition.keep(time, || self.new_owner());
+    }
+
     /// The moment by which a command that is sent now must be answered.
     pub(crate) fn command_deadline(&self) -> Moment {
         self.clock.now() + self.settings.command_timeout
