@@ -1,8 +1,8 @@
 //! [`BackgroundTask`] and [`run_in_background`]: threads for work that no caller's thread does.
 
-use crate::clock::{Clock, Moment, Signal};
 use crate::panics::contain;
 use crate::sync::{Mutex, thread};
+use crate::time::{Clock, Moment, Signal};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -107,7 +107,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::SystemClock;
+    use crate::time::SystemClock;
     use std::sync::mpsc::{Receiver, channel};
 
     const LONG: Duration = Duration::from_secs(60);

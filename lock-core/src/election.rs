@@ -3,8 +3,6 @@
 //! One thread campaigns: it waits for the mutex, and while it has it, for the end of its validity.
 //! It runs no code of the caller, and ends with [`Election::resign`] and with the last handle.
 
-use crate::backoff::Backoff;
-use crate::clock::{Moment, Signal};
 use crate::engine::EngineHandle;
 use crate::engine::acquisition::{GuardState, Listener};
 use crate::error::{Error, ErrorKind};
@@ -19,6 +17,8 @@ use crate::options::{LockOptions, Progress};
 use crate::panics::contain;
 use crate::sync::channel::{Receiver, Sender, unbounded};
 use crate::sync::{Mutex, MutexGuard, thread};
+use crate::time::backoff::Backoff;
+use crate::time::{Moment, Signal};
 use crate::token::FencingToken;
 use std::fmt;
 use std::sync::Arc;

@@ -1,16 +1,16 @@
 //! [`LockGuard`] and [`OwnedGuard`]: the guards of held locks.
 
-use crate::clock::Moment;
 use crate::engine::acquisition::{Acquisition, GuardState, Listener};
 use crate::engine::local_queue::LocalLock;
 use crate::engine::{CompositeHold, EngineHandle};
 use crate::error::{Error, ErrorKind};
 use crate::holder::thread_id;
-use crate::lease::LeaseTime;
 use crate::loss::Loss;
 use crate::name::LockName;
 use crate::notification::{Notification, notification};
 use crate::permit::PermitId;
+use crate::time::Moment;
+use crate::time::lease::LeaseTime;
 use crate::token::FencingToken;
 use std::fmt;
 use std::marker::PhantomData;

@@ -1,11 +1,11 @@
 //! [`Interrupt`]: ends another thread's wait for a lock.
 
-use crate::clock::Signal;
 use crate::error::{Error, ErrorKind};
 use crate::notification::{self, Notification, Wanted, notification};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::channel::Sender;
+use crate::time::Signal;
 use std::fmt;
 use std::sync::Arc;
 

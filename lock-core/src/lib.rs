@@ -21,11 +21,8 @@
 
 pub mod backend;
 mod background;
-mod backoff;
 mod client;
-mod clock;
 pub mod config;
-mod contained_clock;
 mod counters;
 mod diagnosis;
 mod election;
@@ -37,7 +34,6 @@ mod glob;
 mod guard;
 mod holder;
 mod interrupt;
-mod lease;
 mod limits;
 mod lock;
 mod loss;
@@ -65,6 +61,7 @@ mod replication;
 mod scheme;
 mod semaphore;
 mod sync;
+pub mod time;
 mod token;
 #[cfg(feature = "tracing")]
 pub mod trace;
@@ -79,16 +76,10 @@ pub mod admin {
     pub use crate::permit::PermitId;
 }
 
-/// Clocks: the one that all waits ask, and those for tests.
-pub mod time {
-    pub use crate::clock::{Clock, ManualClock, Moment, Signal, SystemClock, Woken};
-}
-
 pub use backend::Backend;
 #[cfg(feature = "toml")]
 pub use client::ClientSet;
 pub use client::{Client, ClientBuilder, Locks, builder};
-pub use clock::{Clock, ManualClock, Moment, Signal, SystemClock, Woken};
 #[cfg(feature = "toml")]
 pub use config::ConfigSet;
 pub use config::{
@@ -103,7 +94,6 @@ pub use error::{Error, ErrorKind, MemberOutcome, MemberResult};
 pub use event::{Event, EventHandler, ServerData, WarningKind};
 pub use guard::{LockGuard, OwnedGuard};
 pub use interrupt::Interrupt;
-pub use lease::{Lease, LeaseTime};
 pub use lock::DistLock;
 pub use loss::{Loss, LossCause};
 pub use memory::{MemoryBackend, MemoryScheme};
@@ -119,6 +109,8 @@ pub use read_write::{ReadLock, RwLock, WriteLock};
 pub use replication::{InsufficientReplicas, OnInsufficientReplicas, Replicas, Replication};
 pub use scheme::{Context, Scheme, Schemes};
 pub use semaphore::Semaphore;
+pub use time::lease::{Lease, LeaseTime};
+pub use time::{Clock, ManualClock, Moment, Signal, SystemClock, Woken};
 pub use token::{FencingToken, TokenRange};
 
 /// The channels of [losses](LockGuard::losses) and [interrupts](Interrupt::fired). Its `select!`

@@ -1,9 +1,9 @@
 //! [`OnDemandThread`]: a thread that starts with the first work, and ends after it was idle.
 
 use crate::backend::no_thread;
-use crate::clock::Moment;
 use crate::error::Error;
 use crate::sync::thread;
+use crate::time::Moment;
 use std::time::Duration;
 
 /// Whether the thread runs. Kept under the mutex of its work, so that work added while the thread

@@ -2,8 +2,8 @@
 
 use crate::error::Error;
 use crate::interrupt::Interrupt;
-use crate::lease::Lease;
 use crate::replication::Replication;
+use crate::time::lease::Lease;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;

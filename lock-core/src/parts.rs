@@ -1,7 +1,6 @@
 //! [`Parts`]: the single locks that a lock consists of.
 
 use crate::backend::{Backend, Failure, LockInfo, PermitChange, PermitOutcome, call_backend};
-use crate::clock::Clock;
 use crate::engine::acquisition::Acquisition;
 use crate::engine::local_queue::{LocalLock, Scope};
 use crate::engine::{EngineHandle, acquire};
@@ -10,6 +9,7 @@ use crate::guard::{Hold, LockGuard, OwnedGuard};
 use crate::holder::thread_id;
 use crate::name::LockName;
 use crate::options::LockOptions;
+use crate::time::Clock;
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;

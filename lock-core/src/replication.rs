@@ -1,6 +1,6 @@
 //! [`Replication`]: how many replicas must confirm a grant and its renewals.
 
-use crate::lease::LeaseTime;
+use crate::time::lease::LeaseTime;
 use std::fmt;
 use std::time::Duration;
 

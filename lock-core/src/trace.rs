@@ -22,12 +22,12 @@
 //!
 //! Records contain lock names, but never owners or secrets.
 
-use crate::clock::{Clock, Moment, SystemClock};
 use crate::error::Error;
 use crate::error::chain;
 use crate::event::{Event, EventHandler};
 use crate::name::LockName;
 use crate::panics::contain;
+use crate::time::{Clock, Moment, SystemClock};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;

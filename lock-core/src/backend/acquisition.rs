@@ -2,10 +2,10 @@
 
 #[cfg(doc)]
 use super::{Backend, Failure, Grant};
-use crate::lease::LeaseTime;
 use crate::name::LockName;
 use crate::owner::{OwnerId, OwnerLabel};
 use crate::replication::{InsufficientReplicas, Replication};
+use crate::time::lease::LeaseTime;
 use crate::token::FencingToken;
 use std::any::Any;
 use std::fmt;

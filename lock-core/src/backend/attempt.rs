@@ -4,12 +4,12 @@
 use super::{Abilities, DirectGrant, RenewalRequest, ReplicaSupport};
 use super::{Receipt, WAITER_PRESENCE};
 use crate::error::Error;
-use crate::lease::LeaseTime;
 #[cfg(doc)]
 use crate::name::LockKind;
 use crate::name::LockName;
 use crate::owner::OwnerId;
 use crate::replication::{InsufficientReplicas, Replication};
+use crate::time::lease::LeaseTime;
 use crate::token::{FencingToken, TokenRange};
 use std::num::NonZeroU32;
 use std::sync::Arc;

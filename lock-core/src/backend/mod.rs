@@ -80,22 +80,22 @@ pub use lock_info::{HolderInfo, LockInfo, LockPage, PagePosition, Permits, Reade
 pub use permits::{PermitChange, PermitOutcome};
 pub use watch::{DirectGrant, FoundBusyBy, NextOwner, Wake, Watch};
 
-use crate::clock::Moment;
 use crate::diagnosis::Finding;
 use crate::error::{Error, ErrorKind};
 use crate::name::LockName;
 use crate::replication::Replication;
+use crate::time::Moment;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use crate::background::{BackgroundTask, run_in_background};
-pub use crate::backoff::Backoff;
-pub use crate::lease::{Lease, LeaseTime};
 pub use crate::limits::{no_descriptor, no_thread};
 pub use crate::name::LockKind;
 pub use crate::owner::{ClientId, OwnerId, OwnerLabel, OwnerText};
 pub use crate::panics::contain;
+pub use crate::time::backoff::Backoff;
+pub use crate::time::lease::{Lease, LeaseTime};
 pub use crate::token::TokenRange;
 
 /// The largest number of acquisitions in one call of [`Backend::renew`].

@@ -2,8 +2,8 @@
 //! this client holds.
 
 use crate::error::Error;
-use crate::lease::LeaseTime;
 use crate::permit::{MAX_PERMITS, PermitId};
+use crate::time::lease::LeaseTime;
 
 /// A change of a semaphore that any client may make, also one that holds no permit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,9 +2,7 @@
 
 use super::Client;
 use crate::backend::Backend;
-use crate::clock::{Clock, SystemClock};
 use crate::config::Config;
-use crate::contained_clock::ContainedClock;
 use crate::engine::{Engine, EngineHandle};
 use crate::error::Error;
 use crate::event::EventHandler;
@@ -14,6 +12,8 @@ use crate::metrics::Metrics;
 use crate::notices::Notices;
 use crate::owner::ClientId;
 use crate::scheme::{Context, Schemes};
+use crate::time::contained_clock::ContainedClock;
+use crate::time::{Clock, SystemClock};
 use std::fmt;
 use std::sync::Arc;
 

@@ -1,7 +1,6 @@
 //! [`ClientSet`]: the clients of a file with backends and locks by name.
 
 use super::{Client, ClientBuilder};
-use crate::clock::SystemClock;
 use crate::config::{ClientKey, Config, ConfigSet};
 use crate::engine::Engine;
 use crate::error::Error;
@@ -10,6 +9,7 @@ use crate::name::LockName;
 use crate::owner::ClientId;
 use crate::scheme::Context;
 use crate::sync::{HashMap, Mutex as Synchronised};
+use crate::time::SystemClock;
 use std::fmt;
 use std::sync::Arc;
 

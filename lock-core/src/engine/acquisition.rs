@@ -2,10 +2,8 @@
 
 use super::skipped_time::Reading;
 use crate::backend::{AcquisitionId, KeptLock, Receipt, ReleaseOptions};
-use crate::clock::Moment;
 use crate::error::Error;
 use crate::holder::Holder;
-use crate::lease::LeaseTime;
 use crate::loss::{Loss, LossCause};
 use crate::metrics::Counted;
 use crate::name::{LockKind, LockName};
@@ -14,6 +12,8 @@ use crate::owner::{OwnerId, OwnerLabel};
 use crate::replication::Replication;
 use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
+use crate::time::Moment;
+use crate::time::lease::LeaseTime;
 use crate::token::{FencingToken, TokenRange};
 use std::time::Duration;
 

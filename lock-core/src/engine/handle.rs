@@ -3,7 +3,7 @@
 use super::Engine;
 use super::detached::Detached;
 use crate::backend::call_backend;
-use crate::clock::{Clock, SystemClock};
+use crate::time::{Clock, SystemClock};
 use std::ops::Deref;
 use std::sync::Arc;
 

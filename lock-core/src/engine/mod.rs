@@ -37,13 +37,11 @@ use crate::backend::{
     Abilities, AcquisitionId, Backend, Failure, LockInfo, LockPage, PagePosition, ReleaseOptions,
     call_backend,
 };
-use crate::clock::{Clock, Moment};
 use crate::config::{Config, LockOrder, TokenPolicy};
 use crate::diagnosis::Finding;
 use crate::error::{Error, ErrorKind};
 use crate::event::Event;
 use crate::event_queue::Events;
-use crate::lease::{Lease, LeaseTime};
 use crate::metrics::Metrics;
 use crate::name::{LockKind, LockName};
 use crate::notices::Notices;
@@ -52,6 +50,8 @@ use crate::process::Origin;
 use crate::replication::Replication;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::time::lease::{Lease, LeaseTime};
+use crate::time::{Clock, Moment};
 pub(crate) use acquire::acquire;
 use acquisition::Acquisition;
 pub(crate) use detached::CompositeHold;

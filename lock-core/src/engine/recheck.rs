@@ -6,10 +6,10 @@ use super::Engine;
 use super::acquisition::Acquisition;
 use super::local_queue::LocalLock;
 use crate::background::BackgroundTask;
-use crate::backoff::Backoff;
-use crate::clock::{Clock, Moment};
 use crate::notices::Notices;
 use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::time::backoff::Backoff;
+use crate::time::{Clock, Moment};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 

@@ -20,12 +20,12 @@ use super::held::tell_lost;
 use super::local_queue::{LocalLock, ReleaseTiming};
 use super::renewal::{PendingCleanup, Workers};
 use crate::backend::{AcquisitionId, Failure, NodeId, Release, ReleaseOptions, call_backend};
-use crate::clock::{Clock, Moment, Signal};
 use crate::error::Error;
 use crate::event::Event;
 use crate::event_queue::Events;
 use crate::loss::{Loss, LossCause};
 use crate::metrics::RequestStart;
+use crate::time::{Clock, Moment, Signal};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -7,13 +7,13 @@ use super::acquisition::{Acquisition, GuardState, RenewalPlan};
 use super::local_queue::LocalLock;
 use super::renewal::{PendingExtension, RenewalHandler, RenewalJob, TICK};
 use crate::backend::{RENEW_BATCH, Renewal};
-use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::event::Event;
-use crate::lease::LeaseTime;
 use crate::loss::LossCause;
 use crate::name::LockName;
 use crate::replication::Replication;
+use crate::time::Moment;
+use crate::time::lease::LeaseTime;
 use std::sync::Arc;
 use std::time::Duration;
 

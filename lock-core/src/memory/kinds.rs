@@ -6,12 +6,12 @@ use crate::backend::{
     Answer, Attempt, DirectGrant, Failure, Grant, HolderInfo, LockInfo, NextOwner, PermitChange,
     PermitOutcome, Permits, Readers, Release, Tokens, WAITER_PRESENCE,
 };
-use crate::clock::Moment;
 use crate::config::WriterPriority;
 use crate::error::{Error, ErrorKind};
 use crate::name::{LockKind, LockName};
 use crate::owner::{OwnerId, OwnerLabel, OwnerText};
 use crate::permit::PermitId;
+use crate::time::Moment;
 use crate::token::{FencingToken, TokenRange};
 use std::collections::VecDeque;
 use std::num::NonZeroU32;

@@ -14,12 +14,12 @@ use crate::backend::{
     LockInfo, LockPage, NextOwner, NodeId, PagePosition, PermitChange, PermitOutcome, Readers,
     Release, ReleaseOptions, Renewal, RenewalRequest, Tokens, Tombstone, Wake, Watch,
 };
-use crate::clock::{Clock, Moment};
 use crate::config::{Config, WriterPriority};
 use crate::glob;
 use crate::name::{LockKind, LockName, NameMap};
 use crate::owner::{OwnerId, OwnerLabel, OwnerText};
 use crate::sync::{Mutex, MutexGuard};
+use crate::time::{Clock, Moment};
 use crate::token::{FencingToken, TokenRange};
 use kinds::Shares;
 use std::borrow::Cow;
@@ -625,9 +625,9 @@ impl fmt::Debug for MemoryBackend {
 mod tests {
     use super::*;
     use crate::LockOptions;
-    use crate::clock::{ManualClock, SystemClock};
-    use crate::lease::LeaseTime;
     use crate::owner::ClientId;
+    use crate::time::lease::LeaseTime;
+    use crate::time::{ManualClock, SystemClock};
     use std::slice;
 
     fn tokens(store: &MemoryBackend, name: &str) -> FencingToken {

@@ -6,11 +6,11 @@ use crate::backend::{
     LockPage, NodeId, OnReleased, PagePosition, PermitChange, PermitOutcome, Release,
     ReleaseOptions, Renewal, RenewalRequest, Wake, Watch, call_backend,
 };
-use crate::clock::Moment;
 use crate::diagnosis::Finding;
-use crate::lease::LeaseTime;
 use crate::name::LockName;
 use crate::replication::Replication;
+use crate::time::Moment;
+use crate::time::lease::LeaseTime;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;

@@ -19,12 +19,12 @@
 mod metered;
 
 use crate::backend::{Backend, Failure};
-use crate::clock::{Clock, Moment, SystemClock};
 use crate::counters::{NAMES, name_and_count};
 use crate::error::Error;
 use crate::event::Event;
 use crate::name::LockName;
 use crate::panics::contain;
+use crate::time::{Clock, Moment, SystemClock};
 use ::metrics::{
     Counter, Gauge, Histogram, Label, Unit, counter, describe_counter, describe_gauge,
     describe_histogram, gauge, histogram,

@@ -4,15 +4,15 @@
 use super::guards::MemberGuards;
 use super::members::Members;
 use super::patience::Patience;
-use crate::backoff::Backoff;
-use crate::clock::{Clock, Moment, Signal, Woken};
 use crate::error::{Error, ErrorKind, MemberOutcome, MemberResult, worst_kind};
 use crate::guard::LockGuard;
 use crate::interrupt::Registration;
-use crate::lease::{Lease, LeaseTime};
 use crate::options::LockOptions;
 use crate::parts::SingleLock;
 use crate::replication::OnInsufficientReplicas;
+use crate::time::backoff::Backoff;
+use crate::time::lease::{Lease, LeaseTime};
+use crate::time::{Clock, Moment, Signal, Woken};
 use std::sync::Arc;
 use std::time::Duration;
 

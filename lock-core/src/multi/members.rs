@@ -2,13 +2,13 @@
 
 use super::guards::MemberGuards;
 use crate::backend::LockInfo;
-use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, MemberOutcome, MemberResult, worst_kind};
 use crate::guard::LockGuard;
 use crate::lock::DistLock;
 use crate::name::LockName;
 use crate::parts::{Composite, Parts};
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::time::Moment;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;

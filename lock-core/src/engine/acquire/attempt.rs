@@ -5,13 +5,13 @@ use crate::backend::{
     Answer, Attempt, DirectGrant, Failure, FoundBusyBy, Grant, LockInfo, Tokens, WAITER_ATTEMPTS,
     Waking, call_backend,
 };
-use crate::backoff::Backoff;
-use crate::clock::{Moment, Woken};
 use crate::engine::local_queue::{StoreOutage, WaiterGuard};
 use crate::error::Error;
-use crate::lease::LeaseTime;
 use crate::name::LockKind;
 use crate::owner::OwnerId;
+use crate::time::backoff::Backoff;
+use crate::time::lease::LeaseTime;
+use crate::time::{Moment, Woken};
 use crate::token::TokenRange;
 use std::num::NonZeroU32;
 use std::sync::Arc;

@@ -1,11 +1,11 @@
 //! The wait in the local queue: until it is our turn to ask the store, or the lock is handed to us.
 
 use super::Wait;
-use crate::clock::{Moment, Woken};
 use crate::engine::acquisition::Acquisition;
 use crate::engine::local_queue::{Known, Turn, WaiterGuard};
 use crate::error::Error;
 use crate::holder::Holder;
+use crate::time::{Moment, Woken};
 use std::sync::Arc;
 use std::time::Duration;
 

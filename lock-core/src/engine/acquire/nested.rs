@@ -2,12 +2,12 @@
 
 use super::Plan;
 use super::replicas::refuse_more_replicas;
-use crate::clock::Clock;
 use crate::engine::Engine;
 use crate::engine::acquisition::Acquisition;
 use crate::engine::local_queue::LocalLock;
 use crate::error::Error;
-use crate::lease::{Lease, LeaseTime};
+use crate::time::Clock;
+use crate::time::lease::{Lease, LeaseTime};
 use std::sync::Arc;
 
 /// This thread holds the lock and took one hold more. A shorter lease never shortens it, a longer

@@ -7,7 +7,6 @@
 use super::attempt::Next;
 use super::{Plan, Wait};
 use crate::backend::{Abilities, AcquisitionId, Grant, Renewal, ReplicaSupport};
-use crate::clock::Moment;
 use crate::config::wrong_timeout;
 use crate::engine::acquisition::{Acquisition, release_options};
 use crate::engine::local_queue::{StoreOutage, WaiterGuard};
@@ -15,6 +14,7 @@ use crate::error::{Error, ErrorKind};
 use crate::event::Event;
 use crate::event_queue::Events;
 use crate::replication::{InsufficientReplicas, OnInsufficientReplicas, Replicas, Replication};
+use crate::time::Moment;
 
 impl Wait<'_> {
     /// The store granted it, and too few replicas confirmed that: by the policy, it counts or is

@@ -3,9 +3,9 @@
 use super::Wait;
 use super::attempt::Next;
 use crate::backend::{Failure, FoundBusyBy, Pause, RollbackCause};
-use crate::clock::Moment;
 use crate::engine::local_queue::{StoreOutage, WaiterGuard};
 use crate::error::Error;
+use crate::time::Moment;
 use std::time::Duration;
 
 /// The bounds on the pause after a split vote.

@@ -16,7 +16,7 @@
 //!
 //! This only delays requests: it decides which client asks first, never which one gets the lock.
 
-use crate::clock::Moment;
+use crate::time::Moment;
 use std::time::Duration;
 
 /// By how much one client asks later than the one before it: twice a request's time, within limits.

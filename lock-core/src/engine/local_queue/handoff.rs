@@ -8,8 +8,8 @@
 //! a stretch, because waiters in other processes hear nothing of it.
 
 use super::{LocalLock, LockRequest};
-use crate::clock::{Clock, Moment};
 use crate::engine::acquisition::{Acquisition, GuardState, RenewalPlan};
+use crate::time::{Clock, Moment};
 use std::sync::Arc;
 
 impl LocalLock {

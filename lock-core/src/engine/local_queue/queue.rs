@@ -2,9 +2,9 @@
 
 use super::LockRequest;
 use crate::backend::DirectGrant;
-use crate::clock::{Moment, Signal};
 use crate::engine::acquisition::Acquisition;
 use crate::owner::OwnerId;
+use crate::time::{Moment, Signal};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -167,8 +167,8 @@ mod tests {
     use super::*;
     use crate::engine::acquisition::AcquisitionInit;
     use crate::holder::Holder;
-    use crate::lease::LeaseTime;
     use crate::replication::Replication;
+    use crate::time::lease::LeaseTime;
     use std::time::Duration;
 
     fn request() -> LockRequest {

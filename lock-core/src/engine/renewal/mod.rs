@@ -17,11 +17,11 @@ mod workers;
 use super::acquisition::Acquisition;
 use super::local_queue::LocalLock;
 use crate::backend::Renewal;
-use crate::clock::{Moment, Signal};
 use crate::error::Error;
-use crate::lease::LeaseTime;
 use crate::name::LockName;
 use crate::sync::Mutex;
+use crate::time::lease::LeaseTime;
+use crate::time::{Moment, Signal};
 use std::sync::Arc;
 use std::time::Duration;
 

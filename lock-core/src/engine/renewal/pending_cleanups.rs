@@ -1,7 +1,7 @@
 //! [`PendingCleanups`]: how many requests with unknown outcome are not cleaned up yet.
 
-use crate::clock::{Clock, Moment, Signal, Woken};
 use crate::sync::Mutex;
+use crate::time::{Clock, Moment, Signal, Woken};
 use std::sync::Arc;
 
 /// Counts them, and lets threads wait until there are none.
@@ -63,7 +63,7 @@ impl Drop for PendingCleanup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::SystemClock;
+    use crate::time::SystemClock;
 
     /// A clock on which the last cleanup ends and the next begins before the waiter looks again.
     struct Busy(Arc<PendingCleanups>, Mutex<Option<PendingCleanup>>);

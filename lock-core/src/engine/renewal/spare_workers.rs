@@ -10,7 +10,7 @@
 //! server reports the second as a change: no spare worker is to be used only because the server is
 //! far.
 
-use crate::clock::Moment;
+use crate::time::Moment;
 use std::collections::HashMap;
 use std::time::Duration;
 

@@ -6,13 +6,13 @@
 
 use super::{RenewalHandler, RenewalJob, Workers};
 use crate::backend::RENEW_BATCH;
-use crate::clock::{Clock, Moment, Signal, Woken};
 use crate::engine::local_queue::{LocalLock, LocalLockState};
 use crate::engine::timer_wheel::{TimerKey, Wheel};
 use crate::error::Error;
 use crate::on_demand::OnDemandThread;
 use crate::panics::contain;
 use crate::sync::Mutex;
+use crate::time::{Clock, Moment, Signal, Woken};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 

@@ -12,8 +12,6 @@ use super::{RenewalHandler, RenewalJob};
 use crate::backend::{
     AcquisitionId, Backend, Failure, NodeId, ReleaseOptions, Renewal, RenewalRequest, call_backend,
 };
-use crate::backoff::Backoff;
-use crate::clock::{Clock, Moment, SystemClock, Woken};
 use crate::error::Error;
 use crate::name::LockName;
 use crate::owner::OwnerLabel;
@@ -21,6 +19,8 @@ use crate::panics::contain;
 use crate::replication::Replicas;
 use crate::sync::thread;
 use crate::sync::{HashMap, Mutex};
+use crate::time::backoff::Backoff;
+use crate::time::{Clock, Moment, SystemClock, Woken};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 

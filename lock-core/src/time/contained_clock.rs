@@ -1,7 +1,7 @@
 //! [`ContainedClock`]: a clock of the caller's, whose panics do not leave it.
 
-use crate::clock::{Clock, ManualClock, Moment, Signal, SystemClock, Woken};
 use crate::panics::contain;
+use crate::time::{Clock, ManualClock, Moment, Signal, SystemClock, Woken};
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
