@@ -20,7 +20,6 @@
 #![forbid(unsafe_code)]
 
 pub mod backend;
-mod background;
 mod client;
 pub mod config;
 mod counters;
@@ -34,7 +33,6 @@ mod glob;
 mod guard;
 mod holder;
 mod interrupt;
-mod limits;
 mod lock;
 mod loss;
 mod memory;
@@ -49,18 +47,17 @@ mod name;
 mod name_rules;
 mod notices;
 mod notification;
-mod on_demand;
 mod options;
 mod owner;
 mod panics;
 mod parts;
 mod permit;
-mod process;
 mod read_write;
 mod replication;
 mod scheme;
 mod semaphore;
 mod sync;
+mod threads;
 pub mod time;
 mod token;
 #[cfg(feature = "tracing")]

@@ -89,11 +89,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use crate::background::{BackgroundTask, run_in_background};
-pub use crate::limits::{no_descriptor, no_thread};
 pub use crate::name::LockKind;
 pub use crate::owner::{ClientId, OwnerId, OwnerLabel, OwnerText};
 pub use crate::panics::contain;
+pub use crate::threads::background::{BackgroundTask, run_in_background};
+pub use crate::threads::limits::{no_descriptor, no_thread};
 pub use crate::time::backoff::Backoff;
 pub use crate::time::lease::{Lease, LeaseTime};
 pub use crate::token::TokenRange;

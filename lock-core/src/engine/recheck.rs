@@ -5,9 +5,9 @@
 use super::Engine;
 use super::acquisition::Acquisition;
 use super::local_queue::LocalLock;
-use crate::background::BackgroundTask;
 use crate::notices::Notices;
 use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::threads::background::BackgroundTask;
 use crate::time::backoff::Backoff;
 use crate::time::{Clock, Moment};
 use std::sync::{Arc, Weak};

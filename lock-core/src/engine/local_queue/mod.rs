@@ -388,7 +388,7 @@ impl LocalLockState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::Origin;
+    use crate::threads::process::Origin;
 
     /// A client may hold very many locks, each with these two.
     #[test]

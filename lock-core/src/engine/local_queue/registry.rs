@@ -2,8 +2,8 @@
 
 use super::{LocalLock, Sharing};
 use crate::name::{LockKind, LockName, NameMap};
-use crate::process::Origin;
 use crate::sync::{Mutex, MutexGuard};
+use crate::threads::process::Origin;
 use std::sync::{Arc, Weak};
 
 /// Which acquisitions of a name a local lock has. One number, as each name in use has it twice: odd

@@ -1,8 +1,8 @@
 //! [`OnDemandThread`]: a thread that starts with the first work, and ends after it was idle.
 
-use crate::backend::no_thread;
 use crate::error::Error;
 use crate::sync::thread;
+use crate::threads::limits::no_thread;
 use crate::time::Moment;
 use std::time::Duration;
 
