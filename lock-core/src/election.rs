@@ -3,23 +3,23 @@
 //! One thread campaigns: it waits for the mutex, and while it has it, for the end of its validity.
 //! It runs no code of the caller, and ends with [`Election::resign`] and with the last handle.
 
+use crate::backend::token::FencingToken;
+use crate::call::interrupt::Interrupt;
+use crate::call::notification::Wanted;
+use crate::call::options::{LockOptions, Progress};
 use crate::engine::EngineHandle;
 use crate::engine::acquisition::{GuardState, Listener};
 use crate::error::{Error, ErrorKind};
 use crate::guard::OwnedGuard;
-use crate::interrupt::Interrupt;
-use crate::loss::LossCause;
 use crate::mutex::OwnedMutex;
 use crate::name::LockName;
-use crate::notification::Wanted;
-use crate::options::{LockOptions, Progress};
+use crate::observe::loss::LossCause;
 use crate::panics::contain;
 use crate::sync::channel::{Receiver, Sender, unbounded};
 use crate::sync::{Mutex, MutexGuard, thread};
 use crate::threads::limits::no_thread;
 use crate::time::backoff::Backoff;
 use crate::time::{Moment, Signal};
-use crate::token::FencingToken;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,17 +1,17 @@
 //! [`LockGuard`] and [`OwnedGuard`]: the guards of held locks.
 
+use crate::backend::permit::PermitId;
+use crate::backend::token::FencingToken;
+use crate::call::notification::{Notification, notification};
 use crate::engine::acquisition::{Acquisition, GuardState, Listener};
 use crate::engine::local_queue::LocalLock;
 use crate::engine::{CompositeHold, EngineHandle};
 use crate::error::{Error, ErrorKind};
 use crate::holder::thread_id;
-use crate::loss::Loss;
 use crate::name::LockName;
-use crate::notification::{Notification, notification};
-use crate::permit::PermitId;
+use crate::observe::loss::Loss;
 use crate::time::Moment;
 use crate::time::lease::LeaseTime;
-use crate::token::FencingToken;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -321,7 +321,7 @@ macro_rules! guard_methods {
         #[cfg(feature = "tracing")]
         #[must_use]
         pub fn span(&self) -> tracing::Span {
-            crate::trace::held(self.name(), self.fencing_token())
+            crate::observe::trace::held(self.name(), self.fencing_token())
         }
 
         /// Returns how long the lock is held if it is not renewed; zero if it is lost. Sends no

@@ -1,11 +1,11 @@
 //! [`DistLock`]: the methods of a lock, for code that is given any of them.
 
 use crate::backend::LockInfo;
+use crate::call::interrupt::Interrupt;
+use crate::call::options::LockOptions;
 use crate::error::Error;
 use crate::guard::LockGuard;
-use crate::interrupt::Interrupt;
 use crate::name::LockName;
-use crate::options::LockOptions;
 use std::fmt;
 use std::time::Duration;
 

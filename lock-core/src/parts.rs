@@ -1,6 +1,7 @@
 //! [`Parts`]: the single locks that a lock consists of.
 
 use crate::backend::{Backend, Failure, LockInfo, PermitChange, PermitOutcome, call_backend};
+use crate::call::options::LockOptions;
 use crate::engine::acquisition::Acquisition;
 use crate::engine::local_queue::{LocalLock, Scope};
 use crate::engine::{EngineHandle, acquire};
@@ -8,7 +9,6 @@ use crate::error::{Error, ErrorKind};
 use crate::guard::{Hold, LockGuard, OwnedGuard};
 use crate::holder::thread_id;
 use crate::name::LockName;
-use crate::options::LockOptions;
 use crate::time::Clock;
 use std::borrow::Cow;
 use std::fmt;
@@ -111,7 +111,7 @@ impl SingleLock {
             return Err(Error::misuse("a thread that is ending cannot hold a lock").on(name));
         }
         #[cfg(feature = "tracing")]
-        let span = crate::trace::CallSpan::acquire(name);
+        let span = crate::observe::trace::CallSpan::acquire(name);
         let apart;
         let local = match &self.local {
             Some(local) => local,

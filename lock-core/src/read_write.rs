@@ -1,10 +1,10 @@
 //! [`RwLock`]: several readers or one writer, over all clients.
 
+use crate::call::options::LockOptions;
 use crate::engine::EngineHandle;
 use crate::error::Error;
 use crate::guard::OwnedGuard;
 use crate::name::{LockKind, LockName};
-use crate::options::LockOptions;
 use crate::parts::SingleLock;
 use std::fmt;
 use std::sync::Arc;

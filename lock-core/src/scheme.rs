@@ -1,10 +1,10 @@
 //! [`Scheme`] and [`Schemes`]: the kinds of stores that a URL can name.
 
 use crate::backend::Backend;
+use crate::backend::owner::ClientId;
 use crate::config::{Config, did_you_mean};
 use crate::error::Error;
-use crate::notices::Notices;
-use crate::owner::ClientId;
+use crate::observe::notices::Notices;
 use crate::time::Clock;
 use std::fmt;
 use std::sync::Arc;

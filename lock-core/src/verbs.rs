@@ -1,14 +1,14 @@
 //! The verbs of the handles, each written once.
 
 use crate::backend::LockInfo;
+use crate::call::interrupt::Interrupt;
+use crate::call::options::LockOptions;
 use crate::error::Error;
 use crate::guard::{LockGuard, OwnedGuard};
-use crate::interrupt::Interrupt;
 use crate::lock::{DistLock, UNBOUNDED, derived_verbs, sealed};
 use crate::multi::{MajorityLock, MultiLock};
 use crate::mutex::{Mutex, OwnedMutex};
 use crate::name::LockName;
-use crate::options::LockOptions;
 use crate::parts::Parts;
 use crate::read_write::{ReadLock, WriteLock};
 use std::fmt;

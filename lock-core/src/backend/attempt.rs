@@ -3,14 +3,14 @@
 #[cfg(doc)]
 use super::{Abilities, DirectGrant, RenewalRequest, ReplicaSupport};
 use super::{Receipt, WAITER_PRESENCE};
+use crate::backend::owner::OwnerId;
+use crate::backend::replication::{InsufficientReplicas, Replication};
+use crate::backend::token::{FencingToken, TokenRange};
 use crate::error::Error;
 #[cfg(doc)]
 use crate::name::LockKind;
 use crate::name::LockName;
-use crate::owner::OwnerId;
-use crate::replication::{InsufficientReplicas, Replication};
 use crate::time::lease::LeaseTime;
-use crate::token::{FencingToken, TokenRange};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;

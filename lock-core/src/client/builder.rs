@@ -2,15 +2,15 @@
 
 use super::Client;
 use crate::backend::Backend;
+use crate::backend::owner::ClientId;
 use crate::config::Config;
 use crate::engine::{Engine, EngineHandle};
 use crate::error::Error;
-use crate::event::EventHandler;
-use crate::event_queue::Events;
 use crate::memory::MemoryScheme;
-use crate::metrics::Metrics;
-use crate::notices::Notices;
-use crate::owner::ClientId;
+use crate::observe::event::EventHandler;
+use crate::observe::event_queue::Events;
+use crate::observe::metrics::Metrics;
+use crate::observe::notices::Notices;
 use crate::scheme::{Context, Schemes};
 use crate::time::contained_clock::ContainedClock;
 use crate::time::{Clock, SystemClock};
@@ -108,7 +108,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Adds the label `lock` with the lock's name to the [metrics](crate::metrics) of locks.
+    /// Adds the label `lock` with the lock's name to the [metrics](crate::observe::metrics) of locks.
     ///
     /// For a few fixed names. Each name makes a set of time series of its own, with a bucket for
     /// each limit of each histogram, which this client, the recorder and the metrics system keep: a
@@ -151,7 +151,7 @@ impl ClientBuilder {
         let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock));
         #[cfg(feature = "tracing")]
         let told: Option<Arc<dyn EventHandler>> =
-            Some(Arc::new(crate::trace::Traced::before(self.events)));
+            Some(Arc::new(crate::observe::trace::Traced::before(self.events)));
         #[cfg(not(feature = "tracing"))]
         let told = self.events;
         #[cfg(feature = "metrics")]

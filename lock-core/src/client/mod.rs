@@ -12,10 +12,11 @@ pub use self::locks::Locks;
 pub use self::set::ClientSet;
 
 use self::variants::Variant;
-use crate::backend::{Abilities, LockInfo};
-use crate::diagnosis::Finding;
+use crate::backend::diagnosis::Finding;
 #[cfg(doc)]
-use crate::diagnosis::FindingLevel;
+use crate::backend::diagnosis::FindingLevel;
+use crate::backend::owner::ClientId;
+use crate::backend::{Abilities, LockInfo};
 use crate::election::Election;
 use crate::engine::EngineHandle;
 use crate::error::Error;
@@ -23,7 +24,6 @@ use crate::error::Error;
 use crate::error::ErrorKind;
 use crate::mutex::{Mutex, OwnedMutex};
 use crate::name::{LockKind, LockName};
-use crate::owner::ClientId;
 use crate::read_write::RwLock;
 use crate::semaphore::Semaphore;
 use std::fmt;

@@ -17,7 +17,9 @@ mod secret;
 mod set;
 mod similar;
 
-pub use crate::replication::{InsufficientReplicas, OnInsufficientReplicas, Replicas, Replication};
+pub use crate::backend::replication::{
+    InsufficientReplicas, OnInsufficientReplicas, Replicas, Replication,
+};
 pub use address::Host;
 pub use credentials::{Credentials, CredentialsProvider};
 pub(crate) use definitions::wrong_timeout;

@@ -1,20 +1,20 @@
 //! [`Acquisition`]: one stretch of holding a lock, from the grant to the release or the loss.
 
 use super::skipped_time::Reading;
+use crate::backend::owner::{OwnerId, OwnerLabel};
+use crate::backend::replication::Replication;
+use crate::backend::token::{FencingToken, TokenRange};
 use crate::backend::{AcquisitionId, KeptLock, Receipt, ReleaseOptions};
+use crate::call::notification::{self, Wanted};
 use crate::error::Error;
 use crate::holder::Holder;
-use crate::loss::{Loss, LossCause};
-use crate::metrics::Counted;
 use crate::name::{LockKind, LockName};
-use crate::notification::{self, Wanted};
-use crate::owner::{OwnerId, OwnerLabel};
-use crate::replication::Replication;
+use crate::observe::loss::{Loss, LossCause};
+use crate::observe::metrics::Counted;
 use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::time::Moment;
 use crate::time::lease::LeaseTime;
-use crate::token::{FencingToken, TokenRange};
 use std::time::Duration;
 
 /// The state of a held lock, as far as the client knows without asking the store.
@@ -297,7 +297,7 @@ impl AcquisitionInit {
     pub(crate) fn of_guard(sent: Moment, lease: LeaseTime) -> Self {
         Self {
             name: LockName::new("x").unwrap(),
-            owner: OwnerId::new(crate::owner::ClientId::random(), 1),
+            owner: OwnerId::new(crate::backend::owner::ClientId::random(), 1),
             holder: Holder::Guard,
             tokens: None,
             receipt: Receipt::default(),

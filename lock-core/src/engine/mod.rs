@@ -33,20 +33,20 @@ mod skipped_time;
 pub(crate) mod tests;
 mod timer_wheel;
 
+use crate::backend::diagnosis::Finding;
+use crate::backend::owner::{ClientId, OwnerId};
+use crate::backend::replication::Replication;
 use crate::backend::{
     Abilities, AcquisitionId, Backend, Failure, LockInfo, LockPage, PagePosition, ReleaseOptions,
     call_backend,
 };
 use crate::config::{Config, LockOrder, TokenPolicy};
-use crate::diagnosis::Finding;
 use crate::error::{Error, ErrorKind};
-use crate::event::Event;
-use crate::event_queue::Events;
-use crate::metrics::Metrics;
 use crate::name::{LockKind, LockName};
-use crate::notices::Notices;
-use crate::owner::{ClientId, OwnerId};
-use crate::replication::Replication;
+use crate::observe::event::Event;
+use crate::observe::event_queue::Events;
+use crate::observe::metrics::Metrics;
+use crate::observe::notices::Notices;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::threads::process::Origin;

@@ -5,7 +5,7 @@
 use super::Engine;
 use super::acquisition::Acquisition;
 use super::local_queue::LocalLock;
-use crate::notices::Notices;
+use crate::observe::notices::Notices;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::threads::background::BackgroundTask;
 use crate::time::backoff::Backoff;

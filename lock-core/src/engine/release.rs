@@ -21,10 +21,10 @@ use super::local_queue::{LocalLock, ReleaseTiming};
 use super::renewal::{PendingCleanup, Workers};
 use crate::backend::{AcquisitionId, Failure, NodeId, Release, ReleaseOptions, call_backend};
 use crate::error::Error;
-use crate::event::Event;
-use crate::event_queue::Events;
-use crate::loss::{Loss, LossCause};
-use crate::metrics::RequestStart;
+use crate::observe::event::Event;
+use crate::observe::event_queue::Events;
+use crate::observe::loss::{Loss, LossCause};
+use crate::observe::metrics::RequestStart;
 use crate::time::{Clock, Moment, Signal};
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,7 +61,7 @@ impl Engine {
             timing: None,
         };
         #[cfg(feature = "tracing")]
-        let span = crate::trace::CallSpan::release(&acquisition.name);
+        let span = crate::observe::trace::CallSpan::release(&acquisition.name);
         let by = sent + self.settings.command_timeout;
         let (id, options) = acquisition.to_end(sent);
         let (answer, first_unanswered) = self.send_release(&id, options, sent, by);
@@ -98,7 +98,7 @@ impl Engine {
             timing: None,
         };
         #[cfg(feature = "tracing")]
-        let _span = crate::trace::CallSpan::release(&acquisition.name);
+        let _span = crate::observe::trace::CallSpan::release(&acquisition.name);
         let by = ended + self.settings.command_timeout;
         let (id, options) = acquisition.to_end(ended);
         let release = AsyncRelease {

@@ -2,6 +2,9 @@
 //! store knows.
 
 use super::{State, plain};
+use crate::backend::owner::{OwnerId, OwnerLabel, OwnerText};
+use crate::backend::permit::PermitId;
+use crate::backend::token::{FencingToken, TokenRange};
 use crate::backend::{
     Answer, Attempt, DirectGrant, Failure, Grant, HolderInfo, LockInfo, NextOwner, PermitChange,
     PermitOutcome, Permits, Readers, Release, Tokens, WAITER_PRESENCE,
@@ -9,10 +12,7 @@ use crate::backend::{
 use crate::config::WriterPriority;
 use crate::error::{Error, ErrorKind};
 use crate::name::{LockKind, LockName};
-use crate::owner::{OwnerId, OwnerLabel, OwnerText};
-use crate::permit::PermitId;
 use crate::time::Moment;
-use crate::token::{FencingToken, TokenRange};
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
 use std::time::Duration;

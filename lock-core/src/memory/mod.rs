@@ -9,6 +9,8 @@ mod scheme;
 
 pub use scheme::MemoryScheme;
 
+use crate::backend::owner::{OwnerId, OwnerLabel, OwnerText};
+use crate::backend::token::{FencingToken, TokenRange};
 use crate::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, Grant, HolderInfo, KeptLock,
     LockInfo, LockPage, NextOwner, NodeId, PagePosition, PermitChange, PermitOutcome, Readers,
@@ -17,10 +19,8 @@ use crate::backend::{
 use crate::config::{Config, WriterPriority};
 use crate::glob;
 use crate::name::{LockKind, LockName, NameMap};
-use crate::owner::{OwnerId, OwnerLabel, OwnerText};
 use crate::sync::{Mutex, MutexGuard};
 use crate::time::{Clock, Moment};
-use crate::token::{FencingToken, TokenRange};
 use kinds::Shares;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -625,7 +625,7 @@ impl fmt::Debug for MemoryBackend {
 mod tests {
     use super::*;
     use crate::LockOptions;
-    use crate::owner::ClientId;
+    use crate::backend::owner::ClientId;
     use crate::time::lease::LeaseTime;
     use crate::time::{ManualClock, SystemClock};
     use std::slice;

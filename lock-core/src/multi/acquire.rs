@@ -4,12 +4,12 @@
 use super::guards::MemberGuards;
 use super::members::Members;
 use super::patience::Patience;
+use crate::backend::replication::OnInsufficientReplicas;
+use crate::call::interrupt::Registration;
+use crate::call::options::LockOptions;
 use crate::error::{Error, ErrorKind, MemberOutcome, MemberResult, worst_kind};
 use crate::guard::LockGuard;
-use crate::interrupt::Registration;
-use crate::options::LockOptions;
 use crate::parts::SingleLock;
-use crate::replication::OnInsufficientReplicas;
 use crate::time::backoff::Backoff;
 use crate::time::lease::{Lease, LeaseTime};
 use crate::time::{Clock, Moment, Signal, Woken};

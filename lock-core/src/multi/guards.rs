@@ -1,16 +1,16 @@
 //! [`MemberGuards`]: the guards of the members behind the guard of several locks.
 
+use crate::backend::token::FencingToken;
 use crate::engine::CompositeHold;
 use crate::engine::acquisition::{GuardState, Listener};
 use crate::error::{Error, MemberOutcome, MemberResult, worst_kind};
 use crate::guard::{CompositeGuard, LockGuard, require_remaining};
-use crate::loss::Loss;
 use crate::name::LockName;
+use crate::observe::loss::Loss;
 use crate::parts::Composite;
 use crate::sync::Mutex;
 use crate::time::Moment;
 use crate::time::lease::LeaseTime;
-use crate::token::FencingToken;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,6 +1,8 @@
 //! Asking the store until it grants the lock or the time is over, and what to do after each answer.
 
 use super::Wait;
+use crate::backend::owner::OwnerId;
+use crate::backend::token::TokenRange;
 use crate::backend::{
     Answer, Attempt, DirectGrant, Failure, FoundBusyBy, Grant, LockInfo, Tokens, WAITER_ATTEMPTS,
     Waking, call_backend,
@@ -8,11 +10,9 @@ use crate::backend::{
 use crate::engine::local_queue::{StoreOutage, WaiterGuard};
 use crate::error::Error;
 use crate::name::LockKind;
-use crate::owner::OwnerId;
 use crate::time::backoff::Backoff;
 use crate::time::lease::LeaseTime;
 use crate::time::{Moment, Woken};
-use crate::token::TokenRange;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;

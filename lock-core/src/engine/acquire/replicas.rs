@@ -6,14 +6,16 @@
 
 use super::attempt::Next;
 use super::{Plan, Wait};
+use crate::backend::replication::{
+    InsufficientReplicas, OnInsufficientReplicas, Replicas, Replication,
+};
 use crate::backend::{Abilities, AcquisitionId, Grant, Renewal, ReplicaSupport};
 use crate::config::wrong_timeout;
 use crate::engine::acquisition::{Acquisition, release_options};
 use crate::engine::local_queue::{StoreOutage, WaiterGuard};
 use crate::error::{Error, ErrorKind};
-use crate::event::Event;
-use crate::event_queue::Events;
-use crate::replication::{InsufficientReplicas, OnInsufficientReplicas, Replicas, Replication};
+use crate::observe::event::Event;
+use crate::observe::event_queue::Events;
 use crate::time::Moment;
 
 impl Wait<'_> {

@@ -13,10 +13,10 @@ mod waiter;
 use super::acquisition::Acquisition;
 use super::timer_wheel::TimerKey;
 use crate::backend::Watch;
+use crate::backend::replication::Replication;
 use crate::error::Error;
 use crate::holder::Holder;
 use crate::name::{LockKind, LockName, NameHasher};
-use crate::replication::Replication;
 use crate::sync::{Mutex, MutexGuard};
 use crate::time::lease::LeaseTime;
 use crate::time::{Clock, Moment, Signal};
@@ -395,7 +395,7 @@ mod tests {
     #[cfg(target_pointer_width = "64")]
     fn states_of_a_held_lock_are_small() {
         assert!(size_of::<LocalLock>() <= 152);
-        assert!(size_of::<Acquisition>() <= 208 + size_of::<crate::metrics::Counted>());
+        assert!(size_of::<Acquisition>() <= 208 + size_of::<crate::observe::metrics::Counted>());
     }
 
     /// Beside a writer, those that were told are mostly readers.

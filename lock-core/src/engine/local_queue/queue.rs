@@ -2,8 +2,8 @@
 
 use super::LockRequest;
 use crate::backend::DirectGrant;
+use crate::backend::owner::OwnerId;
 use crate::engine::acquisition::Acquisition;
-use crate::owner::OwnerId;
 use crate::time::{Moment, Signal};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -165,9 +165,9 @@ impl Waiters {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::replication::Replication;
     use crate::engine::acquisition::AcquisitionInit;
     use crate::holder::Holder;
-    use crate::replication::Replication;
     use crate::time::lease::LeaseTime;
     use std::time::Duration;
 

@@ -2,10 +2,10 @@
 
 use super::queue::{Departure, Waiter};
 use super::{LocalLock, LocalLockState, LockRequest, QueueOwner, StoreOutage};
+use crate::backend::owner::OwnerId;
 use crate::backend::{DirectGrant, NextOwner, Wake, Watch};
 use crate::engine::acquisition::Acquisition;
 use crate::error::Error;
-use crate::owner::OwnerId;
 use crate::time::{Moment, Signal};
 use std::sync::{Arc, Weak};
 use std::time::Duration;

@@ -9,14 +9,14 @@ use super::pending_cleanups::{PendingCleanup, PendingCleanups};
 use super::renewal_time::TimeClass;
 use super::spare_workers::{Call, WorkerId};
 use super::{RenewalHandler, RenewalJob};
+use crate::backend::owner::OwnerLabel;
+use crate::backend::replication::Replicas;
 use crate::backend::{
     AcquisitionId, Backend, Failure, NodeId, ReleaseOptions, Renewal, RenewalRequest, call_backend,
 };
 use crate::error::Error;
 use crate::name::LockName;
-use crate::owner::OwnerLabel;
 use crate::panics::contain;
-use crate::replication::Replicas;
 use crate::sync::thread;
 use crate::sync::{HashMap, Mutex};
 use crate::time::backoff::Backoff;

@@ -1,8 +1,8 @@
 //! Attempts on a quorum of stores: the answers that only a quorum gives.
 
 use super::*;
+use crate::backend::token::FencingToken;
 use crate::backend::{Pause, RollbackCause};
-use crate::token::FencingToken;
 use crate::{Counters, SystemClock};
 
 /// The memory store; its first attempts get scripted answers.

@@ -1,6 +1,6 @@
 //! [`Counters`]: how often each kind of event happened, for a program's metrics.
 
-use crate::event::{Event, EventHandler};
+use crate::observe::event::{Event, EventHandler};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

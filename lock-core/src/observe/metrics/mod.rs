@@ -19,10 +19,10 @@
 mod metered;
 
 use crate::backend::{Backend, Failure};
-use crate::counters::{NAMES, name_and_count};
 use crate::error::Error;
-use crate::event::Event;
 use crate::name::LockName;
+use crate::observe::counters::{NAMES, name_and_count};
+use crate::observe::event::Event;
 use crate::panics::contain;
 use crate::time::{Clock, Moment, SystemClock};
 use ::metrics::{

@@ -2,8 +2,8 @@
 
 use crate::backend::{Backend, Failure};
 use crate::error::Error;
-use crate::event::Event;
 use crate::name::LockName;
+use crate::observe::event::Event;
 use std::sync::Arc;
 
 #[derive(Clone, Default)]

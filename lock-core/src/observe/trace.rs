@@ -24,8 +24,8 @@
 
 use crate::error::Error;
 use crate::error::chain;
-use crate::event::{Event, EventHandler};
 use crate::name::LockName;
+use crate::observe::event::{Event, EventHandler};
 use crate::panics::contain;
 use crate::time::{Clock, Moment, SystemClock};
 use parking_lot::Mutex;
@@ -338,7 +338,7 @@ pub(crate) fn held(lock: &LockName, token: Option<crate::FencingToken>) -> Span 
 mod tests {
     use super::Failures;
     use crate::InsufficientReplicas;
-    use crate::event::Event;
+    use crate::observe::event::Event;
     use crate::{Clock, Error, LockName, LockOptions, Moment};
     use parking_lot::Mutex;
     use std::io::Write;

@@ -1,7 +1,7 @@
 //! [`Interrupt`]: ends another thread's wait for a lock.
 
+use crate::call::notification::{self, Notification, Wanted, notification};
 use crate::error::{Error, ErrorKind};
-use crate::notification::{self, Notification, Wanted, notification};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::channel::Sender;

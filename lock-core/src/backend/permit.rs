@@ -1,7 +1,7 @@
 //! [`PermitId`]: one permit of a semaphore, as a store and other programs name it.
 
+use crate::backend::owner::OwnerId;
 use crate::error::Error;
-use crate::owner::OwnerId;
 use std::fmt;
 use std::str::FromStr;
 
@@ -114,7 +114,7 @@ impl FromStr for PermitId {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::owner::ClientId;
+    use crate::backend::owner::ClientId;
     use std::collections::HashSet;
 
     #[test]

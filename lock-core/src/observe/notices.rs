@@ -1,9 +1,9 @@
 //! [`Notices`]: what a backend reports to its client besides replies to requests.
 
-use crate::event::{Event, ServerData, WarningKind};
-use crate::event_queue::Events;
-use crate::metrics::Counted;
 use crate::name::LockName;
+use crate::observe::event::{Event, ServerData, WarningKind};
+use crate::observe::event_queue::Events;
+use crate::observe::metrics::Counted;
 use crate::sync::Mutex;
 use std::fmt;
 use std::sync::Arc;

@@ -1,14 +1,14 @@
 //! [`Metered`]: a backend whose requests are timed.
 
 use super::{Metrics, Request};
+use crate::backend::diagnosis::Finding;
+use crate::backend::replication::Replication;
 use crate::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, FoundBusyBy, HolderInfo, LockInfo,
     LockPage, NodeId, OnReleased, PagePosition, PermitChange, PermitOutcome, Release,
     ReleaseOptions, Renewal, RenewalRequest, Wake, Watch, call_backend,
 };
-use crate::diagnosis::Finding;
 use crate::name::LockName;
-use crate::replication::Replication;
 use crate::time::Moment;
 use crate::time::lease::LeaseTime;
 use std::fmt;

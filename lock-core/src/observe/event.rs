@@ -1,10 +1,10 @@
 //! [`Event`] and [`EventHandler`]: what happened, delivered on a thread of its own.
 
+use crate::backend::replication::InsufficientReplicas;
+use crate::backend::token::FencingToken;
 use crate::error::Error;
-use crate::loss::Loss;
 use crate::name::LockName;
-use crate::replication::InsufficientReplicas;
-use crate::token::FencingToken;
+use crate::observe::loss::Loss;
 use std::time::Duration;
 
 /// Something that happened to a lock of this client.

@@ -1,8 +1,8 @@
 //! [`LockOptions`]: lease, replication and interrupt of one acquisition.
 
+use crate::backend::replication::Replication;
+use crate::call::interrupt::Interrupt;
 use crate::error::Error;
-use crate::interrupt::Interrupt;
-use crate::replication::Replication;
 use crate::time::lease::Lease;
 use std::fmt;
 use std::sync::Arc;

@@ -1,13 +1,13 @@
 //! [`Events`]: how events reach the metrics and the handler: a queue, and a thread that delivers.
 
-use crate::backend::no_thread;
 use crate::error::Error;
-use crate::event::{Event, EventHandler};
-use crate::metrics::Metrics;
+use crate::observe::event::{Event, EventHandler};
+use crate::observe::metrics::Metrics;
 use crate::panics::contain;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::channel::{Receiver, Sender, unbounded};
 use crate::sync::thread;
+use crate::threads::limits::no_thread;
 use std::fmt;
 use std::sync::Arc;
 
@@ -113,8 +113,8 @@ impl fmt::Debug for Events {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::loss::Loss;
     use crate::name::LockName;
+    use crate::observe::loss::Loss;
     use std::sync::mpsc;
     use std::time::Duration;
 
