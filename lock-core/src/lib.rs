@@ -26,9 +26,7 @@ pub mod config;
 mod election;
 mod engine;
 mod error;
-mod glob;
 mod guard;
-mod holder;
 mod lock;
 mod memory;
 mod multi;
@@ -39,7 +37,6 @@ mod observe;
 mod panics;
 mod parts;
 mod read_write;
-mod scheme;
 mod semaphore;
 mod sync;
 mod threads;
@@ -71,6 +68,7 @@ pub use client::ClientSet;
 pub use client::{Client, ClientBuilder, Locks, builder};
 #[cfg(feature = "toml")]
 pub use config::ConfigSet;
+pub use config::scheme::{Context, Scheme, Schemes};
 pub use config::{
     Config, Credentials, CredentialsProvider, Host, LockOrder, Secret, Setting, TokenPolicy,
     WriterPriority,
@@ -89,7 +87,6 @@ pub use observe::event::{Event, EventHandler, ServerData, WarningKind};
 pub use observe::loss::{Loss, LossCause};
 pub use observe::notices::{Notices, OpenConnection};
 pub use read_write::{ReadLock, RwLock, WriteLock};
-pub use scheme::{Context, Scheme, Schemes};
 pub use semaphore::Semaphore;
 pub use time::lease::{Lease, LeaseTime};
 pub use time::{Clock, ManualClock, Moment, Signal, SystemClock, Woken};

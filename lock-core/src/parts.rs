@@ -3,11 +3,11 @@
 use crate::backend::{Backend, Failure, LockInfo, PermitChange, PermitOutcome, call_backend};
 use crate::call::options::LockOptions;
 use crate::engine::acquisition::Acquisition;
+use crate::engine::holder::thread_id;
 use crate::engine::local_queue::{LocalLock, Scope};
 use crate::engine::{EngineHandle, acquire};
 use crate::error::{Error, ErrorKind};
 use crate::guard::{Hold, LockGuard, OwnedGuard};
-use crate::holder::thread_id;
 use crate::name::LockName;
 use crate::time::Clock;
 use std::borrow::Cow;

@@ -2,12 +2,12 @@
 
 use super::{Client, ClientBuilder};
 use crate::backend::owner::ClientId;
+use crate::config::scheme::Context;
 use crate::config::{ClientKey, Config, ConfigSet};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::mutex::{Mutex, OwnedMutex};
 use crate::name::LockName;
-use crate::scheme::Context;
 use crate::sync::{HashMap, Mutex as Synchronised};
 use crate::time::SystemClock;
 use std::fmt;

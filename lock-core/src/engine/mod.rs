@@ -10,6 +10,7 @@
 //! | [`skipped_time`] | time that may have passed without the clock |
 //! | [`recheck`] | verifies everything that is held at once |
 //! | [`acquisition`] | the state of one stretch of holding |
+//! | [`holder`] | the thread or guard that holds it |
 //! | [`detached`] | holds without a guard |
 //! | [`local_queue`] | what this client knows of one name: holder, waiters, hand-off, fairness |
 //! | [`renewal`] | the timer, and the threads that send renewals and cleanups |
@@ -23,6 +24,7 @@ pub(crate) mod acquisition;
 mod detached;
 mod handle;
 mod held;
+pub(crate) mod holder;
 pub(crate) mod local_queue;
 mod recheck;
 mod release;

@@ -4,6 +4,7 @@
 //! All operations run under one mutex. An expired lease is removed by the next operation that finds
 //! it.
 
+mod glob;
 mod kinds;
 mod scheme;
 
@@ -17,7 +18,6 @@ use crate::backend::{
     Release, ReleaseOptions, Renewal, RenewalRequest, Tokens, Tombstone, Wake, Watch,
 };
 use crate::config::{Config, WriterPriority};
-use crate::glob;
 use crate::name::{LockKind, LockName, NameMap};
 use crate::sync::{Mutex, MutexGuard};
 use crate::time::{Clock, Moment};

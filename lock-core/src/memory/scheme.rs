@@ -3,8 +3,8 @@
 use super::{MemoryBackend, Store};
 use crate::backend::Backend;
 use crate::config::Config;
+use crate::config::scheme::{Context, Scheme};
 use crate::error::Error;
-use crate::scheme::{Context, Scheme};
 use crate::sync::Mutex;
 use crate::threads::process::Origin;
 use crate::time::{Clock, ManualClock};

@@ -7,9 +7,9 @@
 use super::Wait;
 use super::attempt::Granted;
 use super::local_wait::Queued;
+use crate::engine::holder::Holder;
 use crate::engine::local_queue::{Entered, Scope, WaiterGuard};
 use crate::error::Error;
-use crate::holder::Holder;
 
 impl Wait<'_> {
     /// Takes permits at once if no thread waits for as many, and they are free; otherwise in line.

@@ -2,9 +2,9 @@
 
 use super::Wait;
 use crate::engine::acquisition::Acquisition;
+use crate::engine::holder::Holder;
 use crate::engine::local_queue::{Known, Turn, WaiterGuard};
 use crate::error::Error;
-use crate::holder::Holder;
 use crate::time::{Moment, Woken};
 use std::sync::Arc;
 use std::time::Duration;

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
     use crate::backend::replication::Replication;
     use crate::engine::acquisition::AcquisitionInit;
-    use crate::holder::Holder;
+    use crate::engine::holder::Holder;
     use crate::time::lease::LeaseTime;
     use std::time::Duration;
 
