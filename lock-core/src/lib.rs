@@ -19,39 +19,43 @@
 
 #![forbid(unsafe_code)]
 
+// From the top down, where none uses one above it: `api`, `engine`, `memory`, `config`, `observe`,
+// `call`, `backend`, `threads`, `time`, and the files here.
+
+mod api;
 pub mod backend;
 mod call;
-mod client;
 pub mod config;
-mod election;
 mod engine;
 mod error;
-mod guard;
-mod lock;
 mod memory;
-mod multi;
-mod mutex;
 mod name;
 mod name_rules;
 mod observe;
 mod panics;
-mod parts;
-mod read_write;
-mod semaphore;
 mod sync;
 mod threads;
 pub mod time;
-mod verbs;
 
 /// What operators ask a store and a client: the held locks, what is wrong with a store, counters.
 pub mod admin {
+    pub use crate::api::client::Locks;
     pub use crate::backend::diagnosis::{Finding, FindingLevel};
     pub use crate::backend::permit::PermitId;
-    pub use crate::client::Locks;
     pub use crate::observe::counters::Counters;
     pub use crate::observe::event::{ServerData, WarningKind};
 }
 
+#[cfg(feature = "toml")]
+pub use api::client::ClientSet;
+pub use api::client::{Client, ClientBuilder, Locks, builder};
+pub use api::election::{Election, LeadershipChange};
+pub use api::guard::{LockGuard, OwnedGuard};
+pub use api::lock::DistLock;
+pub use api::multi::{MajorityLock, MultiLock};
+pub use api::mutex::{Mutex, OwnedMutex};
+pub use api::read_write::{ReadLock, RwLock, WriteLock};
+pub use api::semaphore::Semaphore;
 pub use backend::Backend;
 pub use backend::diagnosis::{Finding, FindingLevel};
 pub use backend::owner::{ClientId, OwnerId, OwnerLabel, OwnerText};
@@ -64,30 +68,20 @@ pub use call::interrupt::Interrupt;
 pub use call::notification::Notification;
 pub use call::options::LockOptions;
 #[cfg(feature = "toml")]
-pub use client::ClientSet;
-pub use client::{Client, ClientBuilder, Locks, builder};
-#[cfg(feature = "toml")]
 pub use config::ConfigSet;
 pub use config::scheme::{Context, Scheme, Schemes};
 pub use config::{
     Config, Credentials, CredentialsProvider, Host, LockOrder, Secret, Setting, TokenPolicy,
     WriterPriority,
 };
-pub use election::{Election, LeadershipChange};
 pub use engine::acquisition::GuardState;
 pub use error::{Error, ErrorKind, MemberOutcome, MemberResult};
-pub use guard::{LockGuard, OwnedGuard};
-pub use lock::DistLock;
 pub use memory::{MemoryBackend, MemoryScheme};
-pub use multi::{MajorityLock, MultiLock};
-pub use mutex::{Mutex, OwnedMutex};
 pub use name::{LockKind, LockName};
 pub use observe::counters::Counters;
 pub use observe::event::{Event, EventHandler, ServerData, WarningKind};
 pub use observe::loss::{Loss, LossCause};
 pub use observe::notices::{Notices, OpenConnection};
-pub use read_write::{ReadLock, RwLock, WriteLock};
-pub use semaphore::Semaphore;
 pub use time::lease::{Lease, LeaseTime};
 pub use time::{Clock, ManualClock, Moment, Signal, SystemClock, Woken};
 

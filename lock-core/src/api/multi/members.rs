@@ -1,12 +1,12 @@
 //! [`Members`]: the locks that a lock of several consists of, and the requests that take none.
 
 use super::guards::MemberGuards;
+use crate::api::guard::LockGuard;
+use crate::api::lock::DistLock;
+use crate::api::parts::{Composite, Parts};
 use crate::backend::LockInfo;
 use crate::error::{Error, ErrorKind, MemberOutcome, MemberResult, worst_kind};
-use crate::guard::LockGuard;
-use crate::lock::DistLock;
 use crate::name::LockName;
-use crate::parts::{Composite, Parts};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::time::Moment;
 use std::collections::HashSet;

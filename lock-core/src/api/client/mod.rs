@@ -12,20 +12,20 @@ pub use self::locks::Locks;
 pub use self::set::ClientSet;
 
 use self::variants::Variant;
+use crate::api::election::Election;
+use crate::api::mutex::{Mutex, OwnedMutex};
+use crate::api::read_write::RwLock;
+use crate::api::semaphore::Semaphore;
 use crate::backend::diagnosis::Finding;
 #[cfg(doc)]
 use crate::backend::diagnosis::FindingLevel;
 use crate::backend::owner::ClientId;
 use crate::backend::{Abilities, LockInfo};
-use crate::election::Election;
 use crate::engine::EngineHandle;
 use crate::error::Error;
 #[cfg(doc)]
 use crate::error::ErrorKind;
-use crate::mutex::{Mutex, OwnedMutex};
 use crate::name::{LockKind, LockName};
-use crate::read_write::RwLock;
-use crate::semaphore::Semaphore;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;

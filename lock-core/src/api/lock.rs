@@ -1,10 +1,10 @@
 //! [`DistLock`]: the methods of a lock, for code that is given any of them.
 
+use crate::api::guard::LockGuard;
 use crate::backend::LockInfo;
 use crate::call::interrupt::Interrupt;
 use crate::call::options::LockOptions;
 use crate::error::Error;
-use crate::guard::LockGuard;
 use crate::name::LockName;
 use std::fmt;
 use std::time::Duration;
@@ -115,7 +115,7 @@ macro_rules! derived_verbs {
 pub(crate) use derived_verbs;
 
 pub(crate) mod sealed {
-    use crate::parts::Parts;
+    use crate::api::parts::Parts;
 
     /// Only this crate implements [`DistLock`](crate::DistLock); a new store implements
     /// [`Backend`](crate::Backend).

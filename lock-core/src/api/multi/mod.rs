@@ -43,10 +43,10 @@ mod patience;
 #[cfg(test)]
 mod tests;
 
-use crate::error::Error;
 #[cfg(doc)]
-use crate::guard::LockGuard;
-use crate::lock::DistLock;
+use crate::api::guard::LockGuard;
+use crate::api::lock::DistLock;
+use crate::error::Error;
 use members::Members;
 use std::sync::Arc;
 

@@ -1,5 +1,6 @@
 //! [`Parts`]: the single locks that a lock consists of.
 
+use crate::api::guard::{Hold, LockGuard, OwnedGuard};
 use crate::backend::{Backend, Failure, LockInfo, PermitChange, PermitOutcome, call_backend};
 use crate::call::options::LockOptions;
 use crate::engine::acquisition::Acquisition;
@@ -7,7 +8,6 @@ use crate::engine::holder::thread_id;
 use crate::engine::local_queue::{LocalLock, Scope};
 use crate::engine::{EngineHandle, acquire};
 use crate::error::{Error, ErrorKind};
-use crate::guard::{Hold, LockGuard, OwnedGuard};
 use crate::name::LockName;
 use crate::time::Clock;
 use std::borrow::Cow;

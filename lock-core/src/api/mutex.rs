@@ -1,10 +1,10 @@
 //! [`Mutex`] and [`OwnedMutex`]: a lock on one name, held by threads or by guards.
 
+use crate::api::lock::DistLock;
+use crate::api::parts::SingleLock;
 use crate::engine::EngineHandle;
 use crate::error::Error;
-use crate::lock::DistLock;
 use crate::name::LockName;
-use crate::parts::SingleLock;
 use std::sync::Arc;
 
 /// A reentrant lock on one name, held by threads. Clones, and all handles of one client for one

@@ -1,15 +1,15 @@
 //! [`Semaphore`]: at most so many holders at once, over all clients.
 
+use crate::api::guard::OwnedGuard;
+use crate::api::lock::UNBOUNDED;
+use crate::api::parts::SingleLock;
 use crate::backend::permit::{MAX_PERMITS, PermitId};
 use crate::backend::{LockInfo, PermitChange, PermitOutcome};
 use crate::call::interrupt::Interrupt;
 use crate::call::options::LockOptions;
 use crate::engine::EngineHandle;
 use crate::error::Error;
-use crate::guard::OwnedGuard;
-use crate::lock::UNBOUNDED;
 use crate::name::{LockKind, LockName};
-use crate::parts::SingleLock;
 use crate::time::lease::LeaseTime;
 use std::fmt;
 use std::sync::Arc;

@@ -1,13 +1,13 @@
 //! [`MemberGuards`]: the guards of the members behind the guard of several locks.
 
+use crate::api::guard::{CompositeGuard, LockGuard, require_remaining};
+use crate::api::parts::Composite;
 use crate::backend::token::FencingToken;
 use crate::engine::CompositeHold;
 use crate::engine::acquisition::{GuardState, Listener};
 use crate::error::{Error, MemberOutcome, MemberResult, worst_kind};
-use crate::guard::{CompositeGuard, LockGuard, require_remaining};
 use crate::name::LockName;
 use crate::observe::loss::Loss;
-use crate::parts::Composite;
 use crate::sync::Mutex;
 use crate::time::Moment;
 use crate::time::lease::LeaseTime;

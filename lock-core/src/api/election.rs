@@ -3,6 +3,8 @@
 //! One thread campaigns: it waits for the mutex, and while it has it, for the end of its validity.
 //! It runs no code of the caller, and ends with [`Election::resign`] and with the last handle.
 
+use crate::api::guard::OwnedGuard;
+use crate::api::mutex::OwnedMutex;
 use crate::backend::token::FencingToken;
 use crate::call::interrupt::Interrupt;
 use crate::call::notification::Wanted;
@@ -10,8 +12,6 @@ use crate::call::options::{LockOptions, Progress};
 use crate::engine::EngineHandle;
 use crate::engine::acquisition::{GuardState, Listener};
 use crate::error::{Error, ErrorKind};
-use crate::guard::OwnedGuard;
-use crate::mutex::OwnedMutex;
 use crate::name::LockName;
 use crate::observe::loss::LossCause;
 use crate::panics::contain;

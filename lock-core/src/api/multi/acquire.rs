@@ -4,12 +4,12 @@
 use super::guards::MemberGuards;
 use super::members::Members;
 use super::patience::Patience;
+use crate::api::guard::LockGuard;
+use crate::api::parts::SingleLock;
 use crate::backend::replication::OnInsufficientReplicas;
 use crate::call::interrupt::Registration;
 use crate::call::options::LockOptions;
 use crate::error::{Error, ErrorKind, MemberOutcome, MemberResult, worst_kind};
-use crate::guard::LockGuard;
-use crate::parts::SingleLock;
 use crate::time::backoff::Backoff;
 use crate::time::lease::{Lease, LeaseTime};
 use crate::time::{Clock, Moment, Signal, Woken};

@@ -1,16 +1,16 @@
 //! The verbs of the handles, each written once.
 
+use crate::api::guard::{LockGuard, OwnedGuard};
+use crate::api::lock::{DistLock, UNBOUNDED, derived_verbs, sealed};
+use crate::api::multi::{MajorityLock, MultiLock};
+use crate::api::mutex::{Mutex, OwnedMutex};
+use crate::api::parts::Parts;
+use crate::api::read_write::{ReadLock, WriteLock};
 use crate::backend::LockInfo;
 use crate::call::interrupt::Interrupt;
 use crate::call::options::LockOptions;
 use crate::error::Error;
-use crate::guard::{LockGuard, OwnedGuard};
-use crate::lock::{DistLock, UNBOUNDED, derived_verbs, sealed};
-use crate::multi::{MajorityLock, MultiLock};
-use crate::mutex::{Mutex, OwnedMutex};
 use crate::name::LockName;
-use crate::parts::Parts;
-use crate::read_write::{ReadLock, WriteLock};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,11 +1,11 @@
 //! [`RwLock`]: several readers or one writer, over all clients.
 
+use crate::api::guard::OwnedGuard;
+use crate::api::parts::SingleLock;
 use crate::call::options::LockOptions;
 use crate::engine::EngineHandle;
 use crate::error::Error;
-use crate::guard::OwnedGuard;
 use crate::name::{LockKind, LockName};
-use crate::parts::SingleLock;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,12 +1,12 @@
 //! [`ClientSet`]: the clients of a file with backends and locks by name.
 
 use super::{Client, ClientBuilder};
+use crate::api::mutex::{Mutex, OwnedMutex};
 use crate::backend::owner::ClientId;
 use crate::config::scheme::Context;
 use crate::config::{ClientKey, Config, ConfigSet};
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::mutex::{Mutex, OwnedMutex};
 use crate::name::LockName;
 use crate::sync::{HashMap, Mutex as Synchronised};
 use crate::time::SystemClock;

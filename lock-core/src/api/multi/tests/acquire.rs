@@ -1,9 +1,9 @@
 //! Acquisition of several locks: all or none, one wait, no lock left after a failure.
 
 use super::*;
+use crate::api::lock::sealed::Sealed;
+use crate::api::parts::Parts;
 use crate::backend::{LockInfo, ReplicaSupport};
-use crate::lock::sealed::Sealed;
-use crate::parts::Parts;
 use crate::{LockGuard, LockName, OnInsufficientReplicas, Replication};
 
 #[test]
