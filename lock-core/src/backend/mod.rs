@@ -62,10 +62,10 @@
 //! The conformance suite (crate `lock-conformance`) checks all of this against a real store. Run it
 //! before you release a backend.
 
-// From the top down: what a store can do (`abilities`) and what is wrong with it (`diagnosis`); one
-// attempt, what follows a grant, and what ends it (`attempt`, `acquisition`, `watch`, `failure`);
-// what can be read of a lock (`lock_info`, `permits`); and what passes both ways: who asks (`owner`,
-// `permit`), how many replicas must confirm it (`replication`), and the tokens (`token`).
+// From the top down: what a store can do (`abilities`) and what is wrong with it (`diagnosis`); an
+// attempt, a grant's renewal and release, the wait for a release, and failures (`attempt`,
+// `acquisition`, `watch`, `failure`); what is read of a lock (`lock_info`, `permits`); and what
+// these contain: `owner`, `permit`, `replication`, `token`.
 
 mod abilities;
 mod acquisition;

@@ -108,7 +108,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Adds the label `lock` with the lock's name to the [metrics](crate::observe::metrics) of locks.
+    /// Adds the label `lock` with the lock's name to the [metrics](crate::metrics) of locks.
     ///
     /// For a few fixed names. Each name makes a set of time series of its own, with a bucket for
     /// each limit of each histogram, which this client, the recorder and the metrics system keep: a
