@@ -1,7 +1,7 @@
 //! [`WatchedChannel`]: one channel, its watches, and the phase of its subscription.
 
-use crate::pubsub::channel::ChannelKind;
-use crate::pubsub::poll_interval::PollInterval;
+use crate::wakeups::channel::ChannelKind;
+use crate::wakeups::poll_interval::PollInterval;
 use lock_core::backend::{Failure, Wake};
 use lock_core::{Moment, Signal};
 use parking_lot::Mutex;
@@ -102,14 +102,14 @@ impl WatchedChannel {
 
 /// How a watcher learns the outcome of its subscription.
 #[derive(Default)]
-pub(in crate::pubsub) struct Confirmation {
-    pub(in crate::pubsub) signal: Arc<Signal>,
+pub(in crate::wakeups) struct Confirmation {
+    pub(in crate::wakeups) signal: Arc<Signal>,
     /// Written by the worker before it raises the signal.
     outcome: Mutex<Option<Result<(), Failure>>>,
 }
 
 impl Confirmation {
-    pub(in crate::pubsub) fn take(&self) -> Option<Result<(), Failure>> {
+    pub(in crate::wakeups) fn take(&self) -> Option<Result<(), Failure>> {
         self.outcome.lock().take()
     }
 }

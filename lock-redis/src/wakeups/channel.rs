@@ -3,7 +3,7 @@
 
 use crate::connection::error_mapping::{self, Asked};
 use crate::connection::{Server, ServerError};
-use crate::pubsub::PollInterval;
+use crate::wakeups::PollInterval;
 use lock_core::WarningKind;
 
 /// The kind of a channel.

@@ -1,7 +1,7 @@
 //! Tests of the table: sequences of events from watchers, the worker and the server.
 
 use super::*;
-use crate::pubsub::poll_interval::PollInterval;
+use crate::wakeups::poll_interval::PollInterval;
 use lock_core::{Clock, SystemClock};
 
 struct NoWaiter;
