@@ -5,7 +5,7 @@ use crate::backend::token::FencingToken;
 use crate::call::notification::{Notification, notification};
 use crate::engine::acquisition::{Acquisition, GuardState, Listener};
 use crate::engine::holder::thread_id;
-use crate::engine::local_queue::LocalLock;
+use crate::engine::queue::LocalLock;
 use crate::engine::{CompositeHold, EngineHandle};
 use crate::error::{Error, ErrorKind};
 use crate::name::LockName;

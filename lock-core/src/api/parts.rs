@@ -5,7 +5,7 @@ use crate::backend::{Backend, Failure, LockInfo, PermitChange, PermitOutcome, ca
 use crate::call::options::LockOptions;
 use crate::engine::acquisition::Acquisition;
 use crate::engine::holder::thread_id;
-use crate::engine::local_queue::{LocalLock, Scope};
+use crate::engine::queue::{LocalLock, Scope};
 use crate::engine::{EngineHandle, acquire};
 use crate::error::{Error, ErrorKind};
 use crate::name::LockName;

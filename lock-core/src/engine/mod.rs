@@ -3,37 +3,33 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`acquire`](mod@acquire) | waits for a lock and takes it |
-//! | [`renew`] | when what is held is renewed, and what a renewal came to |
-//! | [`held`] | whether what is held is valid, and its loss |
-//! | [`release`] | ends holds, and gives the lock back |
-//! | [`skipped_time`] | time that may have passed without the clock |
-//! | [`recheck`] | verifies everything that is held at once |
+//! | [`handle`] | an engine in use, and its end |
+//! | [`wait`] | waits for a lock and takes it |
+//! | [`hold`] | what is held: whether it is valid, its verification, loss and release |
+//! | [`renew`] | the timer, and the threads that send renewals and cleanups |
+//! | [`replicas`] | what too few replicas have confirmed |
+//! | [`queue`] | what this client knows of one name: holder, waiters, hand-off, fairness |
+//! | [`timer_wheel`] | what is due when |
 //! | [`acquisition`] | the state of one stretch of holding |
 //! | [`holder`] | the thread or guard that holds it |
-//! | [`detached`] | holds without a guard |
-//! | [`local_queue`] | what this client knows of one name: holder, waiters, hand-off, fairness |
-//! | [`renewal`] | the timer, and the threads that send renewals and cleanups |
+//! | [`skipped_time`] | time that may have passed without the clock |
 //!
 //! Mutexes are taken in this order: a local lock's, an acquisition's, the timer's or a worker's.
 //! None is held while the store is asked or an event is told; a waiter's signal may be raised under
 //! one, and a loss is told to its listeners under the acquisition's.
 
-mod acquire;
 pub(crate) mod acquisition;
-mod detached;
 mod handle;
-mod held;
+mod hold;
 pub(crate) mod holder;
-pub(crate) mod local_queue;
-mod recheck;
-mod release;
+pub(crate) mod queue;
 mod renew;
-mod renewal;
+mod replicas;
 mod skipped_time;
 #[cfg(test)]
 pub(crate) mod tests;
 mod timer_wheel;
+mod wait;
 
 use crate::backend::diagnosis::Finding;
 use crate::backend::owner::{ClientId, OwnerId};
@@ -54,19 +50,19 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::threads::process::Origin;
 use crate::time::lease::{Lease, LeaseTime};
 use crate::time::{Clock, Moment};
-pub(crate) use acquire::acquire;
 use acquisition::Acquisition;
-pub(crate) use detached::CompositeHold;
-use detached::DetachedHolds;
 pub(crate) use handle::EngineHandle;
-use local_queue::{LocalLock, Registry, Scope, Sharing};
-use recheck::Recheck;
-use renewal::{RenewalHandler, Timer, Workers};
+pub(crate) use hold::detached::CompositeHold;
+use hold::detached::DetachedHolds;
+use hold::recheck::Recheck;
+use queue::{LocalLock, Registry, Scope, Sharing};
+use renew::{RenewalHandler, Timer, Workers};
 use skipped_time::SkippedTime;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
+pub(crate) use wait::acquire;
 
 /// What a client does: shared by its handles and guards, as an [`EngineHandle`], and by its
 /// threads.
@@ -193,7 +189,7 @@ impl Engine {
         if config.order() == LockOrder::Fair {
             refuse_kind(abilities, "fair locks, as `order=fair` needs them")?;
         }
-        acquire::refuse_unsupported(&config.replication(), abilities)
+        replicas::refuse_unsupported(&config.replication(), abilities)
     }
 
     /// What this client knows of this name.
@@ -401,7 +397,7 @@ impl Engine {
             ));
         }
         if self.is_read_here(name) {
-            return Err(acquire::kept_beside_reads());
+            return Err(wait::kept_beside_reads());
         }
         if !self.abilities.renewable {
             return Err(Error::new(

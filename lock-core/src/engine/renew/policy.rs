@@ -1,13 +1,12 @@
-//! What is renewed when, what a renewal came to, and when a failed one is repeated. What sends them
-//! is in [`renewal`](super::renewal).
+//! What is renewed when, what a renewal came to, and when a failed one is repeated.
 
-use super::Engine;
-use super::acquire::{self, weigh_renewal};
-use super::acquisition::{Acquisition, GuardState, RenewalPlan};
-use super::local_queue::LocalLock;
-use super::renewal::{PendingExtension, RenewalHandler, RenewalJob, TICK};
 use crate::backend::replication::Replication;
 use crate::backend::{RENEW_BATCH, Renewal};
+use crate::engine::Engine;
+use crate::engine::acquisition::{Acquisition, GuardState, RenewalPlan};
+use crate::engine::queue::LocalLock;
+use crate::engine::renew::{PendingExtension, RenewalHandler, RenewalJob, TICK};
+use crate::engine::replicas::{insufficient_replicas, weigh_renewal};
 use crate::error::{Error, ErrorKind};
 use crate::name::LockName;
 use crate::observe::event::Event;
@@ -221,7 +220,7 @@ impl Engine {
 
     /// Renews these at once (`None`: all that is held), because the store says that they have
     /// changed. Those with a fixed lease or a number of renewals are left as they are.
-    pub(super) fn renew_now(&self, names: Option<&[LockName]>) {
+    pub(in crate::engine) fn renew_now(&self, names: Option<&[LockName]>) {
         if self.is_forked() {
             return;
         }
@@ -267,7 +266,7 @@ impl Engine {
     /// Shortens what is held if the lead of the replicas is larger than `lead`, by which the
     /// validity of this acquisition was computed. If it grew before that validity was stored, the
     /// notice has missed this acquisition.
-    pub(super) fn shorten_if_lead_grew(
+    pub(in crate::engine) fn shorten_if_lead_grew(
         &self,
         acquisition: &Acquisition,
         lease: LeaseTime,
@@ -280,7 +279,7 @@ impl Engine {
 
     /// Shortens what is held under a policy for replicas, because clocks of replicas are known to
     /// be further ahead. What is over by that is lost.
-    pub(super) fn shorten_for_replicas(&self) {
+    pub(in crate::engine) fn shorten_for_replicas(&self) {
         if self.is_forked() {
             return;
         }
@@ -294,7 +293,7 @@ impl Engine {
             }
             let now = self.clock.now();
             if now >= acquisition.valid_until() {
-                inner.set_last_failure(acquire::insufficient_replicas(format!(
+                inner.set_last_failure(insufficient_replicas(format!(
                     "the clock of a replica is {lead:.1?} ahead of its master's, so the lease may \
                      be over there: set it right, and run chrony or ntpd on every machine"
                 )));

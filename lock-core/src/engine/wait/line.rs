@@ -8,7 +8,7 @@ use super::Wait;
 use super::attempt::Granted;
 use super::local_wait::Queued;
 use crate::engine::holder::Holder;
-use crate::engine::local_queue::{Entered, Scope, WaiterGuard};
+use crate::engine::queue::{Entered, Scope, WaiterGuard};
 use crate::error::Error;
 
 impl Wait<'_> {

@@ -6,7 +6,7 @@
 
 use super::{RenewalHandler, RenewalJob, Workers};
 use crate::backend::RENEW_BATCH;
-use crate::engine::local_queue::{LocalLock, LocalLockState};
+use crate::engine::queue::{LocalLock, LocalLockState};
 use crate::engine::timer_wheel::{TimerKey, Wheel};
 use crate::error::Error;
 use crate::panics::contain;

@@ -3,7 +3,7 @@
 use super::Wait;
 use super::attempt::Next;
 use crate::backend::{Failure, FoundBusyBy, Pause, RollbackCause};
-use crate::engine::local_queue::{StoreOutage, WaiterGuard};
+use crate::engine::queue::{StoreOutage, WaiterGuard};
 use crate::error::Error;
 use crate::time::Moment;
 use std::time::Duration;

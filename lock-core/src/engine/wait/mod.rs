@@ -14,8 +14,8 @@ mod replicas;
 mod rolled_back;
 
 use super::acquisition::{Acquisition, AcquisitionInit, RenewalPlan};
-use super::local_queue::{Entered, LocalLock, LockRequest, QueueOwner, ReleaseTiming, WaiterGuard};
-use super::renewal::FIRST_LOOK;
+use super::queue::{Entered, LocalLock, LockRequest, QueueOwner, ReleaseTiming, WaiterGuard};
+use super::renew::FIRST_LOOK;
 use super::{Engine, forked};
 use crate::backend::owner::OwnerId;
 use crate::backend::replication::Replication;
@@ -24,6 +24,7 @@ use crate::backend::{AcquisitionId, Receipt, ReleaseOptions, call_backend};
 use crate::call::interrupt::Registration;
 use crate::call::options::{LockOptions, Progress};
 use crate::engine::holder::Holder;
+use crate::engine::replicas::refuse_unsupported;
 use crate::error::{Error, ErrorKind};
 use crate::name::LockKind;
 use crate::observe::event::Event;
@@ -37,7 +38,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(super) use beside::kept_beside_reads;
-pub(super) use replicas::{insufficient_replicas, refuse_unsupported, weigh_renewal};
 
 crate::sync::thread_local! {
     /// A thread waits for one lock at a time, so it needs one signal. One that is still up from an

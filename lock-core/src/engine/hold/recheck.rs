@@ -2,9 +2,9 @@
 //! lost it. All that is renewed is renewed at once, in batches, which settles it as well; the rest
 //! is verified one by one, and so is what the renewals have not come to.
 
-use super::Engine;
-use super::acquisition::Acquisition;
-use super::local_queue::LocalLock;
+use crate::engine::Engine;
+use crate::engine::acquisition::Acquisition;
+use crate::engine::queue::LocalLock;
 use crate::observe::notices::Notices;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::threads::background::BackgroundTask;
@@ -18,7 +18,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// A background task, which ends when all that is held is verified or over.
-pub(super) struct Recheck {
+pub(in crate::engine) struct Recheck {
     engine: Weak<Engine>,
     clock: Arc<dyn Clock>,
     task: BackgroundTask,
@@ -38,7 +38,7 @@ struct Held {
 
 impl Recheck {
     /// Verifies what `engine` holds whenever the backend asks for it.
-    pub(super) fn start_on(notices: &Notices, engine: &Engine) -> Arc<Self> {
+    pub(in crate::engine) fn start_on(notices: &Notices, engine: &Engine) -> Arc<Self> {
         let (clock, engine) = (Arc::clone(&engine.clock), Weak::clone(&engine.this));
         let (task, is_asked) = (BackgroundTask::default(), AtomicBool::new(false));
         let recheck = Arc::new(Self {
@@ -52,7 +52,7 @@ impl Recheck {
         recheck
     }
 
-    pub(super) fn start(self: &Arc<Self>) {
+    pub(in crate::engine) fn start(self: &Arc<Self>) {
         self.is_asked.store(true, Ordering::SeqCst);
         self.task.wake();
         let (ours, mut left) = (Arc::clone(self), Unsettled::new());

@@ -6,8 +6,8 @@
 
 mod fairness;
 mod handoff;
-mod queue;
 mod registry;
+mod wait_queue;
 mod waiter;
 
 use super::acquisition::Acquisition;
@@ -21,10 +21,10 @@ use crate::sync::{Mutex, MutexGuard};
 use crate::time::lease::LeaseTime;
 use crate::time::{Clock, Moment, Signal};
 use fairness::FairnessPolicy;
-use queue::WaitQueue;
 use std::hash::{BuildHasher, BuildHasherDefault};
 use std::sync::Arc;
 use std::time::Duration;
+use wait_queue::WaitQueue;
 
 pub(crate) use fairness::ReleaseTiming;
 pub(crate) use registry::{Registry, Scope};
@@ -72,7 +72,7 @@ pub(crate) struct LocalLockState {
     /// When the store last answered a head, or granted it the lock, or took it back.
     answered: Option<Moment>,
     /// The timer of this name in the wheel, and when it is due. Written by the
-    /// [timer](super::renewal).
+    /// [timer](super::renew).
     pub(crate) timer: Option<(TimerKey, Moment)>,
     fairness: FairnessPolicy,
     rare: Option<Box<RareState>>,

@@ -1,24 +1,24 @@
 //! Holds without a guard: which thread may end which of them.
 
-use super::Engine;
-use super::acquisition::Acquisition;
-use super::local_queue::{LocalLock, Scope};
+use crate::engine::Engine;
+use crate::engine::acquisition::Acquisition;
+use crate::engine::queue::{LocalLock, Scope};
 use crate::name::{LockName, NameMap};
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 /// By the lock, which each of them keeps in use.
-pub(super) type DetachedHolds = NameMap<(LockName, Scope), Vec<Detached>>;
+pub(in crate::engine) type DetachedHolds = NameMap<(LockName, Scope), Vec<Detached>>;
 
 fn key_of(lock: &LocalLock) -> (LockName, Scope) {
     (lock.name.clone(), lock.scope)
 }
 
 /// A hold without a guard, and the thread that may end it.
-pub(super) struct Detached {
+pub(in crate::engine) struct Detached {
     thread: u64,
     lock: Arc<LocalLock>,
-    pub(super) acquisition: Arc<Acquisition>,
+    pub(in crate::engine) acquisition: Arc<Acquisition>,
     /// The hold on several locks that this is a part of.
     whole: Option<CompositeHold>,
 }
@@ -59,7 +59,11 @@ impl Engine {
     }
 
     /// Forgets the holds on these: their threads have ended, and no other can end them.
-    pub(super) fn drop_detached(&self, lock: &Arc<LocalLock>, acquisitions: &[Arc<Acquisition>]) {
+    pub(in crate::engine) fn drop_detached(
+        &self,
+        lock: &Arc<LocalLock>,
+        acquisitions: &[Arc<Acquisition>],
+    ) {
         let is_left = |it: &mut Detached| {
             acquisitions
                 .iter()

@@ -3,7 +3,7 @@
 use super::Wait;
 use crate::engine::acquisition::Acquisition;
 use crate::engine::holder::Holder;
-use crate::engine::local_queue::{Known, Turn, WaiterGuard};
+use crate::engine::queue::{Known, Turn, WaiterGuard};
 use crate::error::Error;
 use crate::time::{Moment, Woken};
 use std::sync::Arc;

@@ -14,12 +14,12 @@
 //! gone, before any other of this client about the same lock. What the store answers is dealt with
 //! by the thread that reads it; until then it is pending, so a client that is dropped waits for it.
 
-use super::Engine;
-use super::acquisition::Acquisition;
-use super::held::tell_lost;
-use super::local_queue::{LocalLock, ReleaseTiming};
-use super::renewal::{PendingCleanup, Workers};
 use crate::backend::{AcquisitionId, Failure, NodeId, Release, ReleaseOptions, call_backend};
+use crate::engine::Engine;
+use crate::engine::acquisition::Acquisition;
+use crate::engine::hold::validity::tell_lost;
+use crate::engine::queue::{LocalLock, ReleaseTiming};
+use crate::engine::renew::{PendingCleanup, Workers};
 use crate::error::Error;
 use crate::observe::event::Event;
 use crate::observe::event_queue::Events;
@@ -176,7 +176,7 @@ impl Engine {
 
     /// Stops renewing, so that no renewal follows the release. Returns when that was; `None` if it
     /// ended already.
-    pub(super) fn mark_released(&self, acquisition: &Acquisition) -> Option<Moment> {
+    pub(in crate::engine) fn mark_released(&self, acquisition: &Acquisition) -> Option<Moment> {
         let mut inner = acquisition.lock();
         let now = self.clock.now();
         if acquisition.has_ended() || now >= acquisition.valid_until() {
@@ -207,7 +207,7 @@ impl Engine {
 
     /// Sends a release until the store answers, from `now` on, at most until `by`. Returns also
     /// when the first was sent that got no answer. Not to be called in a forked child.
-    pub(super) fn send_release(
+    pub(in crate::engine) fn send_release(
         &self,
         id: &AcquisitionId,
         options: ReleaseOptions,
@@ -244,7 +244,7 @@ impl Engine {
     }
 
     /// Has the answers read that no caller waits for, by a request behind them. Waits until `by`.
-    pub(super) fn collect_async_releases(&self, by: Moment) {
+    pub(in crate::engine) fn collect_async_releases(&self, by: Moment) {
         // In a statement of its own: a guard that is dropped meanwhile must not wait for the mutex.
         let name = self.async_release.lock().take();
         if let Some(name) = name.filter(|_| self.workers.has_pending_cleanups()) {
@@ -396,7 +396,7 @@ fn tell_released(events: &Events, acquisition: &Acquisition, now: Moment) {
 }
 
 /// Tells that a release was not confirmed.
-pub(super) fn tell_failed(events: &Events, acquisition: &Acquisition, error: Error) {
+pub(in crate::engine) fn tell_failed(events: &Events, acquisition: &Acquisition, error: Error) {
     events.emit(|| Event::ReleaseFailed {
         lock: acquisition.name.clone(),
         error,

@@ -1,11 +1,11 @@
 //! What is held: whether it is valid, whether the store still has it, and when it is lost.
 
-use super::Engine;
-use super::acquisition::Acquisition;
-use super::local_queue::{LocalLock, LocalLockState, Scope};
-use super::skipped_time::{Look, Reading};
 use crate::backend::{HolderInfo, call_backend};
+use crate::engine::Engine;
+use crate::engine::acquisition::Acquisition;
 use crate::engine::holder::thread_id;
+use crate::engine::queue::{LocalLock, LocalLockState, Scope};
+use crate::engine::skipped_time::{Look, Reading};
 use crate::error::Error;
 use crate::name::{LockKind, LockName};
 use crate::observe::event::Event;
@@ -44,13 +44,13 @@ impl Engine {
     }
 
     /// How long `sent` is ago, if all passed that the clock may have skipped.
-    pub(super) fn passed_since(&self, sent: Moment) -> Duration {
+    pub(in crate::engine) fn passed_since(&self, sent: Moment) -> Duration {
         self.reading().since(self.skipped.reading_at(sent))
     }
 
     /// Whether its deadline is to come, whatever the clock may have skipped. If it has passed, it
     /// is lost from here on, also if the timer did not come by yet.
-    pub(super) fn still_holds(
+    pub(in crate::engine) fn still_holds(
         &self,
         lock: &Arc<LocalLock>,
         acquisition: &Arc<Acquisition>,
@@ -78,7 +78,11 @@ impl Engine {
     }
 
     /// What this thread holds of this lock and may still trust.
-    pub(super) fn held_by(&self, name: &LockName, thread: u64) -> Option<Arc<Acquisition>> {
+    pub(in crate::engine) fn held_by(
+        &self,
+        name: &LockName,
+        thread: u64,
+    ) -> Option<Arc<Acquisition>> {
         let scope = if name.kind().is_apart() {
             Scope::thread(thread)
         } else {
@@ -91,7 +95,7 @@ impl Engine {
     }
 
     /// Whether this is a write lock beside which the calling thread reads.
-    pub(super) fn is_read_here(&self, name: &LockName) -> bool {
+    pub(in crate::engine) fn is_read_here(&self, name: &LockName) -> bool {
         let [reading, writing] = LockKind::of_read_write(name.kind().is_queued());
         name.kind() == writing && self.held_by(&name.of_kind(reading), thread_id()).is_some()
     }
@@ -144,7 +148,7 @@ impl Engine {
     }
 
     /// Ends an acquisition by loss: tells the holder, and lets others of this client contend.
-    pub(super) fn declare_lost(
+    pub(in crate::engine) fn declare_lost(
         &self,
         lock: &Arc<LocalLock>,
         acquisition: &Arc<Acquisition>,
@@ -189,7 +193,7 @@ impl Engine {
     }
 
     /// The store found something that is not a lock under the name. Returns the loss as an error.
-    pub(super) fn declare_overwritten(
+    pub(in crate::engine) fn declare_overwritten(
         &self,
         lock: &Arc<LocalLock>,
         acquisition: &Arc<Acquisition>,
@@ -204,7 +208,7 @@ impl Engine {
     }
 
     /// Has lost acquisitions checked again while there are any: a thread may end.
-    pub(super) fn arm_for_lost(
+    pub(in crate::engine) fn arm_for_lost(
         &self,
         lock: &Arc<LocalLock>,
         state: &mut LocalLockState,
@@ -218,7 +222,7 @@ impl Engine {
 
 /// Tells of a loss. If the store says that the lock is gone, it may have been gone for all former
 /// holders of the same grant, which were told `Ok` when they handed it off.
-pub(super) fn tell_lost(events: &Events, acquisition: &Acquisition, loss: Loss) {
+pub(in crate::engine) fn tell_lost(events: &Events, acquisition: &Acquisition, loss: Loss) {
     let (before, tokens) = acquisition.handed_on();
     if loss.cause() == LossCause::Gone && before > 0 {
         events.emit(|| Event::HandedOnLost {

@@ -1,6 +1,6 @@
 //! [`WaiterGuard`]: a thread's position in the queue of a name, and whose turn it is.
 
-use super::queue::{Departure, Waiter};
+use super::wait_queue::{Departure, Waiter};
 use super::{LocalLock, LocalLockState, LockRequest, QueueOwner, StoreOutage};
 use crate::backend::owner::OwnerId;
 use crate::backend::{DirectGrant, NextOwner, Wake, Watch};

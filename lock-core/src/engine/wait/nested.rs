@@ -4,7 +4,7 @@ use super::Plan;
 use super::replicas::refuse_more_replicas;
 use crate::engine::Engine;
 use crate::engine::acquisition::Acquisition;
-use crate::engine::local_queue::LocalLock;
+use crate::engine::queue::LocalLock;
 use crate::error::Error;
 use crate::time::Clock;
 use crate::time::lease::{Lease, LeaseTime};

@@ -1,5 +1,9 @@
 //! Renewal: a timer that knows when a held lock is due, and threads that send what is due.
 //!
+//! From the top down: what is renewed when (`policy`), the `timer`, and the threads (`workers`),
+//! each with a queue for its node (`node_queue`), with `spare_workers` and `pending_cleanups`, and
+//! with the time that a request usually takes (`renewal_time`).
+//!
 //! The timer asks no store, so no store can hold it up. For each node the backend has a
 //! [worker](workers) for leases of about one length, so a node that is slow holds up its own only,
 //! and [spare workers] send the next renewals while one hangs. What is due, and what an answer
@@ -9,13 +13,14 @@
 
 mod node_queue;
 mod pending_cleanups;
+mod policy;
 mod renewal_time;
 mod spare_workers;
 mod timer;
 mod workers;
 
 use super::acquisition::Acquisition;
-use super::local_queue::LocalLock;
+use super::queue::LocalLock;
 use crate::backend::Renewal;
 use crate::error::Error;
 use crate::name::LockName;
@@ -29,7 +34,7 @@ pub(super) use pending_cleanups::PendingCleanup;
 pub(super) use timer::{FIRST_LOOK, TICK, Timer};
 pub(super) use workers::Workers;
 
-/// What is to be renewed, and what a renewal means. Implemented in `engine/renew.rs`.
+/// What is to be renewed, and what a renewal means. Implemented in `policy`.
 pub(super) trait RenewalHandler: Send + Sync {
     /// The timer of this name has fired. Returns the renewal that is due.
     fn check(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob>;

@@ -7,7 +7,7 @@ use crate::backend::{
     Answer, Attempt, DirectGrant, Failure, FoundBusyBy, Grant, LockInfo, Tokens, WAITER_ATTEMPTS,
     Waking, call_backend,
 };
-use crate::engine::local_queue::{StoreOutage, WaiterGuard};
+use crate::engine::queue::{StoreOutage, WaiterGuard};
 use crate::error::Error;
 use crate::name::LockKind;
 use crate::time::backoff::Backoff;
