@@ -83,6 +83,7 @@ pub use observe::event::{Event, EventHandler, ServerData, WarningKind};
 pub use observe::loss::{Loss, LossCause};
 pub use observe::notices::{Notices, OpenConnection};
 pub use time::lease::{Lease, LeaseTime};
+#[doc(inline)]
 pub use time::{Clock, ManualClock, Moment, Signal, SystemClock, Woken};
 
 #[cfg(feature = "metrics")]
