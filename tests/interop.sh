@@ -197,7 +197,7 @@ prepare() {
 }
 
 # What decides whether another library and ours mean the same.
-watched='^(lock-redis/src/((format|lua|classic|node/quorum)/|keys\.rs$|pubsub/channel\.rs$)|tests/interop(/|\.sh$))'
+watched='^(lock-redis/src/((format|lua|classic|node/quorum)/|keys\.rs$|wakeups/channel\.rs$)|tests/interop(/|\.sh$))'
 
 # Whether a change touches that, with what is not committed: since BASE (an argument or the
 # environment), or since this branch left its upstream or the default branch, or in the last commit.

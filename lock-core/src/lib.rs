@@ -19,109 +19,79 @@
 
 #![forbid(unsafe_code)]
 
+// From the top down, where none uses one above it: `api`, `engine`, `memory`, `config`, `observe`,
+// `call`, `backend`, `threads`, `time`, and the files here.
+
+mod api;
 pub mod backend;
-mod background;
-mod backoff;
-mod client;
-mod clock;
+mod call;
 pub mod config;
-mod contained_clock;
-mod counters;
-mod diagnosis;
-mod election;
 mod engine;
 mod error;
-mod event;
-mod event_queue;
-mod glob;
-mod guard;
-mod holder;
-mod interrupt;
 mod kind;
-mod lease;
-mod limits;
-mod lock;
-mod loss;
 mod memory;
-#[cfg(feature = "metrics")]
-pub mod metrics;
-#[cfg(not(feature = "metrics"))]
-#[path = "no_metrics.rs"]
-mod metrics;
-mod multi;
-mod mutex;
 mod name;
 mod name_rules;
-mod notices;
-mod notification;
-mod on_demand;
-mod options;
-mod owner;
+mod observe;
 mod panics;
-mod parts;
-mod permit;
-mod process;
-mod read_write;
-mod replication;
-mod scheme;
-mod semaphore;
 mod sync;
-mod token;
-#[cfg(feature = "tracing")]
-pub mod trace;
-mod verbs;
+mod threads;
+pub mod time;
 
 /// What operators ask a store and a client: the held locks, what is wrong with a store, counters.
 pub mod admin {
-    pub use crate::client::Locks;
-    pub use crate::counters::Counters;
-    pub use crate::diagnosis::{Finding, FindingLevel};
-    pub use crate::event::{ServerData, WarningKind};
-    pub use crate::permit::PermitId;
+    pub use crate::api::client::Locks;
+    pub use crate::backend::diagnosis::{Finding, FindingLevel};
+    pub use crate::backend::permit::PermitId;
+    pub use crate::observe::counters::Counters;
+    pub use crate::observe::event::{ServerData, WarningKind};
 }
 
-/// Clocks: the one that all waits ask, and those for tests.
-pub mod time {
-    pub use crate::clock::{Clock, ManualClock, Moment, Signal, SystemClock, Woken};
-}
-
-pub use backend::Backend;
 #[cfg(feature = "toml")]
-pub use client::ClientSet;
-pub use client::{Client, ClientBuilder, Locks, builder};
-pub use clock::{Clock, ManualClock, Moment, Signal, SystemClock, Woken};
+pub use api::client::ClientSet;
+pub use api::client::{Client, ClientBuilder, Locks, builder};
+pub use api::election::{Election, LeadershipChange};
+pub use api::guard::{LockGuard, OwnedGuard};
+pub use api::lock::DistLock;
+pub use api::multi::{MajorityLock, MultiLock};
+pub use api::mutex::{Mutex, OwnedMutex};
+pub use api::read_write::{ReadLock, RwLock, WriteLock};
+pub use api::semaphore::Semaphore;
+pub use backend::Backend;
+pub use backend::diagnosis::{Finding, FindingLevel};
+pub use backend::owner::{ClientId, OwnerId, OwnerLabel, OwnerText};
+pub use backend::permit::PermitId;
+pub use backend::replication::{
+    InsufficientReplicas, OnInsufficientReplicas, Replicas, Replication,
+};
+pub use backend::token::{FencingToken, TokenRange};
+pub use call::interrupt::Interrupt;
+pub use call::notification::Notification;
+pub use call::options::LockOptions;
 #[cfg(feature = "toml")]
 pub use config::ConfigSet;
+pub use config::scheme::{Context, Scheme, Schemes};
 pub use config::{
     Config, Credentials, CredentialsProvider, Host, LockOrder, Secret, Setting, TokenPolicy,
     WriterPriority,
 };
-pub use counters::Counters;
-pub use diagnosis::{Finding, FindingLevel};
-pub use election::{Election, LeadershipChange};
 pub use engine::acquisition::GuardState;
 pub use error::{Error, ErrorKind, MemberOutcome, MemberResult};
-pub use event::{Event, EventHandler, ServerData, WarningKind};
-pub use guard::{LockGuard, OwnedGuard};
-pub use interrupt::Interrupt;
 pub use kind::LockKind;
-pub use lease::{Lease, LeaseTime};
-pub use lock::DistLock;
-pub use loss::{Loss, LossCause};
 pub use memory::{MemoryBackend, MemoryScheme};
-pub use multi::{MajorityLock, MultiLock};
-pub use mutex::{Mutex, OwnedMutex};
 pub use name::LockName;
-pub use notices::{Notices, OpenConnection};
-pub use notification::Notification;
-pub use options::LockOptions;
-pub use owner::{ClientId, OwnerId, OwnerLabel, OwnerText};
-pub use permit::PermitId;
-pub use read_write::{ReadLock, RwLock, WriteLock};
-pub use replication::{InsufficientReplicas, OnInsufficientReplicas, Replicas, Replication};
-pub use scheme::{Context, Scheme, Schemes};
-pub use semaphore::Semaphore;
-pub use token::{FencingToken, TokenRange};
+pub use observe::counters::Counters;
+pub use observe::event::{Event, EventHandler, ServerData, WarningKind};
+pub use observe::loss::{Loss, LossCause};
+pub use observe::notices::{Notices, OpenConnection};
+pub use time::lease::{Lease, LeaseTime};
+#[doc(inline)]
+pub use time::{Clock, ManualClock, Moment, Signal, SystemClock, Woken};
+
+#[cfg(feature = "metrics")]
+pub use observe::metrics;
+#[cfg(feature = "tracing")]
+pub use observe::trace;
 
 /// The channels of [losses](LockGuard::losses) and [interrupts](Interrupt::fired). Its `select!`
 /// waits for them beside other channels.

@@ -10,7 +10,7 @@
 //! - `node`: one server and all our connections to it, as a store of locks; alone, or as a node of
 //!   a cluster or of a quorum
 //! - `format`: what stands under a lock's key
-//! - `pubsub`: the subscriber, one connection that receives releases for all waiters
+//! - `wakeups`: the subscriber, one connection that receives releases for all waiters
 //! - `keys`: the names of keys and channels
 //! - `connection`: connections to one server: exclusive, multiplexed, pooled; every wait has a
 //!   deadline; and what the server's errors mean
@@ -25,13 +25,13 @@ mod format;
 mod keys;
 mod lua;
 mod node;
-mod pubsub;
 pub mod quorum;
 mod scheme;
 mod sentinel;
 pub mod servers;
 mod standalone;
 mod url;
+mod wakeups;
 
 pub use scheme::{RedisScheme, SentinelScheme};
 pub use sentinel::SentinelBackend;

@@ -5,13 +5,13 @@ use crate::connection::{AddressMap, JOINED};
 use crate::format::{Format, OPTION as FORMAT};
 use crate::node::Node;
 use crate::node::eviction::OPTION as EVICTION;
-use crate::pubsub::TRACKING;
 use crate::sentinel::SentinelBackend;
 use crate::url::options::{
     DB, SENTINEL_PASSWORD, SENTINEL_PASSWORD_FILE, SENTINEL_USER, TLS_CA, TLS_CERT, TLS_KEY,
     TLS_NAME,
 };
 use crate::url::{SENTINEL, SENTINEL_TLS, TLS, UNIX};
+use crate::wakeups::TRACKING;
 use lock_core::{Backend, Config, Context, Error, Scheme};
 use std::sync::Arc;
 

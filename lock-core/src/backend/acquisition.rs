@@ -2,11 +2,11 @@
 
 #[cfg(doc)]
 use super::{Backend, Failure, Grant};
-use crate::lease::LeaseTime;
+use crate::backend::owner::{OwnerId, OwnerLabel};
+use crate::backend::replication::{InsufficientReplicas, Replication};
+use crate::backend::token::FencingToken;
 use crate::name::LockName;
-use crate::owner::{OwnerId, OwnerLabel};
-use crate::replication::{InsufficientReplicas, Replication};
-use crate::token::FencingToken;
+use crate::time::lease::LeaseTime;
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;

@@ -3,14 +3,14 @@
 #[cfg(doc)]
 use super::{Abilities, DirectGrant, RenewalRequest, ReplicaSupport};
 use super::{Receipt, WAITER_PRESENCE};
+use crate::backend::owner::OwnerId;
+use crate::backend::replication::{InsufficientReplicas, Replication};
+use crate::backend::token::{FencingToken, TokenRange};
 use crate::error::Error;
 #[cfg(doc)]
 use crate::kind::LockKind;
-use crate::lease::LeaseTime;
 use crate::name::LockName;
-use crate::owner::OwnerId;
-use crate::replication::{InsufficientReplicas, Replication};
-use crate::token::{FencingToken, TokenRange};
+use crate::time::lease::LeaseTime;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;

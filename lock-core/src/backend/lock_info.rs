@@ -2,11 +2,11 @@
 
 #[cfg(doc)]
 use super::Backend;
+use crate::backend::owner::{OwnerId, OwnerLabel, OwnerText};
+use crate::backend::token::FencingToken;
 #[cfg(doc)]
 use crate::kind::LockKind;
 use crate::name::LockName;
-use crate::owner::{OwnerId, OwnerLabel, OwnerText};
-use crate::token::FencingToken;
 use std::cmp::Reverse;
 use std::time::Duration;
 

@@ -62,12 +62,22 @@
 //! The conformance suite (crate `lock-conformance`) checks all of this against a real store. Run it
 //! before you release a backend.
 
+// From the top down: what a store can do (`abilities`) and what is wrong with it (`diagnosis`); an
+// attempt, a grant's renewal and release, the wait for a release, and failures (`attempt`,
+// `acquisition`, `watch`, `failure`); what is read of a lock (`lock_info`, `permits`); and what
+// these contain: `owner`, `permit`, `replication`, `token`.
+
 mod abilities;
 mod acquisition;
 mod attempt;
+pub(crate) mod diagnosis;
 mod failure;
 mod lock_info;
+pub(crate) mod owner;
+pub(crate) mod permit;
 mod permits;
+pub(crate) mod replication;
+pub(crate) mod token;
 mod watch;
 
 pub use abilities::{Abilities, ReplicaSupport, Waking};
@@ -77,26 +87,26 @@ pub use acquisition::{
 pub use attempt::{Answer, Attempt, Grant, RetryCause, Tokens};
 pub use failure::{Failure, call_backend};
 pub use lock_info::{HolderInfo, LockInfo, LockPage, PagePosition, Permits, Readers};
+pub use owner::{ClientId, OwnerId, OwnerLabel, OwnerText};
 pub use permits::{PermitChange, PermitOutcome};
+pub use token::TokenRange;
 pub use watch::{DirectGrant, FoundBusyBy, NextOwner, Wake, Watch};
 
-use crate::clock::Moment;
-use crate::diagnosis::Finding;
 use crate::error::{Error, ErrorKind};
 use crate::name::LockName;
-use crate::replication::Replication;
+use crate::time::Moment;
+use diagnosis::Finding;
+use replication::Replication;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use crate::background::{BackgroundTask, run_in_background};
-pub use crate::backoff::Backoff;
 pub use crate::kind::LockKind;
-pub use crate::lease::{Lease, LeaseTime};
-pub use crate::limits::{no_descriptor, no_thread};
-pub use crate::owner::{ClientId, OwnerId, OwnerLabel, OwnerText};
 pub use crate::panics::contain;
-pub use crate::token::TokenRange;
+pub use crate::threads::background::{BackgroundTask, run_in_background};
+pub use crate::threads::limits::{no_descriptor, no_thread};
+pub use crate::time::backoff::Backoff;
+pub use crate::time::lease::{Lease, LeaseTime};
 
 /// The largest number of acquisitions in one call of [`Backend::renew`].
 ///

@@ -1,9 +1,9 @@
 //! [`PermitChange`]: changes of a semaphore that are no acquisition, renewal or release of what
 //! this client holds.
 
+use crate::backend::permit::{MAX_PERMITS, PermitId};
 use crate::error::Error;
-use crate::lease::LeaseTime;
-use crate::permit::{MAX_PERMITS, PermitId};
+use crate::time::lease::LeaseTime;
 
 /// A change of a semaphore that any client may make, also one that holds no permit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,10 +2,10 @@
 
 #[cfg(doc)]
 use super::{Attempt, Backend, WAITER_PRESENCE};
+use crate::backend::owner::OwnerText;
+use crate::backend::token::FencingToken;
 #[cfg(doc)]
 use crate::kind::LockKind;
-use crate::owner::OwnerText;
-use crate::token::FencingToken;
 use std::any::Any;
 use std::fmt;
 use std::num::NonZeroU32;

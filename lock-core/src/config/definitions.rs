@@ -2,8 +2,8 @@
 
 use super::duration::{parse_duration, shown};
 use super::{Config, LockOrder, TokenPolicy, WriterPriority, label};
-use crate::lease::Lease;
-use crate::replication::{OnInsufficientReplicas, Replicas};
+use crate::backend::replication::{OnInsufficientReplicas, Replicas};
+use crate::time::lease::Lease;
 use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;

@@ -4,8 +4,8 @@ use super::definitions::names;
 use super::option::{PREFIX, Source};
 use super::{Config, similar};
 use crate::error::Error;
-use crate::event::WarningKind;
-use crate::notices::Notices;
+use crate::observe::event::WarningKind;
+use crate::observe::notices::Notices;
 use std::ffi::OsString;
 
 /// The variable that holds the URL.

@@ -2,6 +2,8 @@
 
 // A new setting is a field with its setter here, a row of `definitions`, and a row in
 // `docs/DEFAULTS.md`, which a test compares with the code.
+//
+// Besides the settings: the kinds of stores that a URL can name (`scheme`).
 
 mod address;
 mod check;
@@ -12,12 +14,15 @@ mod environment;
 mod file;
 mod label;
 mod option;
+pub(crate) mod scheme;
 mod secret;
 #[cfg(feature = "toml")]
 mod set;
 mod similar;
 
-pub use crate::replication::{InsufficientReplicas, OnInsufficientReplicas, Replicas, Replication};
+pub use crate::backend::replication::{
+    InsufficientReplicas, OnInsufficientReplicas, Replicas, Replication,
+};
 pub use address::Host;
 pub use credentials::{Credentials, CredentialsProvider};
 pub(crate) use definitions::wrong_timeout;

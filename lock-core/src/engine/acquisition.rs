@@ -3,20 +3,20 @@
 use super::handoff_chain::HandoffChain;
 use super::minimum_hold::MinimumHold;
 use super::skipped_time::Reading;
+use crate::backend::owner::{OwnerId, OwnerLabel};
+use crate::backend::replication::Replication;
+use crate::backend::token::{FencingToken, TokenRange};
 use crate::backend::{AcquisitionId, Receipt, ReleaseOptions};
-use crate::clock::Moment;
+use crate::call::notification::{self, Wanted};
+use crate::engine::holder::Holder;
 use crate::error::Error;
-use crate::holder::Holder;
-use crate::lease::LeaseTime;
-use crate::loss::{Loss, LossCause};
-use crate::metrics::Counted;
 use crate::name::LockName;
-use crate::notification::{self, Wanted};
-use crate::owner::{OwnerId, OwnerLabel};
-use crate::replication::Replication;
+use crate::observe::loss::{Loss, LossCause};
+use crate::observe::metrics::Counted;
 use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
-use crate::token::{FencingToken, TokenRange};
+use crate::time::Moment;
+use crate::time::lease::LeaseTime;
 use std::time::Duration;
 
 /// The state of a held lock, as far as the client knows without asking the store.
@@ -289,7 +289,7 @@ impl AcquisitionInit {
     pub(crate) fn of_guard(sent: Moment, lease: LeaseTime) -> Self {
         Self {
             name: LockName::new("x").unwrap(),
-            owner: OwnerId::new(crate::owner::ClientId::random(), 1),
+            owner: OwnerId::new(crate::backend::owner::ClientId::random(), 1),
             holder: Holder::Guard,
             tokens: None,
             receipt: Receipt::default(),

@@ -1,9 +1,9 @@
 //! [`EngineHandle`]: an engine in use, and how the client ends when the last handle is dropped.
 
 use super::Engine;
-use super::detached::Detached;
+use super::hold::detached::Detached;
 use crate::backend::call_backend;
-use crate::clock::{Clock, SystemClock};
+use crate::time::{Clock, SystemClock};
 use std::ops::Deref;
 use std::sync::Arc;
 

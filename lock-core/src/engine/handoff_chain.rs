@@ -1,10 +1,10 @@
 //! [`HandoffChain`]: the acquisitions that follow each other on one grant, and their tokens.
 
 use crate::backend::ReleaseOptions;
-use crate::event::Event;
-use crate::event_queue::Events;
+use crate::backend::token::{FencingToken, TokenRange};
 use crate::name::LockName;
-use crate::token::{FencingToken, TokenRange};
+use crate::observe::event::Event;
+use crate::observe::event_queue::Events;
 
 /// The position of an acquisition among those that were handed from thread to thread on one grant.
 #[derive(Clone, Copy)]

@@ -1,13 +1,13 @@
 //! [`MinimumHold`]: a lock that stays busy for a time from its grant on, also after its release.
 
 use super::Engine;
+use crate::backend::owner::OwnerId;
 use crate::backend::{KeptLock, ReleaseOptions};
-use crate::clock::Moment;
+use crate::call::options::LockOptions;
 use crate::error::{Error, ErrorKind};
-use crate::lease::LeaseTime;
 use crate::name::LockName;
-use crate::options::LockOptions;
-use crate::owner::OwnerId;
+use crate::time::Moment;
+use crate::time::lease::LeaseTime;
 use std::time::Duration;
 
 /// Until when a lock is busy in any case, and the owner to which a release before then passes it.

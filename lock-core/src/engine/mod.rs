@@ -3,72 +3,70 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`acquire`](mod@acquire) | waits for a lock and takes it |
-//! | [`renew`] | when what is held is renewed, and what a renewal came to |
-//! | [`held`] | whether what is held is valid, and its loss |
-//! | [`release`] | ends holds, and gives the lock back |
-//! | [`skipped_time`] | time that may have passed without the clock |
-//! | [`recheck`] | verifies everything that is held at once |
+//! | [`handle`] | an engine in use, and its end |
+//! | [`wait`] | waits for a lock and takes it |
+//! | [`hold`] | what is held: whether it is valid, its verification, loss and release |
+//! | [`renew`] | the timer, and the threads that send renewals and cleanups |
+//! | [`replicas`] | what too few replicas have confirmed |
+//! | [`queue`] | what this client knows of one name: holder, waiters, hand-off, fairness |
+//! | [`timer_wheel`] | what is due when |
 //! | [`acquisition`] | the state of one stretch of holding |
-//! | [`detached`] | holds without a guard |
 //! | [`handoff_chain`] | the acquisitions that follow each other on one grant |
 //! | [`minimum_hold`] | keeps a lock busy for a time, also after its release |
-//! | [`local_queue`] | what this client knows of one name: holder, waiters, hand-off, fairness |
-//! | [`renewal`] | the timer, and the threads that send renewals and cleanups |
+//! | [`holder`] | the thread or guard that holds it |
+//! | [`skipped_time`] | time that may have passed without the clock |
 //!
 //! Mutexes are taken in this order: a local lock's, an acquisition's, the timer's or a worker's.
 //! None is held while the store is asked or an event is told; a waiter's signal may be raised under
 //! one, and a loss is told to its listeners under the acquisition's.
 
-mod acquire;
 pub(crate) mod acquisition;
-mod detached;
 mod handle;
 mod handoff_chain;
-mod held;
-pub(crate) mod local_queue;
+mod hold;
+pub(crate) mod holder;
 mod minimum_hold;
-mod recheck;
-mod release;
+pub(crate) mod queue;
 mod renew;
-mod renewal;
+mod replicas;
 mod skipped_time;
 #[cfg(test)]
 pub(crate) mod tests;
 mod timer_wheel;
+mod wait;
 
+use crate::backend::diagnosis::Finding;
+use crate::backend::owner::{ClientId, OwnerId};
+use crate::backend::replication::Replication;
 use crate::backend::{
     Abilities, AcquisitionId, Backend, Failure, LockInfo, LockPage, PagePosition, ReleaseOptions,
     call_backend,
 };
-use crate::clock::{Clock, Moment};
 use crate::config::{Config, LockOrder, TokenPolicy};
-use crate::diagnosis::Finding;
 use crate::error::{Error, ErrorKind};
-use crate::event::Event;
-use crate::event_queue::Events;
-use crate::lease::{Lease, LeaseTime};
-use crate::metrics::Metrics;
 use crate::name::LockName;
-use crate::notices::Notices;
-use crate::owner::{ClientId, OwnerId};
-use crate::process::Origin;
-use crate::replication::Replication;
+use crate::observe::event::Event;
+use crate::observe::event_queue::Events;
+use crate::observe::metrics::Metrics;
+use crate::observe::notices::Notices;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
-pub(crate) use acquire::acquire;
+use crate::threads::process::Origin;
+use crate::time::lease::{Lease, LeaseTime};
+use crate::time::{Clock, Moment};
 use acquisition::Acquisition;
-pub(crate) use detached::CompositeHold;
-use detached::DetachedHolds;
 pub(crate) use handle::EngineHandle;
-use local_queue::{LocalLock, Registry, Scope, Sharing};
-use recheck::Recheck;
-use renewal::{RenewalHandler, Timer, Workers};
+pub(crate) use hold::detached::CompositeHold;
+use hold::detached::DetachedHolds;
+use hold::recheck::Recheck;
+use queue::{LocalLock, Registry, Scope, Sharing};
+use renew::{RenewalHandler, Timer, Workers};
 use skipped_time::SkippedTime;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
+pub(crate) use wait::acquire;
 
 /// What a client does: shared by its handles and guards, as an [`EngineHandle`], and by its
 /// threads.
@@ -190,7 +188,7 @@ impl Engine {
         if config.order() == LockOrder::Fair {
             refuse_kind(abilities, "fair locks, as `order=fair` needs them")?;
         }
-        acquire::refuse_unsupported(&config.replication(), abilities)
+        replicas::refuse_unsupported(&config.replication(), abilities)
     }
 
     /// What this client knows of this name.

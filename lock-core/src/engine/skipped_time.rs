@@ -5,8 +5,8 @@
 //! as well be an operator's: so it makes a lock doubtful, until the store has confirmed it, and
 //! loses none.
 
-use crate::clock::{Clock, Moment};
 use crate::sync::Mutex;
+use crate::time::{Clock, Moment};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;

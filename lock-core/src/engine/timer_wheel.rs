@@ -6,7 +6,7 @@
 //! and no list: with a hundred thousand timers each step from one node of a list to the next waits
 //! for the memory, and steps through an array do not.
 
-use crate::clock::Moment;
+use crate::time::Moment;
 use std::time::Duration;
 
 /// How many slots the ring has: more than there are ticks in a third of the default lease, so that

@@ -2,18 +2,18 @@
 //! store knows.
 
 use super::State;
+use crate::backend::owner::{OwnerId, OwnerLabel, OwnerText};
+use crate::backend::permit::PermitId;
+use crate::backend::token::{FencingToken, TokenRange};
 use crate::backend::{
     Answer, Attempt, DirectGrant, Failure, Grant, HolderInfo, LockInfo, NextOwner, PermitChange,
     PermitOutcome, Permits, Readers, Release, Tokens, WAITER_PRESENCE,
 };
-use crate::clock::Moment;
 use crate::config::WriterPriority;
 use crate::error::{Error, ErrorKind};
 use crate::kind::Presence;
 use crate::name::LockName;
-use crate::owner::{OwnerId, OwnerLabel, OwnerText};
-use crate::permit::PermitId;
-use crate::token::{FencingToken, TokenRange};
+use crate::time::Moment;
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
 use std::time::Duration;

@@ -4,24 +4,24 @@
 //! All operations run under one mutex. An expired lease is removed by the next operation that finds
 //! it.
 
+mod glob;
 mod kinds;
 mod scheme;
 
 pub use scheme::MemoryScheme;
 
+use crate::backend::owner::{OwnerId, OwnerLabel};
+use crate::backend::token::{FencingToken, TokenRange};
 use crate::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, Grant, HolderInfo, KeptLock,
     LockInfo, LockPage, NextOwner, NodeId, PagePosition, PermitChange, PermitOutcome, Readers,
     Release, ReleaseOptions, Renewal, RenewalRequest, Tokens, Tombstone, Wake, Watch,
 };
-use crate::clock::{Clock, Moment};
 use crate::config::{Config, WriterPriority};
-use crate::glob;
 use crate::kind::KindProfile;
 use crate::name::{LockName, NameMap};
-use crate::owner::{OwnerId, OwnerLabel};
 use crate::sync::{Mutex, MutexGuard};
-use crate::token::{FencingToken, TokenRange};
+use crate::time::{Clock, Moment};
 use kinds::{Share, Shares};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -598,9 +598,9 @@ impl fmt::Debug for MemoryBackend {
 mod tests {
     use super::*;
     use crate::LockOptions;
-    use crate::clock::{ManualClock, SystemClock};
-    use crate::lease::LeaseTime;
-    use crate::owner::ClientId;
+    use crate::backend::owner::ClientId;
+    use crate::time::lease::LeaseTime;
+    use crate::time::{ManualClock, SystemClock};
     use std::slice;
 
     fn tokens(store: &MemoryBackend, name: &str) -> FencingToken {

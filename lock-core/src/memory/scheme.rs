@@ -2,12 +2,12 @@
 
 use super::{MemoryBackend, Store};
 use crate::backend::Backend;
-use crate::clock::{Clock, ManualClock};
 use crate::config::Config;
+use crate::config::scheme::{Context, Scheme};
 use crate::error::Error;
-use crate::process::Origin;
-use crate::scheme::{Context, Scheme};
 use crate::sync::Mutex;
+use crate::threads::process::Origin;
+use crate::time::{Clock, ManualClock};
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, OnceLock, Weak};

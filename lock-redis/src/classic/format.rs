@@ -8,7 +8,7 @@ use super::timestamp::Timestamp;
 use crate::connection::ConnectionLike;
 use crate::format::{WireFormat, mutexes_only};
 use crate::keys::Keys;
-use crate::pubsub::PollInterval;
+use crate::wakeups::PollInterval;
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, LockInfo, Release, ReleaseOptions,
     ReplicaSupport, Waking,

@@ -7,7 +7,7 @@ use super::plain::Plain;
 use super::timestamp::{Rule, Spelling, Takeover, Timestamp};
 use crate::format::Settings;
 use crate::keys::Keys;
-use crate::pubsub::PollInterval;
+use crate::wakeups::PollInterval;
 use lock_core::{Config, Context, Error};
 use parking_lot::Mutex;
 use std::sync::Arc;

@@ -15,7 +15,7 @@ use crate::connection::error_mapping::{self, Asked};
 use crate::connection::{ConnectionLike, Reply, ReplyCheck, SharedConnection};
 use crate::keys::Keys;
 use crate::lua::Scripts;
-use crate::pubsub::ReleaseChannel;
+use crate::wakeups::ReleaseChannel;
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, PermitChange,
     PermitOutcome, Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Tokens,

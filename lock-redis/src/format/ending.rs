@@ -10,7 +10,7 @@ use super::wakes::Naming;
 use super::{released, unexpected};
 use crate::connection::{ConnectionLike, Reply, Server};
 use crate::lua::Script;
-use crate::pubsub::ChannelKind;
+use crate::wakeups::ChannelKind;
 use lock_core::Moment;
 use lock_core::backend::{AcquisitionId, Failure, Release, ReleaseOptions};
 use std::borrow::Cow;

@@ -6,7 +6,7 @@ use super::{WireFormat, kinds, label, refused, unexpected, unexpected_reply};
 use crate::connection::error_mapping::Asked;
 use crate::connection::{ConnectionLike, Reply, Request, Text};
 use crate::keys;
-use crate::pubsub::ChannelKind;
+use crate::wakeups::ChannelKind;
 use lock_core::backend::{Failure, LockInfo, LockPage, PagePosition, RENEW_BATCH};
 use lock_core::{FencingToken, LockKind, LockName, Moment};
 

@@ -53,7 +53,7 @@ use crate::keys::{self, Keys};
 use crate::lua::Script;
 use crate::lua::foreign_client::ForeignClient;
 use crate::lua::join::Join;
-use crate::pubsub::{ChannelKind, ReleaseChannel, unpublished};
+use crate::wakeups::{ChannelKind, ReleaseChannel, unpublished};
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, HolderInfo, LockInfo, Release,
     ReleaseOptions, ReplicaSupport,

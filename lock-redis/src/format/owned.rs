@@ -13,7 +13,7 @@ use crate::keys::{self, Keys};
 use crate::lua::foreign_client::ForeignClient;
 use crate::lua::join::Join;
 use crate::lua::{Script, Scripts};
-use crate::pubsub::{ChannelKind, PollInterval, Tracking, UNTRACKED};
+use crate::wakeups::{ChannelKind, PollInterval, Tracking, UNTRACKED};
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, Receipt, ReleaseOptions,
     Renewal, RenewalRequest, Tokens, Tombstone,

@@ -4,7 +4,7 @@
 use super::owned::OwnedFormat;
 use super::{Dialect, OPTION, REDISSON, TOKEN};
 use crate::lua::foreign_client::ForeignClient;
-use crate::pubsub::PollInterval;
+use crate::wakeups::PollInterval;
 use lock_core::{Config, Error};
 use std::time::Duration;
 

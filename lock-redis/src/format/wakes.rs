@@ -10,7 +10,7 @@ use super::Dialect;
 use crate::keys;
 use crate::lua::foreign_client::{ForeignClient, LOCK};
 use crate::lua::scripts;
-use crate::pubsub::PollInterval;
+use crate::wakeups::PollInterval;
 use std::time::Duration;
 
 /// How often a waiter of ours asks beside python-redis-lock, whose release hands the lock to one of

@@ -7,7 +7,7 @@
 use super::Node;
 use crate::connection::{BorrowedConnection, PoolSlot, ServerError};
 use crate::keys::Keys;
-use crate::pubsub::{ChangeListener, NotTracked, warn_of_tracking};
+use crate::wakeups::{ChangeListener, NotTracked, warn_of_tracking};
 use lock_core::backend::Failure;
 use lock_core::{Clock, Moment, Notices};
 use parking_lot::{Mutex, MutexGuard};

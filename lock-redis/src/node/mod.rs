@@ -45,7 +45,7 @@ use crate::connection::{
     ConnectionPool, Dialer, Identity, NeededReplicas, ReplicaCount, SharedConnection,
 };
 use crate::format::{Format, without_own_subscription};
-use crate::pubsub::Subscriber;
+use crate::wakeups::Subscriber;
 use change_reports::RenewalSlots;
 use cluster::{Port, Shards};
 use diagnosis::NodeTerms;

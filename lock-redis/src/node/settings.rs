@@ -13,8 +13,8 @@ use crate::connection::{
     ReplicaCount, Server, SharedConnection, Timeouts, TlsSettings,
 };
 use crate::format::{self, Format};
-use crate::pubsub::{Subscriber, TRACKING, Tracking};
 use crate::url;
+use crate::wakeups::{Subscriber, TRACKING, Tracking};
 use lock_core::{ClientId, Clock, Config, Context, Error, Moment, Notices};
 use std::sync::Arc;
 use std::time::Duration;

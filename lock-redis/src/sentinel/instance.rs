@@ -8,7 +8,7 @@ use crate::connection::{
     Request, ServerError,
 };
 use crate::node::Account;
-use crate::pubsub::{ChannelKind, Subscriber, Tracking};
+use crate::wakeups::{ChannelKind, Subscriber, Tracking};
 use lock_core::backend::{Failure, Watch};
 use lock_core::{Error, Moment};
 use parking_lot::Mutex;

@@ -15,7 +15,7 @@ const SOURCES: &str = "../../lock-core/src";
 const MUTANTS: &str = "mutants";
 
 /// The sources that are included, and not found as modules.
-const INCLUDED: [&str; 2] = ["lib.rs", "clock.rs"];
+const INCLUDED: [&str; 2] = ["lib.rs", "time/clock.rs"];
 
 /// The module that `src/sync` stands for, and where it is declared.
 const REPLACED: (&str, &str) = ("lib.rs", "mod sync;");

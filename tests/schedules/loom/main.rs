@@ -1,7 +1,7 @@
 //! The signal that every wait is made of, in all interleavings, by loom.
 //!
-//! The copy of `lock-core/src/clock.rs`, with its mutant, is compiled into this program on top of
-//! loom's locks. Loom knows no time: a wait with an end is one without, so what a time-out would
+//! The copy of `lock-core/src/time/clock.rs`, with its mutant, is compiled into this program on top
+//! of loom's locks. Loom knows no time: a wait with an end is one without, so what a time-out would
 //! mend is found as a deadlock. Only the signal is modelled: what is larger has too many
 //! interleavings to go through.
 
@@ -16,7 +16,7 @@ use sync::model;
     reason = "a part of it is used here"
 )]
 mod clock {
-    include!(concat!(env!("OUT_DIR"), "/lock-core/src/clock.rs"));
+    include!(concat!(env!("OUT_DIR"), "/lock-core/src/time/clock.rs"));
 }
 #[path = "../src/mutants.rs"]
 #[allow(unreachable_pub, reason = "the library exports it")]

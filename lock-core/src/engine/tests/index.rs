@@ -2,7 +2,7 @@
 //! locks are held, nor on how many threads wait.
 
 use super::*;
-use crate::engine::local_queue::LocalLock;
+use crate::engine::queue::LocalLock;
 use crate::{LockGuard, LockKind, Mutex as DistMutex};
 use std::slice;
 

@@ -45,7 +45,7 @@ mod thread_life;
 mod unknown_outcome;
 mod wait;
 
-use super::local_queue::Scope;
+use super::queue::Scope;
 use recorded::{Fault, Recorded};
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);

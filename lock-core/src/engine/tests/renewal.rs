@@ -1,7 +1,7 @@
 //! Renewals: validity, losses, suspension, batches and the timer.
 
 use super::*;
-use crate::engine::renewal::RenewalHandler;
+use crate::engine::renew::RenewalHandler;
 use crate::{Notices, OwnerLabel};
 
 #[test]

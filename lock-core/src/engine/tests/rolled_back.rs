@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::backend::RetryCause;
-use crate::token::FencingToken;
+use crate::backend::token::FencingToken;
 use crate::{Counters, SystemClock};
 
 /// The memory store; its first attempts get scripted answers.

@@ -1,7 +1,7 @@
 //! Hanging renewals, and the spare workers that send the others meanwhile.
 
 use super::*;
-use crate::guard::LockGuard;
+use crate::api::guard::LockGuard;
 
 /// Longer than the time after which a spare worker sends what queues behind a request.
 const TOO_LONG: Duration = Duration::from_millis(20);

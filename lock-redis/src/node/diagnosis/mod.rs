@@ -17,7 +17,7 @@ mod timing;
 use super::{Node, ServerClock};
 use crate::connection::{Connection, Reply, Request, ServerError};
 use crate::format::Format;
-use crate::pubsub::{NotTracked, Tracking};
+use crate::wakeups::{NotTracked, Tracking};
 use facts::Facts;
 use lock_core::backend::Failure;
 use lock_core::{Finding, FindingLevel, Moment, Replicas};

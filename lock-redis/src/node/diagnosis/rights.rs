@@ -9,7 +9,7 @@ use crate::connection::{Reply, ServerError, Text};
 use crate::format::Format;
 use crate::keys;
 use crate::lua::{MARK, RIGHTS};
-use crate::pubsub::{ChannelKind, Tracking};
+use crate::wakeups::{ChannelKind, Tracking};
 use lock_core::FindingLevel::{Danger, Unknown, Warning};
 use lock_core::backend::Failure;
 use lock_core::{LockName, Replicas};

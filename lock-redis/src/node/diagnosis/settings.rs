@@ -3,7 +3,7 @@
 use super::{Examination, NodeTerms, StoreKind};
 use crate::connection::error_mapping::OLDEST;
 use crate::node::eviction::Memory;
-use crate::pubsub::REPORTS_SINCE;
+use crate::wakeups::REPORTS_SINCE;
 use lock_core::FindingLevel::{self, Danger, Warning};
 
 /// The oldest version whose commands are enough.

@@ -1,0 +1,425 @@
+//! [`Client`]: a program's access to a store; it makes the locks.
+
+mod builder;
+mod locks;
+#[cfg(feature = "toml")]
+mod set;
+mod variants;
+
+pub use self::builder::{ClientBuilder, builder};
+pub use self::locks::Locks;
+#[cfg(feature = "toml")]
+pub use self::set::ClientSet;
+
+use self::variants::Variant;
+use crate::api::election::Election;
+use crate::api::mutex::{Mutex, OwnedMutex};
+use crate::api::read_write::RwLock;
+use crate::api::semaphore::Semaphore;
+use crate::backend::diagnosis::Finding;
+#[cfg(doc)]
+use crate::backend::diagnosis::FindingLevel;
+use crate::backend::owner::ClientId;
+use crate::backend::{Abilities, LockInfo};
+use crate::engine::EngineHandle;
+use crate::error::Error;
+#[cfg(doc)]
+use crate::error::ErrorKind;
+use crate::kind::LockKind;
+use crate::name::LockName;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A program's access to a store. Clones are the same client.
+///
+/// Threads of one client queue for a lock inside the process. Two clients exclude each other only
+/// through the store, also within one process. One client per program is enough. Its threads, a few
+/// for any number of locks, end when the last clone, handle and guard is dropped.
+///
+/// # Forks
+///
+/// A client and its locks belong to the process that made it. In a forked child every call fails
+/// with [`Error::is_misuse`]; the child makes a client of its own. Fork before the program starts
+/// threads, those of this library included: a mutex that another thread holds at the fork stays
+/// locked in the child for ever.
+/// # Examples
+///
+/// ```
+/// # extern crate lock_core as distlock;
+/// let client = distlock::builder().url("memory://")?.connect()?;
+/// let guard = client.mutex("orders:42")?.lock()?;
+/// guard.unlock()?;
+/// # Ok::<(), distlock::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Client(pub(crate) Arc<EngineHandle>, Variant);
+
+impl Client {
+    fn built_by(builder: ClientBuilder) -> Result<Self, Error> {
+        let variant = Variant::first(builder.clone());
+        Ok(Self(builder.open()?, variant))
+    }
+
+    /// Returns the lock of this name, held by threads and reentrant. Sends no request.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_misuse`] if the name is not one: see [`LockName`]; and in a forked child.
+    pub fn mutex<N>(&self, name: N) -> Result<Mutex, Error>
+    where
+        N: TryInto<LockName>,
+        Error: From<N::Error>,
+    {
+        Mutex::new(Arc::clone(&self.0), &self.mutex_name(name)?)
+    }
+
+    /// Returns the lock of this name, held by guards that can be sent to other threads, and not
+    /// reentrant. Sends no request.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_misuse`] if the name is not one: see [`LockName`]; and in a forked child.
+    pub fn owned_mutex<N>(&self, name: N) -> Result<OwnedMutex, Error>
+    where
+        N: TryInto<LockName>,
+        Error: From<N::Error>,
+    {
+        OwnedMutex::new(Arc::clone(&self.0), &self.mutex_name(name)?)
+    }
+
+    /// The name of a mutex, which is fair if the settings say so.
+    fn mutex_name<N>(&self, name: N) -> Result<LockName, Error>
+    where
+        N: TryInto<LockName>,
+        Error: From<N::Error>,
+    {
+        let kind = LockKind::of_mutex(self.0.is_fair());
+        Ok(name.try_into()?.of_kind(kind))
+    }
+
+    /// Returns the lock of this name, held by threads and reentrant, and granted in the order of
+    /// arrival over all clients and threads. Sends no request.
+    ///
+    /// The order is kept by a queue in the store, which costs a waiter a request each second; a
+    /// waiter that dies delays the others for
+    /// [three seconds](crate::Config::with_fair_presence). Mutexes of the same name exclude it,
+    /// are excluded, and do not wait in the queue. There is no hand-off inside the process.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_misuse`] if the name is not one: see [`LockName`]; and in a forked child.
+    /// [`Error::is_unsupported`] if the store has mutexes only.
+    pub fn fair_mutex<N>(&self, name: N) -> Result<Mutex, Error>
+    where
+        N: TryInto<LockName>,
+        Error: From<N::Error>,
+    {
+        let name = name.try_into()?.of_kind(LockKind::of_mutex(true));
+        self.0
+            .refuse_kind("fair locks")
+            .map_err(|error| error.on(&name))?;
+        Mutex::new(Arc::clone(&self.0), &name)
+    }
+
+    /// Returns the election of this name: one leader among all clients that
+    /// [campaign](Election::campaign), who holds the mutex of the name. Sends no request.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_misuse`] if the name is not one: see [`LockName`]; and in a forked child.
+    pub fn election<N>(&self, name: N) -> Result<Election, Error>
+    where
+        N: TryInto<LockName>,
+        Error: From<N::Error>,
+    {
+        Election::new(Arc::clone(&self.0), &self.mutex_name(name)?)
+    }
+
+    /// Returns the read-write lock of this name: several readers or one writer. Sends no request.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_misuse`] if the name is not one: see [`LockName`]; and in a forked child.
+    /// [`Error::is_unsupported`] if the store has mutexes only.
+    pub fn rw_lock<N>(&self, name: N) -> Result<RwLock, Error>
+    where
+        N: TryInto<LockName>,
+        Error: From<N::Error>,
+    {
+        RwLock::new(&self.0, &name.try_into()?, false)
+    }
+
+    /// Returns the read-write lock of this name, whose readers and writers are let in in the order
+    /// of their arrival over all clients and threads: readers that are next together, and none that
+    /// comes behind a waiting writer. Sends no request.
+    ///
+    /// The order is kept as for a [fair mutex](Self::fair_mutex), at the same cost. A thread that
+    /// writes reads at once, though others wait. One of the same name that is not fair excludes it,
+    /// is excluded, and does not stand in line.
+    ///
+    /// # Errors
+    ///
+    /// As [`rw_lock`](Self::rw_lock).
+    pub fn fair_rw_lock<N>(&self, name: N) -> Result<RwLock, Error>
+    where
+        N: TryInto<LockName>,
+        Error: From<N::Error>,
+    {
+        RwLock::new(&self.0, &name.try_into()?, true)
+    }
+
+    /// Returns the semaphore of this name with this many permits, a
+    /// [fair one](Self::fair_semaphore) if the settings say so. Sends no request.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_misuse`] if the name is not one: see [`LockName`]; if `permits` is zero or more
+    /// than [`Semaphore::MAX_LIMIT`]; and in a forked child. [`Error::is_unsupported`] if the store
+    /// has mutexes only.
+    pub fn semaphore<N>(&self, name: N, permits: u32) -> Result<Semaphore, Error>
+    where
+        N: TryInto<LockName>,
+        Error: From<N::Error>,
+    {
+        Semaphore::new(
+            Arc::clone(&self.0),
+            &name.try_into()?,
+            permits,
+            self.0.is_fair(),
+        )
+    }
+
+    /// Returns the semaphore of this name with this many permits, which are granted in the order of
+    /// arrival over all clients and threads: also to those that want many. Sends no request.
+    ///
+    /// The order is kept as for a [fair mutex](Self::fair_mutex), at the same cost. While the first
+    /// waiter waits for the permits that it wants, those that come later wait, also where fewer are
+    /// free. One of the same name that is not fair shares the permits, and does not stand in line.
+    ///
+    /// # Errors
+    ///
+    /// As [`semaphore`](Self::semaphore).
+    pub fn fair_semaphore<N>(&self, name: N, permits: u32) -> Result<Semaphore, Error>
+    where
+        N: TryInto<LockName>,
+        Error: From<N::Error>,
+    {
+        Semaphore::new(Arc::clone(&self.0), &name.try_into()?, permits, true)
+    }
+
+    /// Returns a client of the same store with another value for one option of the URL.
+    ///
+    /// For locks that need another setting than the rest, such as one whose key programs in other
+    /// languages use in another wire format. The other settings, the clock and the event handler
+    /// are those of this client.
+    ///
+    /// The same option and value return the same client while that client is in use. It has
+    /// connections and a watchdog of its own, and excludes this client only through the store: use
+    /// one of the two for each lock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # extern crate lock_core as distlock;
+    /// # let client = distlock::builder().url("memory://")?.connect()?;
+    /// let brief = client.with_option("watchdog", "2s")?;
+    /// brief.mutex("orders:42")?.lock()?.unlock()?;
+    /// # Ok::<(), distlock::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_configuration`] if there is no such option, if its value is invalid, or if this
+    /// client was given a backend instead of a URL. [`Error::is_misuse`] in a forked child.
+    pub fn with_option(&self, option: &str, value: &str) -> Result<Self, Error> {
+        self.0.refuse_if_forked()?;
+        self.1.with_option(option, value)
+    }
+
+    /// Returns the identity of this client in the store.
+    #[must_use]
+    pub fn id(&self) -> ClientId {
+        self.0.client
+    }
+
+    /// Returns what the store supports.
+    #[must_use]
+    pub fn abilities(&self) -> Abilities {
+        self.0.abilities
+    }
+
+    /// Returns how many threads of this client wait for the lock of this name (Java's
+    /// `getQueueLength`).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_misuse`] if the name is not one.
+    pub fn queue_length<N>(&self, name: N) -> Result<usize, Error>
+    where
+        N: TryInto<LockName>,
+        Error: From<N::Error>,
+    {
+        Ok(self.0.waiting(&self.mutex_name(name)?))
+    }
+
+    /// Waits until the client has cleaned up every request whose outcome is unknown.
+    ///
+    /// Such a request was sent and never answered: an acquisition that may have taken a lock, or a
+    /// release that may not have freed it. Call this before the program ends and after an error
+    /// that says that the store is unavailable; otherwise such a lock may stay taken until its
+    /// lease ends.
+    ///
+    /// Dropping the last clone, handle and guard of a client tries each cleanup once more, for at
+    /// most the command timeout; this call waits longer and reports the result. It does not wait
+    /// for guards, nor for quorum servers that a release did not wait for.
+    ///
+    /// # Blocking
+    ///
+    /// Until nothing is pending, at most for `wait`. Returns at once if nothing is pending, which
+    /// is the rule.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_unavailable`] if a cleanup is still pending then. The client continues in the
+    /// background, and each lease ends in any case. [`Error::is_misuse`] in a forked child.
+    pub fn wait_for_cleanup(&self, wait: Duration) -> Result<(), Error> {
+        self.0.settle(wait)
+    }
+
+    /// Checks that the store answers: for readiness probes.
+    ///
+    /// Reads the lock `distlock:ping`, which a user with rights to some keys only must be allowed
+    /// to read; takes nothing.
+    ///
+    /// # Blocking
+    ///
+    /// Until the store answers, at most for `wait`. A quorum answers when a majority of its servers
+    /// does.
+    ///
+    /// # Errors
+    ///
+    /// Those of an attempt to lock, at once and not after the outage limit:
+    /// [`Error::is_unavailable`] with the cause, [`Error::is_configuration`] if the store refuses
+    /// this client. [`Error::is_misuse`] in a forked child.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # extern crate lock_core as distlock;
+    /// # use std::time::Duration;
+    /// # let client = distlock::builder().url("memory://")?.connect()?;
+    /// client.ping(Duration::from_secs(1))?;
+    /// # Ok::<(), distlock::Error>(())
+    /// ```
+    pub fn ping(&self, wait: Duration) -> Result<(), Error> {
+        self.0.ping(wait)
+    }
+
+    /// Returns what of the store's settings and state matters for locks, such as eviction, missing
+    /// rights or replicas, each with its [level](FindingLevel) and how to mend it. For a program's
+    /// start, and for the command `distlock doctor`.
+    ///
+    /// Changes nothing in the store. What the server does not let this client look at is
+    /// [`Unknown`](FindingLevel::Unknown). A store in memory, and a backend that does not
+    /// implement it, have nothing to find.
+    ///
+    /// # Blocking
+    ///
+    /// Some hundred round trips to each server, one server after the other, at most for `wait`.
+    ///
+    /// # Errors
+    ///
+    /// As [`ping`](Self::ping): the store could not be asked in time. A part of it that cannot be
+    /// reached is a finding.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # extern crate lock_core as distlock;
+    /// # use distlock::admin::FindingLevel;
+    /// # use std::time::Duration;
+    /// # let client = distlock::builder().url("memory://")?.connect()?;
+    /// for finding in client.diagnose(Duration::from_secs(10))? {
+    ///     if finding.level >= FindingLevel::Warning {
+    ///         eprintln!("{finding}");
+    ///     }
+    /// }
+    /// # Ok::<(), distlock::Error>(())
+    /// ```
+    pub fn diagnose(&self, wait: Duration) -> Result<Vec<Finding>, Error> {
+        self.0.diagnose(wait)
+    }
+
+    /// Returns the locks that are held in the store, by any client in this client's wire format,
+    /// and whose names match `pattern`: a glob as in Redis' `SCAN .. MATCH`, where `*` is any name.
+    ///
+    /// Each is there once, in no order. A lock that is held from the beginning to the end is there;
+    /// one that is taken or released meanwhile may be missing. Keys that are no locks are left out,
+    /// and so are semaphores.
+    /// In `format=token` any text may be a lock, so those are listed that look like an owner: a
+    /// UUID, or that and a number, random digits of base 16 or 64, or ShedLock's, with an expiry.
+    ///
+    /// # Blocking
+    ///
+    /// The iterator asks for the next page when it needs one, for at most the command timeout each:
+    /// one request for a thousand keys of the store, and one for each hundred locks among them.
+    ///
+    /// # Errors
+    ///
+    /// The iterator ends with [`Error::is_unavailable`] if a part of the store cannot be asked,
+    /// [`Error::is_configuration`] if the user lacks a right, and [`ErrorKind::Unsupported`] where
+    /// the format does not say which keys are locks, or the backend has no list.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # extern crate lock_core as distlock;
+    /// # let client = distlock::builder().url("memory://")?.connect()?;
+    /// let _guard = client.owned_mutex("orders:42")?.lock()?;
+    /// for lock in client.locks("orders:*").take(100) {
+    ///     let (name, info) = lock?;
+    ///     println!("{name}: {info:?}");
+    /// }
+    /// # Ok::<(), distlock::Error>(())
+    /// ```
+    pub fn locks(&self, pattern: &str) -> Locks {
+        Locks::new(Arc::clone(&self.0), pattern)
+    }
+
+    /// Returns the state of these locks as [`DistLock::inspect`](crate::DistLock::inspect) does, in
+    /// the same order, and with what else the store tells: see [`LockInfo`].
+    ///
+    /// # Blocking
+    ///
+    /// Two requests for each hundred names, for at most the command timeout in all.
+    ///
+    /// # Errors
+    ///
+    /// Each is that of one name: [`Error::is_unavailable`], [`Error::is_foreign_format`].
+    pub fn inspect_all(&self, names: &[LockName]) -> Vec<Result<LockInfo, Error>> {
+        self.0.inspect_all(names)
+    }
+
+    /// Returns how many lock names are in use in this client.
+    ///
+    /// A name is in use while it is held, waited for or has a handle, and for a third of a lease
+    /// after its release, at most ten seconds. Unused names occupy no memory.
+    #[must_use]
+    pub fn names_in_use(&self) -> usize {
+        self.0.names_in_use()
+    }
+}
+
+/// For [`LockName`], whose conversion into itself cannot fail.
+impl From<std::convert::Infallible> for Error {
+    fn from(never: std::convert::Infallible) -> Self {
+        match never {}
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

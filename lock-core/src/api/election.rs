@@ -1,0 +1,569 @@
+//! [`Election`]: one leader among all clients that take part, held as an [`OwnedMutex`] is.
+//!
+//! One thread campaigns: it waits for the mutex, and while it has it, for the end of its validity.
+//! It runs no code of the caller, and ends with [`Election::resign`] and with the last handle.
+
+use crate::api::guard::OwnedGuard;
+use crate::api::mutex::OwnedMutex;
+use crate::backend::token::FencingToken;
+use crate::call::interrupt::Interrupt;
+use crate::call::notification::Wanted;
+use crate::call::options::{LockOptions, Progress};
+use crate::engine::EngineHandle;
+use crate::engine::acquisition::{GuardState, Listener};
+use crate::error::{Error, ErrorKind};
+use crate::name::LockName;
+use crate::observe::loss::LossCause;
+use crate::panics::contain;
+use crate::sync::channel::{Receiver, Sender, unbounded};
+use crate::sync::{Mutex, MutexGuard, thread};
+use crate::threads::limits::no_thread;
+use crate::time::backoff::Backoff;
+use crate::time::{Moment, Signal};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The pauses after a wait for leadership that failed: the store was unreachable for as long as the
+/// client's outage limit, or refused.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
+
+/// How often a thread that waits for leadership looks while the leadership is in doubt.
+const DOUBT_LOOK: Duration = Duration::from_millis(100);
+
+/// An election of one leader among all clients that take part under a name.
+///
+/// The leader holds the [mutex](crate::Client::owned_mutex) of the name, which the watchdog renews,
+/// and its [`term`](Self::term) is the token of that. All that is true of a mutex is true of the
+/// leadership: it ends by the local clock before another client can be the leader, and a leader
+/// that goes on working after that is stopped by the resource that compares terms.
+///
+/// Clones are the same election. While it [campaigns](Self::campaign) it has a thread, and so has
+/// each callback. Dropping the last handle gives the leadership up, as dropping a guard unlocks,
+/// and ends the threads.
+///
+/// # Examples
+///
+/// ```
+/// # extern crate lock_core as distlock;
+/// use std::time::Duration;
+///
+/// let client = distlock::builder().url("memory://")?.connect()?;
+/// let election = client.election("scheduler")?;
+/// election.campaign()?;
+/// assert!(election.wait_for_leadership(Duration::from_secs(10), None)?);
+/// if election.is_leader() {
+///     // One step of the work, with `election.term()` for the resource.
+/// }
+/// election.resign()?;
+/// # Ok::<(), distlock::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Election(Arc<Handle>);
+
+/// A change of one client's leadership.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum LeadershipChange {
+    /// This client is the leader.
+    Gained {
+        /// The token of this term; `None` if the store has no tokens.
+        term: Option<FencingToken>,
+    },
+    /// This client was the leader, and is not any more. It campaigns again.
+    Lost {
+        /// Why.
+        cause: LossCause,
+    },
+    /// This client was the leader, and has given that up.
+    Resigned,
+}
+
+/// What the handles share. The thread does not have it: it would keep them alive.
+struct Handle(Arc<Core>);
+
+struct Core {
+    engine: Arc<EngineHandle>,
+    lock: OwnedMutex,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    campaign: Option<Campaign>,
+    /// That of the newest campaign.
+    last_number: u64,
+    /// Wakes the newest campaign out of anything but a wait for the lock. Its own: the thread of a
+    /// former one may still sleep, and would take what is meant for this one.
+    signal: Arc<Signal>,
+    leadership: Option<OwnedGuard>,
+    /// Why the campaign does not know whether it could lead; `None` since the store answered.
+    last_error: Option<Error>,
+    /// How many waits for the lock a refusal has ended.
+    refusals: u64,
+    /// What was told as an event since the store answered.
+    told: Option<Error>,
+    consumers: Vec<Sender<LeadershipChange>>,
+    /// Threads that wait until this client leads.
+    waiting: Vec<Arc<Signal>>,
+    has_ended: bool,
+}
+
+/// What is to be told to a thread that campaigns.
+struct Campaign {
+    number: u64,
+    /// Ends its wait for the lock.
+    interrupt: Interrupt,
+}
+
+impl Election {
+    pub(crate) fn new(engine: Arc<EngineHandle>, name: &LockName) -> Result<Self, Error> {
+        let lock = OwnedMutex::new(Arc::clone(&engine), name)?;
+        let state = Mutex::default();
+        Ok(Self(Arc::new(Handle(Arc::new(Core {
+            engine,
+            lock,
+            state,
+        })))))
+    }
+
+    fn core(&self) -> &Core {
+        &self.0.0
+    }
+
+    /// Takes part: starts the thread that waits for the leadership, keeps it, and waits for it
+    /// again after a loss. Does nothing if that runs. Does not block.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_unavailable`] if the system has no thread left. [`Error::is_misuse`] in a forked
+    /// child.
+    pub fn campaign(&self) -> Result<(), Error> {
+        let core = &self.0.0;
+        core.engine
+            .refuse_if_forked()
+            .map_err(|error| error.on(core.lock.name()))?;
+        let mut state = core.state.lock();
+        if state.campaign.is_some() {
+            return Ok(());
+        }
+        state.signal = Arc::default();
+        let (number, interrupt) = (state.last_number + 1, Interrupt::new());
+        let thread = Thread {
+            core: Arc::clone(core),
+            number,
+            interrupt: interrupt.clone(),
+            signal: Arc::clone(&state.signal),
+        };
+        let started = thread::Builder::new()
+            .name("distlock-elect".to_owned())
+            .spawn(move || thread.run())
+            .map_err(|error| no_thread("cannot start the thread of an election", error));
+        started.map_err(|error| error.on(core.lock.name()))?;
+        state.last_number = number;
+        // What became of the campaign before says nothing of this one.
+        (state.last_error, state.told) = (None, None);
+        state.campaign = Some(Campaign { number, interrupt });
+        Ok(())
+    }
+
+    /// Gives the leadership up, if this client has it, and takes part no longer until
+    /// [`campaign`](Self::campaign) is called again.
+    ///
+    /// # Blocking
+    ///
+    /// The leader until the store has answered, at most for the command timeout.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`OwnedGuard::unlock`], for a leader. The leadership is given up in any case.
+    pub fn resign(&self) -> Result<(), Error> {
+        let core = self.core();
+        core.engine
+            .refuse_if_forked()
+            .map_err(|error| error.on(core.lock.name()))?;
+        // The guard comes out before the store is told: from here on this client does not lead.
+        let leadership = core.stop(&mut core.state.lock());
+        leadership.map_or(Ok(()), OwnedGuard::unlock)
+    }
+
+    /// Returns whether this client is the leader, by the local clock: without a request, and
+    /// correct also at the first call after this process was paused past its lease.
+    #[must_use]
+    pub fn is_leader(&self) -> bool {
+        self.core().look(|guard| guard.is_valid()).unwrap_or(false)
+    }
+
+    /// Returns the token of this client's leadership: larger than that of every leader before, and
+    /// smaller than that of every leader after it. Pass it to what the leader changes, and let that
+    /// refuse smaller ones than it has seen.
+    ///
+    /// `None` if this client is not the leader. Always `None` on a store without tokens, or with
+    /// `tokens=off`: there a leader that was paused cannot be told from its successor.
+    #[must_use]
+    pub fn term(&self) -> Option<FencingToken> {
+        let term = |guard: &OwnedGuard| guard.fencing_token().filter(|_| guard.is_valid());
+        self.core().look(term).flatten()
+    }
+
+    /// Returns for how long this client is the leader if the lease is not renewed; zero if it is
+    /// not. Sends no request.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.core().look(OwnedGuard::remaining).unwrap_or_default()
+    }
+
+    /// Fails unless this client is the leader for at least `time` yet. Sends no request. Call it
+    /// before a step of the leader's work that takes that long.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_not_held`] if this client is not the leader, [`Error::is_lost`] if it just was,
+    /// [`Error::is_lease_too_short`] if less is left.
+    pub fn ensure(&self, time: Duration) -> Result<(), Error> {
+        self.core()
+            .look(|guard| guard.ensure(time))
+            .unwrap_or_else(|| {
+                let error = Error::new(ErrorKind::NotHeld, "this client is not the leader");
+                Err(error.on(self.name()))
+            })
+    }
+
+    /// Returns a channel of all changes from now on, which begins with
+    /// [`Gained`](LeadershipChange::Gained) if this client is the leader. Each call makes a channel
+    /// of its own, which is there until a change finds its receiver dropped: call it once, not in a
+    /// loop. One that is not read grows. It is closed when the last handle is dropped.
+    ///
+    /// A loss is told when the validity ends by the local clock, or when the process runs again
+    /// after that: before work, ask [`ensure`](Self::ensure).
+    #[must_use]
+    pub fn changes(&self) -> Receiver<LeadershipChange> {
+        let (sender, receiver) = unbounded();
+        // In a forked child a thread of the parent may have the mutex.
+        if self.core().engine.is_forked() {
+            return receiver;
+        }
+        let mut state = self.core().state.lock();
+        if let Some(guard) = &state.leadership {
+            // A receiver that is here.
+            let _sent = sender.try_send(LeadershipChange::Gained {
+                term: guard.fencing_token(),
+            });
+        }
+        if !state.has_ended {
+            state.consumers.push(sender);
+        }
+        receiver
+    }
+
+    /// Calls `callback` with each change that [`changes`](Self::changes) would tell, one after the
+    /// other, on a thread of its own. A panic in it does not keep it from the next one.
+    ///
+    /// The callback must not own a handle of this election, which would never be dropped then.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_unavailable`] if the system has no thread left.
+    pub fn on_change(
+        &self,
+        mut callback: impl FnMut(LeadershipChange) + Send + 'static,
+    ) -> Result<(), Error> {
+        let changes = self.changes();
+        let run = move || {
+            while let Ok(change) = changes.recv() {
+                contain(|| callback(change));
+            }
+        };
+        let thread = thread::Builder::new()
+            .name("distlock-leader".to_owned())
+            .spawn(run);
+        thread.map(drop).map_err(|error| {
+            no_thread("cannot start the thread of a callback", error).on(self.name())
+        })
+    }
+
+    /// Waits until this client is the leader, and returns whether it is.
+    ///
+    /// # Blocking
+    ///
+    /// At most for `wait`, and until `interrupt` fires, or the store refuses. An outage ends no
+    /// wait before its time: [`last_error`](Self::last_error) and
+    /// [`CampaignFailed`](crate::Event::CampaignFailed) tell of it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_interrupted`]; [`Error::is_misuse`] if it does not
+    /// [campaign](Self::campaign). What ends [`lock`](OwnedMutex::lock) at once, such as a wrong
+    /// password; the campaign goes on, so it may be called again. [`Error::is_unavailable`] if the
+    /// store could not be asked when the time was over.
+    pub fn wait_for_leadership(
+        &self,
+        wait: Duration,
+        interrupt: Option<&Interrupt>,
+    ) -> Result<bool, Error> {
+        let core = self.core();
+        let until = core.engine.clock.now() + wait;
+        let waiting = Waiting::of(core);
+        let refusals = core.look_at_state(|state| state.refusals);
+        let interrupt = interrupt.map(|interrupt| interrupt.register(&waiting.signal));
+        loop {
+            if let Some(interrupt) = &interrupt {
+                interrupt.check().map_err(|error| error.on(self.name()))?;
+            }
+            if self.is_leader() {
+                return Ok(true);
+            }
+            core.engine
+                .refuse_if_forked()
+                .map_err(|error| error.on(self.name()))?;
+            let state = core.state.lock();
+            if state.campaign.is_none() {
+                let error = Error::misuse("this election has no campaign: start it first");
+                return Err(error.on(self.name()));
+            }
+            let now = core.engine.clock.now();
+            let is_over = now >= until;
+            if is_over || Some(state.refusals) != refusals {
+                // Not known is not "no". A refusal may be over, too, and then the wait goes on.
+                let error = state
+                    .last_error
+                    .clone()
+                    .filter(|it| is_over || is_refusal(it));
+                if let Some(error) = error {
+                    return Err(error.on(self.name()));
+                }
+            }
+            drop(state);
+            if is_over {
+                return Ok(false);
+            }
+            // A leader in doubt is told nothing when the store has confirmed it.
+            let is_doubtful = core.look(|guard| guard.state()) == Some(GuardState::Suspended);
+            let next = if is_doubtful {
+                now + DOUBT_LOOK
+            } else {
+                Moment::NEVER
+            };
+            core.engine.clock.wait(&waiting.signal, until.min(next));
+        }
+    }
+
+    /// Returns why the campaign does not know whether it could lead: the store cannot be asked, or
+    /// refuses. `None` since it answered. The campaign goes on after an error, with pauses of up to
+    /// five seconds.
+    #[must_use]
+    pub fn last_error(&self) -> Option<Error> {
+        self.core()
+            .look_at_state(|state| state.last_error.clone())?
+    }
+
+    /// Returns the name of the election, which is that of its mutex.
+    #[must_use]
+    pub fn name(&self) -> &LockName {
+        self.core().lock.name()
+    }
+}
+
+impl fmt::Debug for Election {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Election").field(self.name()).finish()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // In a forked child a thread of the parent may have the mutex.
+        if self.0.engine.is_forked() {
+            return;
+        }
+        let mut state = self.0.state.lock();
+        state.has_ended = true;
+        let leadership = self.0.stop(&mut state);
+        state.consumers.clear();
+        drop(state);
+        drop(leadership); // sends the release, without the lock
+    }
+}
+
+/// Whether waiting does not help: a setting or the code is to be corrected.
+fn is_refusal(error: &Error) -> bool {
+    use ErrorKind::{Configuration, ForeignFormat, Misuse, Unsupported};
+    matches!(
+        error.kind(),
+        Configuration | ForeignFormat | Misuse | Unsupported
+    )
+}
+
+impl Core {
+    fn look_at_state<T>(&self, look: impl FnOnce(&State) -> T) -> Option<T> {
+        (!self.engine.is_forked()).then(|| look(&self.state.lock()))
+    }
+
+    /// Asks the guard of the present leadership, if there is one.
+    fn look<T>(&self, question: impl FnOnce(&OwnedGuard) -> T) -> Option<T> {
+        self.look_at_state(|state| state.leadership.as_ref().map(question))?
+    }
+
+    /// Ends the campaign, and returns the leadership to be given up.
+    fn stop(&self, state: &mut State) -> Option<OwnedGuard> {
+        if let Some(campaign) = state.campaign.take() {
+            campaign.interrupt.fire();
+        }
+        state.wake_waiting();
+        let lost = state.take_lost();
+        if lost.is_none() && state.leadership.is_some() {
+            state.tell(LeadershipChange::Resigned);
+        }
+        state.signal.raise();
+        lost.or_else(|| state.leadership.take())
+    }
+
+    /// The state, while this campaign is the present one.
+    fn lock_for(&self, number: u64) -> Option<MutexGuard<'_, State>> {
+        let state = self.state.lock();
+        let is_present = state
+            .campaign
+            .as_ref()
+            .is_some_and(|it| it.number == number);
+        is_present.then_some(state)
+    }
+}
+
+impl State {
+    fn tell(&mut self, change: LeadershipChange) {
+        self.consumers
+            .retain(|consumer| consumer.try_send(change).is_ok());
+    }
+
+    fn wake_waiting(&self) {
+        self.waiting.iter().for_each(|waiting| waiting.raise());
+    }
+
+    /// The leadership, if it is lost, which is told.
+    fn take_lost(&mut self) -> Option<OwnedGuard> {
+        let lost = self
+            .leadership
+            .take_if(|guard| guard.state() == GuardState::Lost)?;
+        let cause = lost.loss().map_or(LossCause::Expired, |loss| loss.cause());
+        self.tell(LeadershipChange::Lost { cause });
+        Some(lost)
+    }
+}
+
+/// The thread of a campaign.
+struct Thread {
+    core: Arc<Core>,
+    number: u64,
+    interrupt: Interrupt,
+    signal: Arc<Signal>,
+}
+
+impl Thread {
+    /// Until this campaign is not the present one any more.
+    fn run(&self) {
+        let clock = &self.core.engine.clock;
+        let mut backoff = BACKOFF;
+        while self.core.lock_for(self.number).is_some() {
+            let turn = contain(|| self.wait_and_lead()).unwrap_or_else(|| {
+                Err(Error::unavailable("the campaign panicked; see its message"))
+            });
+            let Err(error) = turn else {
+                backoff.reset();
+                continue;
+            };
+            let Some(mut state) = self.core.lock_for(self.number) else {
+                return;
+            };
+            state.refusals += u64::from(is_refusal(&error));
+            let is_news = state
+                .told
+                .as_ref()
+                .is_none_or(|told| told.kind() != error.kind());
+            state.last_error = Some(error.clone());
+            state.told = Some(error.clone());
+            state.wake_waiting();
+            drop(state);
+            if is_news {
+                self.core
+                    .engine
+                    .tell_campaign_failed(self.core.lock.name(), error);
+            }
+            clock.wait(&self.signal, clock.now() + backoff.next());
+        }
+    }
+
+    /// Waits for the lock, and then until it is lost or given up.
+    fn wait_and_lead(&self) -> Result<(), Error> {
+        let (core, number) = (Arc::clone(&self.core), self.number);
+        let progress = Progress::new(move |error| {
+            let Some(mut state) = core.lock_for(number) else {
+                return;
+            };
+            state.last_error = error.cloned();
+            if error.is_none() {
+                state.told = None;
+            }
+        });
+        let options = LockOptions::new()
+            .interrupt(&self.interrupt)
+            .progress(progress);
+        let guard = self.core.lock.lock_with(&options)?;
+        // Here, where no question waits for the answer.
+        guard.begin_lease()?;
+        let signal = Arc::clone(&self.signal);
+        guard.on_loss(Listener::new(Wanted::always(), move |_| signal.raise()));
+        let Some(mut state) = self.core.lock_for(self.number) else {
+            return Ok(());
+        };
+        (state.last_error, state.told) = (None, None);
+        state.tell(LeadershipChange::Gained {
+            term: guard.fencing_token(),
+        });
+        state.leadership = Some(guard);
+        state.wake_waiting();
+        drop(state);
+        while let Some(until) = self.leads_until() {
+            self.core.engine.clock.wait(&self.signal, until);
+        }
+        Ok(())
+    }
+
+    /// Until when this campaign leads if the lease is not renewed; `None` if it does not.
+    fn leads_until(&self) -> Option<Moment> {
+        let mut state = self.core.lock_for(self.number)?;
+        let lost = state.take_lost();
+        // Not what is left: that is nothing while the lock is in doubt.
+        let deadline = state.leadership.as_ref().map(OwnedGuard::deadline);
+        drop(state);
+        drop(lost); // tells the store, without the lock
+        deadline
+    }
+}
+
+/// A thread that waits until this client leads.
+struct Waiting<'a> {
+    core: &'a Core,
+    signal: Arc<Signal>,
+}
+
+impl<'a> Waiting<'a> {
+    fn of(core: &'a Core) -> Self {
+        let signal = Arc::<Signal>::default();
+        if !core.engine.is_forked() {
+            core.state.lock().waiting.push(Arc::clone(&signal));
+        }
+        Self { core, signal }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if !self.core.engine.is_forked() {
+            self.core
+                .state
+                .lock()
+                .waiting
+                .retain(|it| !Arc::ptr_eq(it, &self.signal));
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! [`DistLock`]: the methods of a lock, for code that is given any of them.
+
+use crate::api::guard::LockGuard;
+use crate::backend::LockInfo;
+use crate::call::interrupt::Interrupt;
+use crate::call::options::LockOptions;
+use crate::error::Error;
+use crate::name::LockName;
+use std::fmt;
+use std::time::Duration;
+
+/// Why a wait without a deadline is never busy.
+pub(crate) const UNBOUNDED: &str = "a wait without a deadline ends with the lock or an error";
+
+/// The verbs that follow from `acquire` and `inspect`, for a handle and for the trait.
+macro_rules! derived_verbs {
+    ($vis:vis, $guard:ident) => {
+        /// Waits for the lock. The watchdog renews it until the guard is dropped, unless the
+        /// settings have a fixed `lease`.
+        ///
+        /// # Errors
+        ///
+        /// See [`DistLock`](crate::DistLock#errors).
+        $vis fn lock(&self) -> Result<$guard, Error> {
+            Ok(self.acquire(None, &LockOptions::new())?.expect(UNBOUNDED))
+        }
+
+        /// Waits for the lock, with the lease, replication and interrupt of the options.
+        ///
+        /// # Errors
+        ///
+        /// See [`DistLock`](crate::DistLock#errors).
+        $vis fn lock_with(&self, options: &LockOptions) -> Result<$guard, Error> {
+            Ok(self.acquire(None, options)?.expect(UNBOUNDED))
+        }
+
+        /// Waits for the lock until `interrupt` fires.
+        ///
+        /// # Errors
+        ///
+        /// See [`DistLock`](crate::DistLock#errors).
+        $vis fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<$guard, Error> {
+            self.lock_with(&LockOptions::new().interrupt(interrupt))
+        }
+
+        /// Takes the lock if it is free now. It is busy while threads of this client wait for it.
+        ///
+        /// # Errors
+        ///
+        /// See [`DistLock`](crate::DistLock#errors).
+        $vis fn try_lock(&self) -> Result<Option<$guard>, Error> {
+            self.try_lock_with(&LockOptions::new())
+        }
+
+        /// Takes the lock with these options if it is free now.
+        ///
+        /// # Errors
+        ///
+        /// See [`DistLock`](crate::DistLock#errors).
+        $vis fn try_lock_with(&self, options: &LockOptions) -> Result<Option<$guard>, Error> {
+            self.try_lock_for_with(Duration::ZERO, options)
+        }
+
+        /// Waits for the lock for at most `wait`. Zero is one attempt.
+        ///
+        /// # Errors
+        ///
+        /// See [`DistLock`](crate::DistLock#errors).
+        $vis fn try_lock_for(&self, wait: Duration) -> Result<Option<$guard>, Error> {
+            self.try_lock_for_with(wait, &LockOptions::new())
+        }
+
+        /// Waits for the lock for at most `wait`, with these options.
+        ///
+        /// # Errors
+        ///
+        /// See [`DistLock`](crate::DistLock#errors).
+        $vis fn try_lock_for_with(
+            &self,
+            wait: Duration,
+            options: &LockOptions,
+        ) -> Result<Option<$guard>, Error> {
+            self.acquire(Some(wait), options)
+        }
+
+        /// Asks the store whether the lock is held.
+        ///
+        /// # Blocking
+        ///
+        /// As [`inspect`](Self::inspect).
+        ///
+        /// # Errors
+        ///
+        /// [`Error::is_unavailable`], [`Error::is_foreign_format`].
+        $vis fn is_locked(&self) -> Result<bool, Error> {
+            Ok(self.inspect()?.holder.is_some())
+        }
+
+        /// Asks the store what is left of the holder's lease: `None` if the lock is free,
+        /// [`Duration::MAX`] if the lease has no end. The holder itself may trust the
+        /// [`remaining`](LockGuard::remaining) of its guard only.
+        ///
+        /// # Blocking
+        ///
+        /// As [`inspect`](Self::inspect).
+        ///
+        /// # Errors
+        ///
+        /// [`Error::is_unavailable`], [`Error::is_foreign_format`].
+        $vis fn time_to_live(&self) -> Result<Option<Duration>, Error> {
+            Ok(self.inspect()?.time_to_live())
+        }
+    };
+}
+pub(crate) use derived_verbs;
+
+pub(crate) mod sealed {
+    use crate::api::parts::Parts;
+
+    /// Only this crate implements [`DistLock`](crate::DistLock); a new store implements
+    /// [`Backend`](crate::Backend).
+    pub trait Sealed {
+        /// The single locks that it consists of.
+        fn parts(&self) -> Parts;
+    }
+}
+
+/// A lock that threads, processes and machines share.
+///
+/// Each handle has these methods of its own, so a caller need not import the trait. It is for code
+/// that is given any lock: as `Arc<dyn DistLock>`, or generic.
+///
+/// It has the methods of Java's `Lock` and Redisson's `RLock`. It is reentrant: the thread that
+/// holds it may lock it again, without a request, and each guard ends one hold.
+///
+/// | Java | here |
+/// |---|---|
+/// | `lock()` | [`lock()`](Self::lock) |
+/// | `lock(lease, unit)` | [`lock_with(&LockOptions::new().lease(l))`](Self::lock_with) |
+/// | `lockInterruptibly()` | [`lock_interruptibly(&interrupt)`](Self::lock_interruptibly) |
+/// | `lockInterruptibly(lease, unit)` | [`lock_with`](Self::lock_with), lease and interrupt |
+/// | `tryLock()` | [`try_lock()`](Self::try_lock) |
+/// | `tryLock(wait, unit)` | [`try_lock_for(w)`](Self::try_lock_for) |
+/// | `tryLock(wait, lease, unit)` | [`try_lock_for_with`](Self::try_lock_for_with), with a lease |
+/// | `unlock()` | [`LockGuard::unlock`], or [`unlock()`](Self::unlock) of a detached hold |
+/// | `forceUnlock()` | [`force_unlock()`](Self::force_unlock) |
+/// | `isLocked()` | [`is_locked()`](Self::is_locked) |
+/// | `isHeldByCurrentThread()` | [`is_held_by_current_thread()`](Self::is_held_by_current_thread) |
+/// | `isHeldByThread(id)` | none; [`inspect()`](Self::inspect) returns the holder in the store |
+/// | `getHoldCount()` | [`hold_count()`](Self::hold_count) |
+/// | `remainTimeToLive()` | [`time_to_live()`](Self::time_to_live) |
+/// | `getName()` | [`name()`](Self::name) |
+/// | `newCondition()` | none; Redisson has none either |
+/// | `RedissonClient.getLock(name)` | [`client.mutex(name)`](crate::Client::mutex) |
+///
+/// The methods that begin with `lock` wait for ever and return a guard. Those that begin with
+/// `try_` return `None` if the lock was busy until the end of the wait: that is a result, not an
+/// error. An error never means "busy".
+///
+/// # Errors
+///
+/// Errors of each method that takes the lock:
+/// - [`Error::is_unavailable`]: the store did not answer for the whole wait or, without a deadline,
+///   for the outage limit.
+/// - [`Error::is_insufficient_replicas`]: it was free, and with `replicas` too few of them
+///   confirmed the grant, which was taken back.
+/// - [`Error::is_interrupted`]: the interrupt in the options fired.
+/// - [`Error::is_lost`]: this thread lost the lock and still has guards of it: drop them first.
+/// - [`Error::is_foreign_format`]: the value under the key is not a lock in this wire format.
+/// - [`Error::is_configuration`], [`Error::is_misuse`], [`Error::is_unsupported`]: settings or code
+///   must be changed.
+pub trait DistLock: sealed::Sealed + Send + Sync + fmt::Debug {
+    /// See [`Mutex::acquire`](crate::Mutex::acquire).
+    fn acquire(
+        &self,
+        wait: Option<Duration>,
+        options: &LockOptions,
+    ) -> Result<Option<LockGuard>, Error>;
+
+    /// See [`Mutex::unlock`](crate::Mutex::unlock).
+    fn unlock(&self) -> Result<(), Error>;
+
+    /// See [`Mutex::inspect`](crate::Mutex::inspect).
+    fn inspect(&self) -> Result<LockInfo, Error>;
+
+    /// See [`Mutex::force_unlock`](crate::Mutex::force_unlock).
+    fn force_unlock(&self) -> Result<bool, Error>;
+
+    /// See [`Mutex::hold_count`](crate::Mutex::hold_count).
+    fn hold_count(&self) -> u32;
+
+    /// See [`Mutex::is_held_by_current_thread`](crate::Mutex::is_held_by_current_thread).
+    fn is_held_by_current_thread(&self) -> bool;
+
+    /// See [`Mutex::name`](crate::Mutex::name).
+    fn name(&self) -> &LockName;
+
+    derived_verbs!(, LockGuard);
+}

@@ -1,0 +1,17 @@
+//! What programs call: the client, its locks, and their guards.
+//!
+//! From the top down: the client (`client`), an election (`election`), and the handles of locks:
+//! `mutex`, `read_write`, `semaphore`, and several locks as one (`multi`). Their methods are in
+//! `lock` where they follow from others, else in `verbs`, and their holds are guards (`guard`). All
+//! of them reach the engine through `parts`, the single locks that a lock consists of.
+
+pub(crate) mod client;
+pub(crate) mod election;
+pub(crate) mod guard;
+pub(crate) mod lock;
+pub(crate) mod multi;
+pub(crate) mod mutex;
+pub(crate) mod parts;
+pub(crate) mod read_write;
+pub(crate) mod semaphore;
+mod verbs;

@@ -1,0 +1,513 @@
+//! Acquires several locks in rounds: each waits for one lock while it holds none, and then tries
+//! the others, or after some failed rounds waits for them, too.
+
+use super::guards::MemberGuards;
+use super::members::Members;
+use super::patience::Patience;
+use crate::api::guard::LockGuard;
+use crate::api::parts::SingleLock;
+use crate::backend::replication::OnInsufficientReplicas;
+use crate::call::interrupt::Registration;
+use crate::call::options::LockOptions;
+use crate::error::{Error, ErrorKind, MemberOutcome, MemberResult, worst_kind};
+use crate::time::backoff::Backoff;
+use crate::time::lease::{Lease, LeaseTime};
+use crate::time::{Clock, Moment, Signal, Woken};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The longest wait of a majority for one of its members before it tries the others again.
+const LONGEST_SHARE: Duration = Duration::from_secs(1);
+
+/// The longest such wait for a fair lock, whose queue may need more.
+const LONGEST_FAIR_SHARE: Duration = Duration::from_secs(10);
+
+/// The shortest such wait: a shorter one is no more than a try.
+const SHORTEST_SHARE: Duration = Duration::from_millis(10);
+
+/// How long a majority avoids a member that did not answer, if the others are enough.
+const UNRESPONSIVE_FOR: Duration = Duration::from_secs(5);
+
+/// The pause after a failed round: up to twice what taking the locks took, within these limits,
+/// doubled for each failed round.
+const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
+/// From the beginning of a round in which not enough members could be asked to the next one, at
+/// least.
+const OUTAGE_PAUSES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_millis(500));
+
+impl Members {
+    /// Takes the locks for the calling thread; `None` if they were busy until the end of the wait.
+    pub(crate) fn acquire_here(
+        &self,
+        wait: Option<Duration>,
+        options: &LockOptions,
+    ) -> Result<Option<LockGuard>, Error> {
+        let signal = Arc::new(Signal::new());
+        // The members' own waits miss an interrupt that fires between two of them and is reset.
+        let interrupt = options
+            .interrupt
+            .as_ref()
+            .map(|interrupt| interrupt.register(&signal));
+        CompositeAcquisition::new(self, wait, options, &signal, interrupt.as_ref())
+            .and_then(CompositeAcquisition::run)
+            .map_err(|error| error.on(self.name()))
+    }
+}
+
+/// One thread's acquisition of several locks.
+struct CompositeAcquisition<'a> {
+    members: &'a Members,
+    options: &'a LockOptions,
+    clock: Arc<dyn Clock>,
+    signal: &'a Arc<Signal>,
+    interrupt: Option<&'a Registration<'a>>,
+    /// `None`: wait for ever.
+    deadline: Option<Moment>,
+    /// The lease that all must have in the end, if it is a fixed one.
+    lease: Option<LeaseTime>,
+    minimum_hold: Option<LeaseTime>,
+    patience: Patience,
+    /// Since when too many members do not answer, and the pauses between the rounds since.
+    outage: Option<(Moment, Backoff)>,
+}
+
+/// The results of a round so far.
+struct Round {
+    began: Moment,
+    /// When the first lock was taken.
+    first: Option<Moment>,
+    guards: Vec<Option<LockGuard>>,
+    outcomes: Vec<MemberOutcome>,
+    /// The last member that was busy, and the last that did not answer.
+    busy: Option<usize>,
+    unavailable: Option<usize>,
+    /// Which members failed permanently.
+    refused: Vec<bool>,
+}
+
+/// The number of members with each outcome.
+#[derive(Default)]
+struct Count {
+    taken: usize,
+    busy: usize,
+    unavailable: usize,
+    refused: usize,
+}
+
+impl<'a> CompositeAcquisition<'a> {
+    fn new(
+        members: &'a Members,
+        wait: Option<Duration>,
+        options: &'a LockOptions,
+        signal: &'a Arc<Signal>,
+        interrupt: Option<&'a Registration<'a>>,
+    ) -> Result<Self, Error> {
+        let clock = members.composite().clock();
+        let lease = match options.lease {
+            Some(Lease::Fixed(time)) => Some(LeaseTime::new(time)?),
+            Some(Lease::Watched { .. }) | None => None,
+        };
+        let locks = members.composite().single_locks();
+        let minimum_hold = options.minimum_hold(locks.iter().map(|lock| lock.place()))?;
+        let deadline = wait.map(|wait| clock.now() + wait);
+        let is_queued = locks
+            .iter()
+            .any(|lock| lock.name().profile().queued_in_store);
+        let (patience, outage) = (Patience::new(members.locks.len(), is_queued), None);
+        Ok(Self {
+            members,
+            options,
+            clock,
+            signal,
+            interrupt,
+            deadline,
+            lease,
+            minimum_hold,
+            patience,
+            outage,
+        })
+    }
+
+    fn run(mut self) -> Result<Option<LockGuard>, Error> {
+        // All members are required: wait for the first. Of a majority perhaps none must be awaited.
+        let mut next = (self.members.spare() == 0).then(|| self.members.order[0]);
+        loop {
+            let mut round = self.round(next)?;
+            if self.is_complete(&mut round)? {
+                let guards = std::mem::take(&mut round.guards);
+                let guard = LockGuard::composite(MemberGuards::new(
+                    Arc::clone(self.members.composite()),
+                    guards,
+                ));
+                if let Some(time) = self.minimum_hold {
+                    guard.keep(time);
+                }
+                return Ok(Some(guard));
+            }
+            let held_for = round.release_all(self.clock.now());
+            self.check_interrupt()?;
+            if self.is_over(&round)? {
+                return Ok(None);
+            }
+            next = round.busy.or(round.unavailable);
+            self.pause(held_for, round.began);
+            self.check_interrupt()?;
+        }
+    }
+
+    /// Waits for one lock, if one is given, and tries the others, or waits for them, too.
+    fn round(&mut self, wait_for: Option<usize>) -> Result<Round, Error> {
+        let need = self.members.required();
+        let (order, wait_for) = self.order(wait_for);
+        let mut round = Round::new(order.len(), self.clock.now());
+        for at in order {
+            if round.count().taken >= need && self.is_unresponsive(at) {
+                break;
+            }
+            let wait = match Some(at) == wait_for {
+                true => self.share(at),
+                // A spare member is not waited for.
+                false if round.count().taken >= need => Some(Duration::ZERO),
+                false => Some(self.wait_beside(&round, at)),
+            };
+            let asked = self.clock.now();
+            self.try_member(&mut round, at, wait)?;
+            // How long an outage lasts says nothing of a queue.
+            let has_answered = !matches!(round.outcomes[at], MemberOutcome::Failed(_));
+            if has_answered && wait != Some(Duration::ZERO) {
+                self.patience.waited(at, self.clock.now().since(asked));
+            }
+            if round.is_decided(need) {
+                break;
+            }
+        }
+        Ok(round)
+    }
+
+    /// In which order the locks are taken, and which of them is waited for while none is held.
+    fn order(&self, wait_for: Option<usize>) -> (Vec<usize>, Option<usize>) {
+        let mut order = self.members.order.clone();
+        let waits_for_all = self.patience.waits_for_all() && wait_for.is_some();
+        if waits_for_all {
+            self.patience.sort(&mut order, self.members.spare() == 0);
+        } else {
+            let start = order
+                .iter()
+                .position(|at| Some(*at) == wait_for)
+                .unwrap_or_default();
+            order.rotate_left(start);
+        }
+        // An unresponsive member costs a command timeout: it comes last, and is left out if the
+        // others are enough.
+        let is_awaited = |at| !waits_for_all && Some(at) == wait_for;
+        order.sort_by_key(|at| self.is_unresponsive(*at) && !is_awaited(*at));
+        let first = if waits_for_all {
+            order.first().copied()
+        } else {
+            wait_for
+        };
+        (order, first)
+    }
+
+    /// How long to wait for a lock while others are held: at first not at all.
+    fn wait_beside(&self, round: &Round, at: usize) -> Duration {
+        let now = self.clock.now();
+        // A fixed lease must not end meanwhile.
+        let ends = self
+            .lease
+            .zip(round.first)
+            .map(|(lease, first)| first + lease.validity() / 2);
+        let ends = ends
+            .into_iter()
+            .chain(self.deadline)
+            .map(|end| end.since(now));
+        ends.fold(self.patience.beside_others(at), Duration::min)
+    }
+
+    fn is_unresponsive(&self, at: usize) -> bool {
+        self.members.spare() > 0 && self.members.is_unresponsive(at, self.clock.now())
+    }
+
+    /// How long to wait for a lock while none is held. `None`: for ever.
+    fn share(&self, at: usize) -> Option<Duration> {
+        let left = self
+            .deadline
+            .map(|deadline| deadline.since(self.clock.now()));
+        if self.members.spare() == 0 {
+            return left; // every member is required
+        }
+        let members = u32::try_from(self.members.locks.len()).unwrap_or(u32::MAX);
+        let share = left.map_or(LONGEST_SHARE, |left| left / members);
+        let share = share.clamp(SHORTEST_SHARE, LONGEST_SHARE);
+        // Its position in the queue of a fair lock is lost with each wait that is too short.
+        let is_queued = self.members.locks[at].name().profile().queued_in_store;
+        let needs = self.patience.known(at).filter(|_| is_queued);
+        let share = needs.map_or(share, |needs| needs.clamp(share, LONGEST_FAIR_SHARE));
+        Some(left.map_or(share, |left| left.min(share)))
+    }
+
+    /// Fails if the interrupt has ended the wait.
+    fn check_interrupt(&self) -> Result<(), Error> {
+        self.interrupt
+            .map_or(Ok(()), Registration::check)
+            .map_err(|_| interrupted())
+    }
+
+    fn try_member(
+        &self,
+        round: &mut Round,
+        at: usize,
+        wait: Option<Duration>,
+    ) -> Result<(), Error> {
+        self.check_interrupt()?;
+        let options = self.options.of_member(self.deadline.is_none());
+        round.outcomes[at] = match self.members.locks[at].acquire(wait, &options) {
+            Ok(Some(guard)) => {
+                self.members.set_unresponsive(at, None);
+                round.first.get_or_insert_with(|| self.clock.now());
+                round.guards[at] = Some(guard);
+                MemberOutcome::Done
+            }
+            Ok(None) => {
+                round.busy = Some(at);
+                MemberOutcome::Busy
+            }
+            Err(error) if error.is_interrupted() => return Err(interrupted()),
+            Err(error) => {
+                if self.is_transient(at, &error) {
+                    self.members
+                        .set_unresponsive(at, Some(self.clock.now() + UNRESPONSIVE_FOR));
+                    round.unavailable = Some(at);
+                } else {
+                    round.refused[at] = true;
+                }
+                MemberOutcome::Failed(error)
+            }
+        };
+        Ok(())
+    }
+
+    /// Whether this member's failure is transient: its store does not answer, or its replicas do
+    /// not confirm and the policy is to retry.
+    fn is_transient(&self, at: usize, error: &Error) -> bool {
+        let retries = |lock: &SingleLock| {
+            let policy = self
+                .options
+                .replication
+                .unwrap_or(lock.engine.replication());
+            policy.insufficient() != OnInsufficientReplicas::Fail
+        };
+        let locks = || self.members.composite().parts[at].single_locks();
+        error.is_unavailable() && !error.is_final()
+            || error.is_insufficient_replicas() && locks().into_iter().all(retries)
+    }
+
+    /// Whether the round has taken enough locks, and their leases last as long as requested.
+    fn is_complete(&self, round: &mut Round) -> Result<bool, Error> {
+        let need = self.members.required();
+        if round.count().taken < need {
+            return Ok(false);
+        }
+        if let Some(lease) = self.lease {
+            round.restart_lease(lease, |at, error| self.is_transient(at, error));
+        }
+        let good = round
+            .guards
+            .iter()
+            .flatten()
+            .filter(|guard| guard.is_valid())
+            .count();
+        if good >= need {
+            return Ok(true);
+        }
+        let took = self.clock.now().since(round.began);
+        match self.lease {
+            // The time that it took has ended them, and will do so again.
+            Some(lease) if took >= lease.validity() => Err(Error::unavailable(format!(
+                "taking them all took {took:.1?}, and a lease of {lease} is good for {:.1?} only: \
+                they were released; ask for a longer lease",
+                lease.validity()
+            ))),
+            // A lock was lost meanwhile: deleted, or its server failed.
+            _ => {
+                round.drop_lost();
+                Ok(false)
+            }
+        }
+    }
+
+    /// Whether the acquisition ends without the lock: at the deadline, because too many members do
+    /// not answer, or because members refuse.
+    fn is_over(&mut self, round: &Round) -> Result<bool, Error> {
+        let (count, spare) = (round.count(), self.members.spare());
+        if count.refused > spare {
+            return Err(self.error(round, "they cannot be taken together"));
+        }
+        let now = self.clock.now();
+        let is_late = self.deadline.is_some_and(|deadline| now >= deadline);
+        // Other holders have so many that the rest is not enough, or they alone are in the way.
+        if count.busy > spare || count.taken + count.busy >= self.members.required() {
+            self.outage = None;
+            return Ok(is_late);
+        }
+        let (since, _) = *self.outage.get_or_insert((round.began, OUTAGE_PAUSES));
+        let limit = self.deadline.unwrap_or_else(|| since + self.outage_limit());
+        if now >= limit {
+            return Err(self.error(round, "not enough of them could be asked"));
+        }
+        Ok(false)
+    }
+
+    /// How long to tolerate an outage without a deadline: the shortest limit of the members.
+    fn outage_limit(&self) -> Duration {
+        let locks = self.members.composite().single_locks();
+        let limits = locks.into_iter().map(|lock| lock.engine.outage_limit());
+        limits.min().unwrap_or_default()
+    }
+
+    /// The error of a round, with the result of each member.
+    fn error(&self, round: &Round, what: &str) -> Error {
+        let results = self.members.results(round.outcomes.clone());
+        let is_refusal = round.count().refused > self.members.spare();
+        // Among transient failures, an unavailable store counts for more than insufficient
+        // replicas.
+        let decided = |(at, result): (usize, &MemberResult)| {
+            let counts = if is_refusal {
+                round.refused[at]
+            } else {
+                result.error().is_some_and(Error::is_unavailable)
+            };
+            counts.then(|| result.clone())
+        };
+        let decided: Vec<_> = results.iter().enumerate().filter_map(decided).collect();
+        let kind = if decided.is_empty() {
+            ErrorKind::InsufficientReplicas
+        } else {
+            worst_kind(&decided)
+        };
+        Error::from_members(kind, what, "was taken and given back", results)
+    }
+
+    /// Pauses after a failed round, for a random time if it held locks: two threads that each hold
+    /// one lock and try the other's could otherwise continue in step for ever. A round without
+    /// enough answers is not repeated at once either: a store may say at once that it grants
+    /// nothing.
+    fn pause(&mut self, held_for: Option<Duration>, began: Moment) {
+        let asks_again = self
+            .outage
+            .as_mut()
+            .map(|(_, pauses)| began + pauses.next());
+        let tries_again = held_for.map(|held_for| {
+            let longest =
+                (held_for * 2).max(SHORTEST_PAUSE) * 2u32.pow(self.patience.failed_rounds().min(6));
+            self.patience.round_failed();
+            self.clock.now() + longest.min(LONGEST_PAUSE).mul_f64(fastrand::f64())
+        });
+        let Some(until) = asks_again.max(tries_again) else {
+            return;
+        };
+        let until = self.deadline.map_or(until, |deadline| until.min(deadline));
+        // An interrupt raises the signal.
+        let _woken: Woken = self.clock.wait(self.signal, until);
+    }
+}
+
+fn interrupted() -> Error {
+    Error::new(
+        ErrorKind::Interrupted,
+        "the wait was interrupted: the locks taken so far were released",
+    )
+}
+
+impl Round {
+    fn new(members: usize, began: Moment) -> Self {
+        let mut guards = Vec::new();
+        guards.resize_with(members, || None);
+        let outcomes = vec![MemberOutcome::NotAsked; members];
+        let refused = vec![false; members];
+        Self {
+            began,
+            first: None,
+            guards,
+            outcomes,
+            busy: None,
+            unavailable: None,
+            refused,
+        }
+    }
+
+    fn count(&self) -> Count {
+        let mut count = Count::default();
+        for (outcome, is_refused) in self.outcomes.iter().zip(&self.refused) {
+            match outcome {
+                MemberOutcome::Done => count.taken += 1,
+                MemberOutcome::Busy => count.busy += 1,
+                MemberOutcome::Failed(_) if *is_refused => count.refused += 1,
+                MemberOutcome::Failed(_) => count.unavailable += 1,
+                MemberOutcome::NotAsked => {}
+            }
+        }
+        count
+    }
+
+    /// Whether the round has failed, and the remaining members cannot change why.
+    fn is_decided(&self, need: usize) -> bool {
+        let Count {
+            taken,
+            busy,
+            unavailable,
+            refused,
+        } = self.count();
+        let spare = self.outcomes.len() - need;
+        let is_lost = busy + unavailable + refused > spare;
+        let not_asked = self.outcomes.len() - taken - busy - unavailable - refused;
+        let is_busy = busy > spare || taken + busy >= need;
+        let is_out = refused > spare || taken + busy + not_asked < need;
+        is_lost && (is_busy || is_out)
+    }
+
+    /// Extends the leases of which more than a tenth has passed while later members were taken: the
+    /// lease of the whole counts from here.
+    fn restart_lease(&mut self, lease: LeaseTime, is_transient: impl Fn(usize, &Error) -> bool) {
+        let enough = lease.validity().mul_f64(0.9);
+        for at in 0..self.guards.len() {
+            let short = self.guards[at].take_if(|guard| guard.remaining() < enough);
+            let Some(short) = short else { continue };
+            match short.restart_lease(lease) {
+                Err(error) if error.is_lost() => self.set_lost(at),
+                // A lease that the store cannot extend stays as it is.
+                Err(error) if !error.is_unsupported() => {
+                    self.refused[at] = !is_transient(at, &error);
+                    self.outcomes[at] = MemberOutcome::Failed(error);
+                    self.unavailable = Some(at);
+                }
+                _ => self.guards[at] = Some(short),
+            }
+        }
+    }
+
+    fn drop_lost(&mut self) {
+        for at in 0..self.guards.len() {
+            if self.guards[at].take_if(|guard| !guard.is_valid()).is_some() {
+                self.set_lost(at);
+            }
+        }
+    }
+
+    /// Records that this lock was lost while the others were taken: it counts as busy.
+    fn set_lost(&mut self, at: usize) {
+        self.outcomes[at] = MemberOutcome::Busy;
+        self.busy = Some(at);
+    }
+
+    /// Releases the locks in reverse order, and returns for how long they were held; `None` if
+    /// there were none.
+    fn release_all(&mut self, now: Moment) -> Option<Duration> {
+        for guard in self.guards.iter_mut().rev() {
+            drop(guard.take());
+        }
+        self.first.map(|first| now.since(first))
+    }
+}

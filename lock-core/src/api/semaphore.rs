@@ -1,0 +1,391 @@
+//! [`Semaphore`]: at most so many holders at once, over all clients.
+
+use crate::api::guard::OwnedGuard;
+use crate::api::lock::UNBOUNDED;
+use crate::api::parts::SingleLock;
+use crate::backend::permit::{MAX_PERMITS, PermitId};
+use crate::backend::{LockInfo, PermitChange, PermitOutcome};
+use crate::call::interrupt::Interrupt;
+use crate::call::options::LockOptions;
+use crate::engine::EngineHandle;
+use crate::error::Error;
+use crate::kind::LockKind;
+use crate::name::LockName;
+use crate::time::lease::LeaseTime;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A semaphore: at most `limit` permits are held at once, over all clients that use its name.
+///
+/// A permit is an [`OwnedGuard`]: the watchdog renews it, it has a validity, tells of its loss, and
+/// can be sent to other threads. The permits of a holder that dies come back when their lease ends.
+/// Permits have no fencing tokens, and are not reentrant: a thread that holds one and asks for
+/// another gets another.
+///
+/// The first client that uses the name sets the limit. Another client that names another limit is
+/// told so by [`Event::LimitDiffers`](crate::Event::LimitDiffers), and the stored one counts;
+/// [`set_limit`](Self::set_limit) changes it.
+///
+/// Waiters are not served in order, and a waiter for many permits may wait for as long as others
+/// take single ones; those of a [fair one](crate::Client::fair_semaphore) are, whatever number they
+/// want.
+///
+/// # Examples
+///
+/// ```
+/// # extern crate lock_core as distlock;
+/// let client = distlock::builder().url("memory://")?.connect()?;
+/// let downloads = client.semaphore("downloads", 3)?;
+/// let permit = downloads.acquire()?;
+/// let two = downloads.acquire_many(2)?;
+/// assert!(downloads.try_acquire()?.is_none());
+/// permit.unlock()?;
+/// two.unlock()?;
+/// # Ok::<(), distlock::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Semaphore {
+    engine: Arc<EngineHandle>,
+    name: LockName,
+    limit: u32,
+    is_fair: bool,
+}
+
+impl Semaphore {
+    /// The largest limit. A store may allow fewer permits of one acquisition: Redis takes 1,000 at
+    /// most, because it serves no other client meanwhile.
+    pub const MAX_LIMIT: u32 = MAX_PERMITS;
+
+    pub(crate) fn new(
+        engine: Arc<EngineHandle>,
+        name: &LockName,
+        limit: u32,
+        is_fair: bool,
+    ) -> Result<Self, Error> {
+        engine
+            .refuse_kind("semaphores")
+            .map_err(|error| error.on(name))?;
+        engine.refuse_if_forked().map_err(|error| error.on(name))?;
+        check_limit(limit).map_err(|error| error.on(name))?;
+        Ok(Self {
+            engine,
+            name: name.of_kind(LockKind::of_semaphore(is_fair, limit, 1)),
+            limit,
+            is_fair,
+        })
+    }
+
+    /// Waits for a permit.
+    ///
+    /// # Blocking
+    ///
+    /// As [`Mutex::acquire`](crate::Mutex::acquire) without a wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`DistLock`](crate::DistLock#errors).
+    pub fn acquire(&self) -> Result<OwnedGuard, Error> {
+        self.acquire_many(1)
+    }
+
+    /// Waits for a permit until `interrupt` fires.
+    ///
+    /// # Errors
+    ///
+    /// As [`DistLock`](crate::DistLock#errors).
+    pub fn acquire_interruptibly(&self, interrupt: &Interrupt) -> Result<OwnedGuard, Error> {
+        self.acquire_with(1, &LockOptions::new().interrupt(interrupt))
+    }
+
+    /// Waits for `count` permits, which are one guard: all of them or none.
+    ///
+    /// # Errors
+    ///
+    /// As [`DistLock`](crate::DistLock#errors); [`Error::is_misuse`] if `count` is zero or more
+    /// than the limit that this client named.
+    pub fn acquire_many(&self, count: u32) -> Result<OwnedGuard, Error> {
+        self.acquire_with(count, &LockOptions::new())
+    }
+
+    /// Waits for `count` permits with the lease, replication and interrupt of the options.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire_many`](Self::acquire_many).
+    pub fn acquire_with(&self, count: u32, options: &LockOptions) -> Result<OwnedGuard, Error> {
+        Ok(self.take(count, None, options)?.expect(UNBOUNDED))
+    }
+
+    /// Takes a permit if one is free now.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub fn try_acquire(&self) -> Result<Option<OwnedGuard>, Error> {
+        self.try_acquire_with(1, &LockOptions::new())
+    }
+
+    /// Takes `count` permits with these options if they are free now.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire_many`](Self::acquire_many).
+    pub fn try_acquire_with(
+        &self,
+        count: u32,
+        options: &LockOptions,
+    ) -> Result<Option<OwnedGuard>, Error> {
+        self.try_acquire_for_with(count, Duration::ZERO, options)
+    }
+
+    /// Waits for a permit for at most `wait`; `None` if there was none until then.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub fn try_acquire_for(&self, wait: Duration) -> Result<Option<OwnedGuard>, Error> {
+        self.try_acquire_for_with(1, wait, &LockOptions::new())
+    }
+
+    /// Waits for `count` permits for at most `wait`, with these options.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire_many`](Self::acquire_many).
+    pub fn try_acquire_for_with(
+        &self,
+        count: u32,
+        wait: Duration,
+        options: &LockOptions,
+    ) -> Result<Option<OwnedGuard>, Error> {
+        self.take(count, Some(wait), options)
+    }
+
+    /// Takes all permits that are free now, as one guard; `None` if none is. Redis takes 1,000 at
+    /// most: call it again for more. [`permit_ids`](OwnedGuard::permit_ids) are as many as it got.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub fn drain(&self) -> Result<Option<OwnedGuard>, Error> {
+        self.drain_with(&LockOptions::new())
+    }
+
+    /// Takes all permits that are free now, with these options.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub fn drain_with(&self, options: &LockOptions) -> Result<Option<OwnedGuard>, Error> {
+        self.drain_for_with(Duration::ZERO, options)
+    }
+
+    /// Waits for at most `wait` until a permit is free, and takes all that are then, with these
+    /// options.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub fn drain_for_with(
+        &self,
+        wait: Duration,
+        options: &LockOptions,
+    ) -> Result<Option<OwnedGuard>, Error> {
+        self.lock(0)?.acquire_owned(Some(wait), options)
+    }
+
+    fn take(
+        &self,
+        count: u32,
+        wait: Option<Duration>,
+        options: &LockOptions,
+    ) -> Result<Option<OwnedGuard>, Error> {
+        if count == 0 || count > self.limit {
+            return Err(Error::misuse(format!(
+                "{count} permits cannot be taken at once: ask for one at least, and for {} at most",
+                self.limit
+            ))
+            .on(&self.name));
+        }
+        self.lock(count)?.acquire_owned(wait, options)
+    }
+
+    fn lock(&self, count: u32) -> Result<SingleLock, Error> {
+        let name = self
+            .name
+            .of_kind(LockKind::of_semaphore(self.is_fair, self.limit, count));
+        SingleLock::new(Arc::clone(&self.engine), &name)
+    }
+
+    /// Returns the limit that this client named.
+    #[must_use]
+    pub fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// Sets how many permits there are, and names this limit from now on in this handle. Returns
+    /// the limit so far; `None` if no client had used the semaphore yet.
+    ///
+    /// With a smaller limit, permits above it stay valid until their holders release them, and none
+    /// is granted, to waiters neither, until fewer than the limit are held. A wait for more permits
+    /// than the limit goes on if it has begun before: the limit may rise again. In a fair semaphore
+    /// it is the last then.
+    ///
+    /// # Blocking
+    ///
+    /// One request, at most for the command timeout.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_unavailable`], [`Error::is_foreign_format`]; [`Error::is_misuse`] if the limit
+    /// is zero or more than [`MAX_LIMIT`](Self::MAX_LIMIT).
+    pub fn set_limit(&mut self, limit: u32) -> Result<Option<u32>, Error> {
+        check_limit(limit).map_err(|error| error.on(&self.name))?;
+        match self.change(PermitChange::SetLimit(limit))? {
+            PermitOutcome::Limit { before, now } => {
+                self.name_limit(now);
+                Ok(before)
+            }
+            _ => Err(self.unexpected()),
+        }
+    }
+
+    /// Changes how many permits there are by `more`, which may be below zero, in one step with
+    /// reading how many there were, so that changes of several programs all count. Returns the new
+    /// limit, which this handle names from now on. A semaphore that no client has used yet has the
+    /// limit that this handle names.
+    ///
+    /// For held permits and waiters as [`set_limit`](Self::set_limit).
+    ///
+    /// # Blocking
+    ///
+    /// One request, at most for the command timeout.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_misuse`] if there would be none or more than [`MAX_LIMIT`](Self::MAX_LIMIT):
+    /// nothing is changed. [`Error::is_unavailable`]: it may have been changed, once; look with
+    /// [`inspect`](Self::inspect) before you repeat it. [`Error::is_foreign_format`].
+    pub fn add_permits(&mut self, more: i32) -> Result<u32, Error> {
+        match self.change(PermitChange::AddLimit(more))? {
+            PermitOutcome::Limit { now, .. } => {
+                self.name_limit(now);
+                Ok(now)
+            }
+            _ => Err(self.unexpected()),
+        }
+    }
+
+    /// Frees one permit, of any program that uses the semaphore, and returns whether it was held.
+    ///
+    /// A guard of this library that holds it learns of it as of a lost lock, at its next renewal
+    /// or [`verify`](OwnedGuard::verify); its other permits are free then, too.
+    ///
+    /// # Blocking
+    ///
+    /// One request, at most for the command timeout.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_unavailable`], [`Error::is_foreign_format`].
+    pub fn release_permit(&self, id: PermitId) -> Result<bool, Error> {
+        self.change_permit(PermitChange::Release(id))
+    }
+
+    /// Extends the lease of one permit, of any program that uses the semaphore, to at least `lease`
+    /// from now, and returns whether it is held. Never shortens it.
+    ///
+    /// A guard that holds the permit does not trust it for longer; after it has ended without a
+    /// release, because its process has, the permit is kept until the end of this lease.
+    ///
+    /// # Blocking
+    ///
+    /// One request, at most for the command timeout.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_unavailable`], [`Error::is_foreign_format`]; [`Error::is_misuse`] for an invalid
+    /// lease.
+    pub fn extend_permit(&self, id: PermitId, lease: Duration) -> Result<bool, Error> {
+        let lease = LeaseTime::new(lease).map_err(|error| error.on(&self.name))?;
+        self.change_permit(PermitChange::Extend(id, lease))
+    }
+
+    fn change_permit(&self, change: PermitChange) -> Result<bool, Error> {
+        match self.change(change)? {
+            PermitOutcome::Changed => Ok(true),
+            PermitOutcome::NotTaken => Ok(false),
+            PermitOutcome::Limit { .. } => Err(self.unexpected()),
+        }
+    }
+
+    fn change(&self, change: PermitChange) -> Result<PermitOutcome, Error> {
+        self.lock(1)?.change_permits(change)
+    }
+
+    fn name_limit(&mut self, limit: u32) {
+        self.limit = limit;
+        self.name = self
+            .name
+            .of_kind(LockKind::of_semaphore(self.is_fair, limit, 1));
+    }
+
+    fn unexpected(&self) -> Error {
+        Error::unavailable("the store gave the answer to another question").on(&self.name)
+    }
+
+    /// Returns the state of the semaphore in the store:
+    /// [`permits`](LockInfo::permits) has its limit and what is free.
+    ///
+    /// # Blocking
+    ///
+    /// One request, at most for the command timeout.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_unavailable`], [`Error::is_foreign_format`].
+    pub fn inspect(&self) -> Result<LockInfo, Error> {
+        self.lock(1)?.inspect()
+    }
+
+    /// Takes all permits from their holders, which learn of it as of a lost lock, and returns
+    /// whether there were any. For operators. The limit stays. Of a fair semaphore of which no
+    /// permit is taken, the first waiter loses its position: it may be dead.
+    ///
+    /// # Blocking
+    ///
+    /// One request, at most for the command timeout.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_unavailable`], [`Error::is_foreign_format`].
+    pub fn force_release_all(&self) -> Result<bool, Error> {
+        self.lock(1)?.force_unlock()
+    }
+
+    /// The name of the semaphore.
+    #[must_use]
+    pub fn name(&self) -> &LockName {
+        &self.name
+    }
+}
+
+fn check_limit(limit: u32) -> Result<(), Error> {
+    if limit == 0 || limit > Semaphore::MAX_LIMIT {
+        return Err(Error::misuse(format!(
+            "a semaphore has 1 to {} permits, not {limit}",
+            Semaphore::MAX_LIMIT
+        )));
+    }
+    Ok(())
+}
+
+impl fmt::Debug for Semaphore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Semaphore")
+            .field("name", &self.name)
+            .field("limit", &self.limit)
+            .finish()
+    }
+}

@@ -1,0 +1,392 @@
+//! [`Replication`]: how many replicas must confirm a grant and its renewals.
+
+use crate::time::lease::LeaseTime;
+use std::fmt;
+use std::time::Duration;
+
+/// How many replicas must confirm a grant, and every renewal, before it counts.
+///
+/// A Redis master replies before its replicas have the write. If it fails then, a replica without
+/// the write may be promoted and grant the lock again. Under a policy a grant counts only when so
+/// many replicas have confirmed it, and a renewal extends the
+/// [validity](crate::LockGuard::remaining) only then.
+///
+/// | policy | what survives the loss of the master |
+/// |---|---|
+/// | [`off`](Self::off) | what the promoted replica happened to have |
+/// | [`replicas(k)`](Self::replicas) | every grant, if a replica that confirmed it is promoted |
+/// | [`all`](Self::all) | every grant, if a replica that was listed as up is promoted |
+///
+/// With more than `k` replicas, one that did not confirm may be promoted. `all` means every replica
+/// that Sentinel (or the slot map of a cluster) lists and does not mark as down at the time of the
+/// attempt; none at all is too few. A replica that was down, returns and is promoted before it has
+/// caught up lacks the grant; a number equal to all replicas has no such gap, and grants nothing
+/// while one is down. A single server does not know how many replicas it should have, so there
+/// `all` is refused.
+///
+/// A replica whose clock is ahead of its master's ends leases earlier once it is promoted. Where
+/// the clocks can be asked for, a lock is trusted for as much less, and a replica that is more than
+/// a third of the lease ahead does not count: `all` grants nothing then, and a number needs so many
+/// more.
+///
+/// It uses Redis' [`WAIT`](https://redis.io/docs/latest/commands/wait/), which returns how many
+/// replicas have all writes of this connection, in memory and not on disk. That makes the loss of a
+/// lock less likely; it does not make a master and its replicas one consistent store. A release is
+/// not confirmed: losing one delays the next holder, by a lease at most.
+///
+/// Redisson (`checkLockSyncedSlaves`, 4.0) waits for all connected replicas and accepts *one*,
+/// accepts none if none is connected, and repeats a `WAIT` without a reply on another connection,
+/// where it tells nothing about the write.
+///
+/// # Examples
+///
+/// ```
+/// # extern crate lock_core as distlock;
+/// use distlock::LockOptions;
+/// use distlock::config::{OnInsufficientReplicas, Replication};
+/// use std::time::Duration;
+///
+/// let replication = Replication::replicas(2)
+///     .timeout(Duration::from_millis(300))
+///     .on_insufficient_replicas(OnInsufficientReplicas::Fail);
+/// let options = LockOptions::new().replication(replication);
+/// # let _ = options;
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Replication {
+    pub(crate) replicas: Replicas,
+    /// Whole milliseconds, as the store counts; a `u32` keeps the policy small enough to copy.
+    pub(crate) millis: u32,
+    pub(crate) on_insufficient_replicas: OnInsufficientReplicas,
+    keeps_unconfirmed: bool,
+}
+
+/// How many replicas must confirm.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Replicas {
+    /// None: no replica is awaited.
+    Off,
+    /// At least this number.
+    AtLeast(u32),
+    /// Every replica that the store lists and does not mark as down, and at least one.
+    All,
+}
+
+/// What to do when too few replicas confirmed in time.
+///
+/// A grant that does not count is rolled back first. If the store cannot be reached for that, the
+/// client continues in the background.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum OnInsufficientReplicas {
+    /// Roll the grant back, and retry until the wait ends; then fail. The default: a replica that
+    /// restarts is tolerated like a server that does. Without a wait (`try_lock`) there is one
+    /// attempt; `lock()` gives up after the `outage_limit`.
+    #[default]
+    Retry,
+    /// Roll the grant back and fail at once with
+    /// [`Error::is_insufficient_replicas`](crate::Error::is_insufficient_replicas).
+    Fail,
+    /// Keep the grant and emit
+    /// [`Event::InsufficientReplicasAccepted`](crate::Event::InsufficientReplicasAccepted): the
+    /// lock is held as without a policy. The same for renewals.
+    Accept,
+}
+
+impl Replication {
+    /// The default timeout of replicas: Redisson's `slavesSyncTimeout`.
+    pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
+
+    const fn new(replicas: Replicas) -> Self {
+        let millis = Self::DEFAULT_TIMEOUT.as_millis() as u32;
+        Self {
+            replicas,
+            millis,
+            on_insufficient_replicas: OnInsufficientReplicas::Retry,
+            keeps_unconfirmed: false,
+        }
+    }
+
+    /// No replica is awaited.
+    #[must_use]
+    pub const fn off() -> Self {
+        Self::new(Replicas::Off)
+    }
+
+    /// At least `count` replicas must confirm. Zero is refused by the acquisition.
+    #[must_use]
+    pub const fn replicas(count: u32) -> Self {
+        Self::new(Replicas::AtLeast(count))
+    }
+
+    /// Every replica that the store lists and does not mark as down must confirm, and at least one.
+    #[must_use]
+    pub const fn all() -> Self {
+        Self::new(Replicas::All)
+    }
+
+    /// Sets how long replicas are awaited, in whole milliseconds. At most a third of the lease, so
+    /// that most of it is left after the confirmation. Default: 1 s.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        // Rounded up, except below 1 ms: zero means "for ever" to Redis, and is refused, as is an
+        // overflow.
+        let millis = match timeout.as_nanos() {
+            0..1_000_000 => 0,
+            nanos => nanos.div_ceil(1_000_000),
+        };
+        self.millis = u32::try_from(millis).unwrap_or(u32::MAX);
+        self
+    }
+
+    /// Sets what to do when too few confirmed. Default: [`OnInsufficientReplicas::Retry`].
+    #[must_use]
+    pub const fn on_insufficient_replicas(
+        mut self,
+        on_insufficient_replicas: OnInsufficientReplicas,
+    ) -> Self {
+        self.on_insufficient_replicas = on_insufficient_replicas;
+        self
+    }
+
+    /// Sets whether renewals without enough confirmations extend the validity of a confirmed grant.
+    /// Default: no; the lock is lost when the last confirmed lease ends.
+    ///
+    /// If they do, a replica that was down may be promoted without the renewals, and grant the lock
+    /// again while it is held. On Redis Cluster a master without any replica needs no such setting:
+    /// none can be promoted.
+    #[must_use]
+    pub const fn keep_unconfirmed_renewals(mut self, keep: bool) -> Self {
+        self.keeps_unconfirmed = keep;
+        self
+    }
+
+    /// Returns whether unconfirmed renewals count.
+    #[must_use]
+    pub const fn keeps_unconfirmed_renewals(&self) -> bool {
+        self.keeps_unconfirmed
+    }
+
+    /// Returns how many must confirm.
+    #[must_use]
+    pub const fn count(&self) -> Replicas {
+        self.replicas
+    }
+
+    /// Returns how long replicas are awaited.
+    #[must_use]
+    pub const fn time(&self) -> Duration {
+        Duration::from_millis(self.millis as u64)
+    }
+
+    /// Returns what to do when too few confirmed.
+    #[must_use]
+    pub const fn insufficient(&self) -> OnInsufficientReplicas {
+        self.on_insufficient_replicas
+    }
+
+    /// Returns whether no replica is awaited.
+    #[must_use]
+    pub const fn is_off(&self) -> bool {
+        matches!(self.replicas, Replicas::Off)
+    }
+
+    /// The complaint about the number, if it is invalid.
+    pub(crate) fn wrong_count(&self) -> Option<String> {
+        (self.replicas == Replicas::AtLeast(0)).then(|| {
+            "replicas 0 would confirm nothing: give it at least 1, or say `off`".to_owned()
+        })
+    }
+
+    /// How much longer a request under this policy may take than any other.
+    pub(crate) fn patience(&self) -> Duration {
+        if self.is_off() {
+            Duration::ZERO
+        } else {
+            self.time()
+        }
+    }
+
+    /// The same policy with a timeout of at most a third of this lease.
+    pub(crate) fn within(mut self, lease: LeaseTime) -> Self {
+        let third = u32::try_from(lease.as_millis() / 3).unwrap_or(u32::MAX);
+        self.millis = self.millis.min(third.max(1));
+        self
+    }
+
+    /// Whether an acquisition under this policy satisfies a nested hold under `inner`.
+    pub(crate) fn covers(&self, inner: &Self) -> bool {
+        let enough = match (self.replicas, inner.replicas) {
+            (_, Replicas::Off) => return true,
+            (Replicas::All, Replicas::All | Replicas::AtLeast(1)) => true,
+            (Replicas::AtLeast(ours), Replicas::AtLeast(wanted)) => ours >= wanted,
+            _ => false,
+        };
+        let accepts = self.on_insufficient_replicas == OnInsufficientReplicas::Accept;
+        let may_keep = !self.keeps_unconfirmed || inner.keeps_unconfirmed;
+        enough
+            && may_keep
+            && (!accepts || inner.on_insufficient_replicas == OnInsufficientReplicas::Accept)
+    }
+}
+
+/// [`Replication::off`].
+impl Default for Replication {
+    fn default() -> Self {
+        Self::off()
+    }
+}
+
+/// As it stands in a URL: `off`, `2`, `all`.
+impl fmt::Display for Replicas {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("off"),
+            Self::AtLeast(count) => count.fmt(f),
+            Self::All => f.write_str("all"),
+        }
+    }
+}
+
+/// How many replicas confirmed a write that needed more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InsufficientReplicas {
+    acknowledged: Option<u32>,
+    needed: u32,
+    ahead: u32,
+}
+
+impl InsufficientReplicas {
+    /// `acknowledged` of the `needed` replicas confirmed.
+    #[must_use]
+    pub fn new(acknowledged: u32, needed: u32) -> Self {
+        Self {
+            acknowledged: Some(acknowledged),
+            needed,
+            ahead: 0,
+        }
+    }
+
+    /// The store did not report in time how many of the `needed` replicas confirmed.
+    #[must_use]
+    pub fn unanswered(needed: u32) -> Self {
+        Self {
+            acknowledged: None,
+            needed,
+            ahead: 0,
+        }
+    }
+
+    /// Sets how many replicas do not count, because their clocks are too far ahead of the master's.
+    #[must_use]
+    pub fn clocks_ahead(mut self, count: u32) -> Self {
+        self.ahead = count;
+        self
+    }
+
+    /// Returns how many replicas do not count, because their clocks are more than a third of the
+    /// lease ahead of the master's: so many more would have to confirm.
+    #[must_use]
+    pub fn ahead(&self) -> u32 {
+        self.ahead
+    }
+
+    /// Returns how many confirmed; `None` if the store did not report it in time.
+    #[must_use]
+    pub fn acknowledged(&self) -> Option<u32> {
+        self.acknowledged
+    }
+
+    /// Returns how many were needed; zero if all were, and there is none.
+    #[must_use]
+    pub fn needed(&self) -> u32 {
+        self.needed
+    }
+}
+
+impl fmt::Display for InsufficientReplicas {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.acknowledged, self.needed) {
+            (_, 0) => f.write_str("there is none that could"),
+            (Some(acknowledged), needed) => write!(f, "{acknowledged} of {needed} did in time"),
+            (None, needed) => {
+                write!(
+                    f,
+                    "the store did not say in time how many of {needed} have it"
+                )
+            }
+        }?;
+        match self.ahead {
+            0 => Ok(()),
+            ahead => write!(
+                f,
+                "; {ahead} with a clock more than a third of the lease ahead of the master's do \
+                 not count: set those clocks right"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replica_timeout_is_bounded_and_at_most_a_third_of_lease() {
+        let lease = |millis| LeaseTime::new(Duration::from_millis(millis)).unwrap();
+        let policy = Replication::all().timeout(Duration::from_micros(1_001));
+        assert_eq!(policy.time(), Duration::from_millis(2));
+        let policy = Replication::all();
+        assert_eq!(
+            policy.within(lease(30_000)).time(),
+            Replication::DEFAULT_TIMEOUT
+        );
+        assert_eq!(policy.within(lease(300)).time(), Duration::from_millis(100));
+        assert_eq!(policy.within(lease(5)).time(), Duration::from_millis(1));
+        assert_eq!(policy.within(lease(LeaseTime::MAX_MILLIS)), policy);
+    }
+
+    #[test]
+    fn invalid_policy_is_refused_and_covered_policy_accepted() {
+        assert!(
+            Replication::replicas(0)
+                .wrong_count()
+                .unwrap()
+                .contains("`off`")
+        );
+        assert_eq!(Replication::off().wrong_count(), None);
+        let (one, two, all) = (
+            Replication::replicas(1),
+            Replication::replicas(2),
+            Replication::all(),
+        );
+        assert!(two.covers(&one) && !one.covers(&two));
+        assert!(all.covers(&one) && !all.covers(&two) && !two.covers(&all) && all.covers(&all));
+        assert!(Replication::off().covers(&Replication::off()) && !Replication::off().covers(&one));
+        let lax = two.on_insufficient_replicas(OnInsufficientReplicas::Accept);
+        assert!(!lax.covers(&two) && two.covers(&lax) && lax.covers(&lax));
+        let kept = two.keep_unconfirmed_renewals(true);
+        assert!(!kept.covers(&two) && two.covers(&kept) && kept.covers(&kept));
+    }
+
+    #[test]
+    fn insufficient_replicas_prints_both_numbers() {
+        assert!(
+            InsufficientReplicas::new(1, 2)
+                .to_string()
+                .contains("1 of 2")
+        );
+        assert!(
+            InsufficientReplicas::unanswered(2)
+                .to_string()
+                .contains("did not say in time")
+        );
+        assert!(InsufficientReplicas::new(0, 0).to_string().contains("none"));
+        let ahead = InsufficientReplicas::new(1, 1).clocks_ahead(1).to_string();
+        assert!(
+            ahead.contains("1 of 1") && ahead.contains("1 with a clock"),
+            "{ahead}"
+        );
+    }
+}

@@ -1,0 +1,123 @@
+//! Holds without a guard: which thread may end which of them.
+
+use crate::engine::Engine;
+use crate::engine::acquisition::Acquisition;
+use crate::engine::queue::{LocalLock, Scope};
+use crate::name::{LockName, NameMap};
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+/// By the lock, which each of them keeps in use.
+pub(in crate::engine) type DetachedHolds = NameMap<(LockName, Scope), Vec<Detached>>;
+
+fn key_of(lock: &LocalLock) -> (LockName, Scope) {
+    (lock.name.clone(), lock.scope)
+}
+
+/// A hold without a guard, and the thread that may end it.
+pub(in crate::engine) struct Detached {
+    thread: u64,
+    lock: Arc<LocalLock>,
+    pub(in crate::engine) acquisition: Arc<Acquisition>,
+    /// The hold on several locks that this is a part of.
+    whole: Option<CompositeHold>,
+}
+
+/// A hold on several locks that was detached as one.
+#[derive(Clone, Debug)]
+pub(crate) struct CompositeHold {
+    /// Which locks those are: equal for composites of the same locks.
+    pub(crate) of: Arc<str>,
+    /// Larger than that of every one detached before.
+    pub(crate) number: u64,
+}
+
+impl Engine {
+    /// Leaves a hold with the calling thread, without a guard; alone, or as a part of a `whole`.
+    pub(crate) fn detach(
+        &self,
+        thread: u64,
+        lock: &Arc<LocalLock>,
+        acquisition: &Arc<Acquisition>,
+        whole: Option<CompositeHold>,
+    ) {
+        if self.is_forked() {
+            return; // There is nothing that could be unlocked.
+        }
+        let (lock, acquisition) = (Arc::clone(lock), Arc::clone(acquisition));
+        let hold = Detached {
+            thread,
+            lock,
+            acquisition,
+            whole,
+        };
+        let mut detached = self.detached.lock();
+        let of_lock = detached
+            .entry(key_of(&hold.lock))
+            .or_insert_with(|| Vec::with_capacity(1));
+        of_lock.push(hold);
+    }
+
+    /// Forgets the holds on these: their threads have ended, and no other can end them.
+    pub(in crate::engine) fn drop_detached(
+        &self,
+        lock: &Arc<LocalLock>,
+        acquisitions: &[Arc<Acquisition>],
+    ) {
+        let is_left = |it: &mut Detached| {
+            acquisitions
+                .iter()
+                .any(|acquisition| Arc::ptr_eq(&it.acquisition, acquisition))
+        };
+        let mut detached = self.detached.lock();
+        let Entry::Occupied(mut of_lock) = detached.entry(key_of(lock)) else {
+            return;
+        };
+        let abandoned: Vec<_> = of_lock.get_mut().extract_if(.., is_left).collect();
+        if of_lock.get().is_empty() {
+            of_lock.remove();
+        }
+        drop(detached);
+        drop(abandoned); // outside the mutex: dropping a lock takes others
+    }
+
+    /// This thread's newest hold without a guard: of those alone, or the part of the `whole` of
+    /// that number. Not to be called in a forked child.
+    pub(crate) fn take_detached(
+        &self,
+        thread: u64,
+        lock: &Arc<LocalLock>,
+        whole: Option<u64>,
+    ) -> Option<Arc<Acquisition>> {
+        let mut detached = self.detached.lock();
+        let is_it = |it: &Detached| {
+            it.thread == thread && it.whole.as_ref().map(|whole| whole.number) == whole
+        };
+        let Entry::Occupied(mut of_lock) = detached.entry(key_of(lock)) else {
+            return None;
+        };
+        self.registry.note_visits(of_lock.get().len());
+        let at = of_lock.get().iter().rposition(is_it)?;
+        let hold = of_lock.get_mut().remove(at);
+        if of_lock.get().is_empty() {
+            of_lock.remove();
+        }
+        drop(detached);
+        Some(hold.acquisition)
+    }
+
+    /// The number of the newest composite hold on these locks of which this thread has a part here.
+    /// Not to be called in a forked child.
+    pub(crate) fn newest_composite(
+        &self,
+        thread: u64,
+        lock: &Arc<LocalLock>,
+        of: &str,
+    ) -> Option<u64> {
+        let detached = self.detached.lock();
+        let ours = detached.get(&key_of(lock)).into_iter().flatten();
+        let ours = ours.filter(|it| it.thread == thread);
+        let wholes = ours.filter_map(|it| it.whole.as_ref().filter(|whole| *whole.of == *of));
+        wholes.map(|whole| whole.number).max()
+    }
+}

@@ -1,0 +1,188 @@
+//! [`Recheck`]: verifies everything that is held, because the backend says that the store may have
+//! lost it. All that is renewed is renewed at once, in batches, which settles it as well; the rest
+//! is verified one by one, and so is what the renewals have not come to.
+
+use crate::engine::Engine;
+use crate::engine::acquisition::Acquisition;
+use crate::engine::queue::LocalLock;
+use crate::observe::notices::Notices;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::threads::background::BackgroundTask;
+use crate::time::backoff::Backoff;
+use crate::time::{Clock, Moment};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// The pauses before what could not be verified is tried again.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// A background task, which ends when all that is held is verified or over.
+pub(in crate::engine) struct Recheck {
+    engine: Weak<Engine>,
+    clock: Arc<dyn Clock>,
+    task: BackgroundTask,
+    /// Asked for meanwhile: what was verified before may be lost by now.
+    is_asked: AtomicBool,
+}
+
+/// What is left to be verified.
+type Unsettled = Vec<Held>;
+
+struct Held {
+    lock: Arc<LocalLock>,
+    acquisition: Arc<Acquisition>,
+    /// Until when it was valid when that was asked for: a renewal since then settles it.
+    valid_until: Moment,
+}
+
+impl Recheck {
+    /// Verifies what `engine` holds whenever the backend asks for it.
+    pub(in crate::engine) fn start_on(notices: &Notices, engine: &Engine) -> Arc<Self> {
+        let (clock, engine) = (Arc::clone(&engine.clock), Weak::clone(&engine.this));
+        let (task, is_asked) = (BackgroundTask::default(), AtomicBool::new(false));
+        let recheck = Arc::new(Self {
+            engine,
+            clock,
+            task,
+            is_asked,
+        });
+        let started = Arc::clone(&recheck);
+        notices.on_recheck(Arc::new(move || started.start()));
+        recheck
+    }
+
+    pub(in crate::engine) fn start(self: &Arc<Self>) {
+        self.is_asked.store(true, Ordering::SeqCst);
+        self.task.wake();
+        let (ours, mut left) = (Arc::clone(self), Unsettled::new());
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        // Without a thread the next renewal tells, as it does without a notice.
+        let _started = self
+            .task
+            .start(&self.clock, move || ours.turn(&mut left, &mut backoff));
+    }
+
+    fn turn(&self, left: &mut Unsettled, backoff: &mut Backoff) -> Option<Moment> {
+        if self.is_asked.swap(false, Ordering::SeqCst) {
+            *left = self.held();
+            backoff.reset();
+        }
+        // What is left when it is asked for once more is among what is held then.
+        left.retain(|held| !self.is_asked.load(Ordering::SeqCst) && self.is_left(held));
+        (!left.is_empty()).then(|| self.clock.now() + backoff.next())
+    }
+
+    fn held(&self) -> Unsettled {
+        let engine = self.engine.upgrade();
+        let Some(engine) = engine.filter(|it| !it.is_forked()) else {
+            return Unsettled::new();
+        };
+        let held = engine.held().into_iter().map(|(lock, acquisition)| {
+            let valid_until = acquisition.valid_until();
+            Held {
+                lock,
+                acquisition,
+                valid_until,
+            }
+        });
+        let held = held.collect();
+        engine.renew_now(None);
+        held
+    }
+
+    /// Verifies it; whether that is to be tried again, because the store could not be asked.
+    fn is_left(
+        &self,
+        Held {
+            lock,
+            acquisition,
+            valid_until,
+        }: &Held,
+    ) -> bool {
+        let is_settled = acquisition.has_ended() || acquisition.valid_until() != *valid_until;
+        let engine = self.engine.upgrade().filter(|_| !is_settled);
+        let outcome = engine.map(|engine| engine.verify(lock, acquisition));
+        outcome.is_some_and(|it| it.is_err_and(|error| error.is_unavailable()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::engine::tests::recorded::{Fault, Recorded};
+    use crate::engine::tests::{eventually, parked};
+    use crate::{
+        Backend, Config, Context, Error, LockOptions, LossCause, MemoryScheme, Notices, Scheme,
+        Schemes,
+    };
+    use parking_lot::Mutex;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    /// The memory scheme, and the notices of the last client that opened it.
+    #[derive(Clone, Default)]
+    struct Noted(Arc<Mutex<Notices>>);
+
+    impl Scheme for Noted {
+        fn names(&self) -> &[&str] {
+            &["memory"]
+        }
+
+        fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {
+            *self.0.lock() = context.notices.clone();
+            MemoryScheme.open(config, context)
+        }
+    }
+
+    #[test]
+    fn second_notice_is_served_before_the_first_is_settled() {
+        let (store, clock) = Recorded::new();
+        let client = store.client();
+        let notices = Notices::default();
+        client.0.verify_on(&notices);
+        let options = LockOptions::new().lease(Duration::from_secs(3_600));
+        let take = |name: &str| client.mutex(name).unwrap().lock_with(&options).unwrap();
+        let locks = [take("x"), take("y")];
+        // One of the two first verifications fails, and is repeated later.
+        store.fail_next("inspect", Fault::NotSent);
+        notices.verify_held();
+        parked(&clock, 2);
+        assert_eq!(store.count("inspect"), 2);
+        for guard in &locks {
+            store.store.lose(guard.name());
+        }
+        store.fail_next("inspect", Fault::NotSent);
+        notices.verify_held();
+        eventually("the lock that was verified is verified again", || {
+            locks.iter().any(|guard| !guard.is_valid())
+        });
+    }
+
+    #[test]
+    fn notice_reports_gone_locks_and_keeps_the_others() {
+        let (noted, url) = (Noted::default(), "memory://recheck");
+        let other = crate::builder().url(url).unwrap().connect().unwrap();
+        let schemes = Schemes::empty().with(noted.clone());
+        let client = crate::builder()
+            .url(url)
+            .unwrap()
+            .schemes(schemes)
+            .connect()
+            .unwrap();
+        // The lease is so long that neither lock is renewed during the test.
+        let options = LockOptions::new().lease(Duration::from_secs(3_600));
+        let take = |name: &str| client.mutex(name).unwrap().lock_with(&options).unwrap();
+        let (gone, kept) = (take("gone"), take("kept"));
+        let losses = gone.losses();
+        assert!(other.mutex("gone").unwrap().force_unlock().unwrap());
+        assert!(
+            gone.is_valid() && losses.try_recv().is_err(),
+            "no notice was sent yet"
+        );
+        noted.0.lock().verify_held();
+        let loss = losses.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert_eq!(loss.cause(), LossCause::Gone);
+        assert!(kept.is_valid());
+        kept.unlock().unwrap();
+    }
+}

@@ -1,0 +1,418 @@
+//! [`FairnessPolicy`]: how long this client may keep a lock, and how long it leaves it to others.
+//!
+//! The store serves the first request after a release, and notifies all waiting clients in the same
+//! order every time: left to that, the first two would alternate and the others starve. So a client
+//! that has had the lock for its time lets others go first, and a client that hears of a release
+//! waits before it asks - the longer, the more recently it had its turn. Until it has heard of as
+//! many releases as there are clients, its own included, others have waited for longer.
+//!
+//! The store says with each release how many clients it notified. Where it does not, a client
+//! estimates that from how many releases it usually hears of between two turns of its own. That
+//! favours clients with more turns than others, so it is used only for want of something better.
+//!
+//! The store does not know all: some waiters listen at another of its nodes, and some poll. So a
+//! client that found the lock busy not long ago is not alone, whatever the store says; and one that
+//! seems to be alone leaves the lock free for a hundredth of its time.
+//!
+//! This only delays requests: it decides which client asks first, never which one gets the lock.
+
+use crate::time::Moment;
+use std::time::Duration;
+
+/// By how much one client asks later than the one before it: twice a request's time, within limits.
+const SHORTEST_STEP: Duration = Duration::from_micros(300);
+const LONGEST_STEP: Duration = Duration::from_millis(5);
+/// The longest that a client leaves a free lock to others.
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+/// A client that seems to be alone leaves the lock free for this part of its time.
+const PART_OF_TIME: u32 = 100;
+/// So many clients at most are kept in order. Those that have gone are waited for no longer.
+const MOST_CLIENTS: u16 = 64;
+/// For how long a client that had the lock counts as one that wants it.
+const MEMORY: Duration = Duration::from_secs(5);
+
+/// How the lock went back to the store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReleaseTiming {
+    pub(crate) at: Moment,
+    /// What the request took, if its answer was waited for.
+    pub(crate) took: Option<Duration>,
+    /// How many clients the store told, if it said so.
+    pub(crate) told: Option<u32>,
+}
+
+/// Written and read under the local lock's mutex. With small numbers: each held lock has one.
+#[derive(Default)]
+pub(super) struct FairnessPolicy {
+    /// Since when this client has had the lock without giving other clients a turn.
+    stretch: Option<Moment>,
+    /// Since when it has not stood back, nor found that another client had the lock.
+    undisturbed: Option<Moment>,
+    /// Until when the head leaves the lock to other clients.
+    stand_back: Option<Moment>,
+    /// How many releases were heard of since this client had its last turn; its own counts, too.
+    heard: u16,
+    /// How many it usually hears of before it has its turn, in quarters.
+    usual: u16,
+    /// How many clients wait for the lock, this one included, as the store said last.
+    waiting: Option<u16>,
+    /// When another client was last seen to have the lock.
+    others_seen: Option<Moment>,
+    /// What a request takes, in microseconds: no more than the last one did, and after a longer one
+    /// a quarter of the difference more. A thread that once ran late must not have its client stand
+    /// back for long.
+    pace: u32,
+    /// When this client gave it back last.
+    returned: Option<Moment>,
+}
+
+impl FairnessPolicy {
+    /// The first thread of this client wants it. Which clients wanted it long ago is forgotten.
+    pub(super) fn begin(&mut self, now: Moment) {
+        if self
+            .returned
+            .is_some_and(|returned| now >= returned + MEMORY)
+        {
+            *self = Self {
+                pace: self.pace,
+                ..Self::default()
+            };
+        }
+    }
+
+    /// The store granted the lock to an attempt that was sent at `sent`.
+    pub(super) fn granted(&mut self, sent: Moment, now: Moment) {
+        if self
+            .returned
+            .is_some_and(|returned| now >= returned + LONGEST_PAUSE)
+        {
+            self.stretch = None; // others could have had it
+        }
+        // From when we know of it: on a busy machine the thread that asked may run late.
+        self.stretch.get_or_insert(now);
+        self.undisturbed.get_or_insert(now);
+        self.set_pace(now.since(sent));
+        if self.heard > 0 {
+            self.usual = self.usual - self.usual / 4 + self.heard;
+        }
+        self.heard = 0;
+    }
+
+    /// Another client has the lock.
+    pub(super) fn found_busy(&mut self, now: Moment) {
+        self.stretch = None;
+        self.undisturbed = None;
+        self.others_seen = Some(now);
+    }
+
+    /// The store told of a release.
+    pub(super) fn release_heard(&mut self) {
+        self.heard = (self.heard + 1).min(1_000);
+    }
+
+    /// Whether this client has had the lock for as long as it may before others get a turn.
+    pub(super) fn is_over(&self, now: Moment, budget: Duration) -> bool {
+        self.stretch.is_some_and(|since| now >= since + budget)
+    }
+
+    /// So many clients wait for the lock, this one included.
+    pub(super) fn waiting(&mut self, clients: u32) {
+        self.waiting = Some(u16::try_from(clients).unwrap_or(u16::MAX));
+    }
+
+    /// Whether no other client is known to want the lock.
+    fn is_alone(&self, now: Moment, counts_waiters: bool) -> bool {
+        match self.waiting {
+            Some(2..) => false,
+            Some(_) if counts_waiters => true,
+            _ => self.others_seen.is_none_or(|seen| now >= seen + MEMORY),
+        }
+    }
+
+    /// The lock went back to the store, which `counts_waiters` or may not know them all. If this
+    /// client has had it for its time, its next attempt comes after the others'.
+    pub(super) fn released(
+        &mut self,
+        ReleaseTiming { at: now, took, .. }: ReleaseTiming,
+        budget: Duration,
+        counts_waiters: bool,
+    ) {
+        if let Some(took) = took {
+            self.set_pace(took);
+        }
+        self.returned = Some(now);
+        // To take it again takes a request: far from the store that is as good as a change of
+        // holder.
+        if budget.is_zero() || !self.is_over(now + self.pace(), budget) {
+            return;
+        }
+        self.stretch = None;
+        // Waiters elsewhere have to hear of it, wake up, and ask.
+        let pause = (self.step() * 3).max(self.delay()).min(LONGEST_PAUSE);
+        if self.is_alone(now, counts_waiters) {
+            let is_due = |since| now >= since + pause * PART_OF_TIME;
+            if counts_waiters || !self.undisturbed.is_some_and(is_due) {
+                return;
+            }
+        }
+        self.undisturbed = None;
+        // A release whose answer is not waited for has just left.
+        let on_its_way = took.map_or(self.pace().min(LONGEST_PAUSE), |_| Duration::ZERO);
+        self.stand_back = Some(now + on_its_way + pause);
+    }
+
+    /// No thread of this client waits any more, or the lock was lost.
+    pub(super) fn forget(&mut self) {
+        self.stretch = None;
+        self.undisturbed = None;
+        self.stand_back = None;
+    }
+
+    /// Until when the head leaves the lock to others; not if it must be done before.
+    pub(super) fn stand_back(&self, deadline: Option<Moment>) -> Option<Moment> {
+        self.stand_back
+            .filter(|until| deadline.is_none_or(|deadline| deadline > *until))
+    }
+
+    /// The head contends from now on.
+    pub(super) fn contending(&mut self) {
+        self.stand_back = None;
+    }
+
+    /// How long a client that hears of a release waits, because others have waited for longer.
+    pub(super) fn delay(&self) -> Duration {
+        (self.step() * u32::from(self.before_us())).min(LONGEST_PAUSE)
+    }
+
+    /// Whether several clients have waited for longer. Far from the store, our request would come
+    /// between a release and theirs: so we look first, and ask only if they leave the lock free.
+    pub(super) fn is_behind(&self) -> bool {
+        self.before_us() > 1
+    }
+
+    /// How many releases were heard of since the last turn.
+    pub(super) fn releases(&self) -> u16 {
+        self.heard
+    }
+
+    /// How many clients have waited for longer.
+    fn before_us(&self) -> u16 {
+        let clients = self.waiting.unwrap_or(self.usual / 4).min(MOST_CLIENTS);
+        clients.saturating_sub(self.heard.max(1))
+    }
+
+    fn step(&self) -> Duration {
+        (self.pace() * 2).clamp(SHORTEST_STEP, LONGEST_STEP)
+    }
+
+    fn pace(&self) -> Duration {
+        Duration::from_micros(self.pace.into())
+    }
+
+    fn set_pace(&mut self, took: Duration) {
+        let took = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
+        let longer = took.saturating_sub(self.pace);
+        self.pace = if self.pace == 0 {
+            took
+        } else {
+            took.min(self.pace) + longer / 4
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn moment(millis: u64) -> Moment {
+        Moment::from_nanos(millis * 1_000_000)
+    }
+
+    /// The policy of a client that regularly gets the lock after `heard` releases.
+    fn used_to(heard: u32) -> FairnessPolicy {
+        let mut fairness = FairnessPolicy::default();
+        for round in 0..40 {
+            (0..heard).for_each(|_| fairness.release_heard());
+            fairness.granted(moment(round), moment(round));
+        }
+        fairness
+    }
+
+    #[test]
+    fn client_that_waited_longer_asks_earlier() {
+        let mut fairness = used_to(8);
+        let mut last = Duration::MAX;
+        for _ in 0..7 {
+            fairness.release_heard();
+            assert!(fairness.delay() < last, "{:?}", fairness.delay());
+            last = fairness.delay();
+        }
+        fairness.release_heard();
+        assert_eq!(fairness.delay(), Duration::ZERO);
+        fairness.release_heard();
+        assert_eq!(fairness.delay(), Duration::ZERO);
+    }
+
+    #[test]
+    fn lone_client_does_not_stand_back() {
+        let budget = Duration::from_millis(5);
+        let over = |told| {
+            let mut fairness = FairnessPolicy::default();
+            fairness.granted(moment(0), moment(0));
+            fairness.waiting(told);
+            fairness.released(
+                ReleaseTiming {
+                    at: moment(6),
+                    took: None,
+                    told: None,
+                },
+                budget,
+                false,
+            );
+            fairness
+        };
+        assert_eq!(over(1).stand_back(None), None);
+        assert!(over(2).stand_back(None).is_some());
+        let mut fairness = over(1);
+        fairness.found_busy(moment(8));
+        fairness.granted(moment(10), moment(10));
+        let released = |at| ReleaseTiming {
+            at: moment(at),
+            took: None,
+            told: None,
+        };
+        fairness.released(released(16), budget, false);
+        assert!(
+            fairness.stand_back(None).is_some(),
+            "another client held the lock since"
+        );
+        fairness.contending();
+        fairness.granted(moment(6_000), moment(6_000));
+        fairness.released(released(6_006), budget, false);
+        assert_eq!(
+            fairness.stand_back(None),
+            None,
+            "the other client was seen too long ago"
+        );
+        fairness.granted(moment(6_085), moment(6_085));
+        fairness.released(released(6_095), budget, true);
+        assert_eq!(
+            fairness.stand_back(None),
+            None,
+            "the store counts all waiters"
+        );
+        fairness.granted(moment(6_095), moment(6_095));
+        fairness.released(released(6_105), budget, false);
+        assert!(
+            fairness.stand_back(None).is_some(),
+            "the store does not count all waiters"
+        );
+    }
+
+    #[test]
+    fn one_slow_request_makes_the_client_stand_back_for_little_longer() {
+        let stands_back = |requests: &[u64]| {
+            let mut fairness = FairnessPolicy::default();
+            fairness.waiting(8);
+            for micros in requests {
+                fairness.granted(moment(0), Moment::from_nanos(micros * 1_000));
+            }
+            let timing = ReleaseTiming {
+                at: moment(100),
+                took: None,
+                told: None,
+            };
+            fairness.released(timing, Duration::from_millis(5), true);
+            fairness.stand_back(None).unwrap().since(moment(100))
+        };
+        let (usual, slow) = (stands_back(&[300; 9]), stands_back(&[2_000; 9]));
+        let once = stands_back(&[300, 300, 2_000]);
+        assert!(
+            usual < once && once < slow / 2,
+            "{usual:?}, {once:?}, {slow:?}"
+        );
+        // Where all are slow from now on, soon as if they had always been.
+        assert!(stands_back(&[[300; 10], [2_000; 10]].concat()) > slow * 9 / 10);
+        assert_eq!(stands_back(&[2_000, 300]), usual);
+    }
+
+    #[test]
+    fn old_waiter_count_is_forgotten() {
+        let mut fairness = used_to(20);
+        fairness.waiting(200);
+        let timing = ReleaseTiming {
+            at: moment(100),
+            took: None,
+            told: None,
+        };
+        fairness.released(timing, Duration::from_millis(5), false);
+        fairness.release_heard();
+        fairness.begin(moment(200));
+        assert!(fairness.is_behind());
+        fairness.begin(moment(6_000));
+        assert!(!fairness.is_behind() && fairness.delay().is_zero());
+        fairness.waiting(200);
+        (0..MOST_CLIENTS).for_each(|_| fairness.release_heard());
+        assert!(
+            !fairness.is_behind(),
+            "a limited number of clients is waited for"
+        );
+    }
+
+    #[test]
+    fn one_or_two_clients_ask_without_delay() {
+        assert_eq!(FairnessPolicy::default().delay(), Duration::ZERO);
+        let mut fairness = used_to(2);
+        fairness.release_heard();
+        fairness.release_heard();
+        assert_eq!(fairness.delay(), Duration::ZERO);
+    }
+
+    #[test]
+    fn departed_clients_are_forgotten() {
+        let mut fairness = used_to(20);
+        for _ in 0..40 {
+            fairness.release_heard();
+            fairness.granted(moment(0), moment(0));
+        }
+        fairness.release_heard();
+        assert_eq!(fairness.delay(), Duration::ZERO);
+    }
+
+    #[test]
+    fn waiter_count_of_the_store_overrides_the_estimate() {
+        let mut fairness = used_to(2);
+        fairness.waiting(8);
+        for _ in 0..7 {
+            fairness.release_heard();
+            assert!(!fairness.delay().is_zero(), "others have waited for longer");
+        }
+        fairness.release_heard();
+        assert_eq!(fairness.delay(), Duration::ZERO);
+        let mut fairness = used_to(20);
+        fairness.waiting(8);
+        (0..8).for_each(|_| fairness.release_heard());
+        assert_eq!(
+            fairness.delay(),
+            Duration::ZERO,
+            "the client had fewer turns than the others"
+        );
+    }
+
+    #[test]
+    fn delay_and_stand_back_are_limited() {
+        let mut fairness = used_to(900);
+        assert!(fairness.delay() > LONGEST_PAUSE / 4);
+        fairness.granted(moment(0), moment(60_000));
+        assert_eq!(fairness.delay(), LONGEST_PAUSE);
+        let took = Some(Duration::from_secs(10));
+        let timing = ReleaseTiming {
+            at: moment(70_000),
+            took,
+            told: None,
+        };
+        fairness.released(timing, Duration::from_millis(5), false);
+        assert_eq!(fairness.stand_back(None), Some(moment(70_050)));
+        assert_eq!(fairness.stand_back(Some(moment(70_050))), None);
+    }
+}

@@ -1,0 +1,345 @@
+//! [`WaiterGuard`]: a thread's position in the queue of a name, and whose turn it is.
+
+use super::wait_queue::{Departure, Waiter};
+use super::{LocalLock, LocalLockState, LockRequest, QueueOwner, StoreOutage};
+use crate::backend::owner::OwnerId;
+use crate::backend::{DirectGrant, NextOwner, Wake, Watch};
+use crate::engine::acquisition::Acquisition;
+use crate::error::Error;
+use crate::time::{Moment, Signal};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// How long after the end of a watch another one costs no request: half of the time for which the
+/// stores stay subscribed. The subscription may have broken meanwhile.
+const LATELY: Duration = Duration::from_millis(500);
+
+/// A position in the queue. Dropping it leaves the queue, wakes the next head, and declines what
+/// was handed to it and not fetched.
+pub(crate) struct WaiterGuard<'a> {
+    pub(super) owner: &'a dyn QueueOwner,
+    pub(super) lock: Arc<LocalLock>,
+    pub(super) ticket: u64,
+    pub(super) since: Moment,
+}
+
+/// Whose turn it is.
+pub(crate) enum Turn {
+    /// Ours: we are the head, no thread of this client holds the lock, and the store wakes us.
+    Mine,
+    /// The lock was handed to us: one hold on this acquisition.
+    Handed(Arc<Acquisition>),
+    /// Ours at that moment: until then other clients go first.
+    StandBack(Moment),
+    /// Not ours yet. The acquisition in the way, if it is one, ends by itself at its deadline.
+    Wait(Option<Arc<Acquisition>>),
+}
+
+/// What a waiter that did not ask the store itself knows of the lock.
+pub(crate) enum Known {
+    /// It is held, or was, since the wait began.
+    Busy,
+    /// The store cannot be asked.
+    Unavailable(Error),
+    /// Nothing yet: the head's request is under way, and must be answered by then.
+    By(Moment),
+    /// Nothing since the wait began, and no request is under way: the head sleeps.
+    Nothing,
+}
+
+impl WaiterGuard<'_> {
+    /// Looks whether it is our turn to ask the store, and takes it if so; or what we were handed. A
+    /// waiter that must be done by `deadline` does not stand back beyond it.
+    pub(crate) fn turn(&self, deadline: Option<Moment>) -> Turn {
+        let mut state = self.lock.lock();
+        if let Some(acquisition) = state.queue.take_granted(self.ticket) {
+            drop(state);
+            self.owner.tell_acquired(&acquisition, self.since);
+            return Turn::Handed(acquisition);
+        }
+        if let Some(acquisition) = state.current() {
+            return Turn::Wait(Some(Arc::clone(acquisition)));
+        }
+        let stand_back = state.fairness.stand_back(deadline);
+        let has_followers = state.queue.len() > 1;
+        match state.queue.head_mut() {
+            Some(head) if head.ticket == self.ticket => {
+                if stand_back.is_some() || has_followers {
+                    let now = self.owner.clock().now();
+                    if let Some(until) = stand_back.filter(|until| now < *until) {
+                        return Turn::StandBack(until);
+                    }
+                    // Waiters behind us wait for this answer: see `known`.
+                    head.asks_until = Some(now + self.owner.command_timeout());
+                }
+                head.contending = true;
+                state.fairness.contending();
+                Turn::Mine
+            }
+            _ => Turn::Wait(None),
+        }
+    }
+
+    /// Goes to the front: what we were handed was lost before we fetched it.
+    pub(crate) fn requeue(&mut self, request: LockRequest) {
+        self.ticket = self.lock.lock().queue.push_front(request);
+    }
+
+    /// Leaves the queue, or takes what we were handed in this very moment.
+    pub(crate) fn leave(&self) -> Option<Arc<Acquisition>> {
+        let mut state = self.lock.lock();
+        let Departure { granted, was_head } = state.queue.remove(self.ticket);
+        let mut ended = None;
+        if state.queue.is_empty() {
+            ended = state.rare.as_mut().and_then(|rare| {
+                rare.outage = None;
+                let was_busy = std::mem::take(&mut rare.was_busy);
+                let watch = rare.watch.take()?;
+                if was_busy {
+                    rare.watch_ended = Some(self.owner.clock().now());
+                }
+                Some(watch)
+            });
+            // If we leave as the holder, our client's time goes on: the next thread may be handed
+            // the lock. Otherwise that time is over: a thread that takes it much later must not
+            // stand back for others and leave the lock idle.
+            if state.current.is_none() {
+                state.fairness.forget();
+            }
+        }
+        if was_head {
+            state.request_ended(None);
+            if state.current.is_none() {
+                // What woke us may have been meant for the next waiter: pass it on.
+                state.wake_head();
+            }
+        }
+        drop(state);
+        drop(ended);
+        if let Some(acquisition) = &granted {
+            // Also if it is released at once, or was lost before: its end is told, too.
+            self.owner.tell_acquired(acquisition, self.since);
+        }
+        granted
+    }
+
+    /// We ask the store as this owner, and are answered by then. Returns whether other waiters are
+    /// behind us.
+    pub(crate) fn asks(&self, by: Moment, owner: OwnerId) -> bool {
+        let mut state = self.lock.lock();
+        if let Some(head) = state.queue.head_mut() {
+            head.asks_until = Some(by);
+            head.asks_as = Some(owner);
+        }
+        state.queue.len() > 1
+    }
+
+    /// Whether all that came before us have left.
+    pub(crate) fn is_head(&self) -> bool {
+        let state = self.lock.lock();
+        state
+            .queue
+            .head()
+            .is_some_and(|head| head.ticket == self.ticket)
+    }
+
+    /// What the release of another client granted us, since we last looked.
+    pub(crate) fn take_direct_grant(&self) -> Option<DirectGrant> {
+        self.lock.lock().queue.head_mut()?.direct.take()
+    }
+
+    /// Another client has the lock: the store said so at `now`.
+    pub(crate) fn found_busy(&self, now: Moment) {
+        let mut state = self.lock.lock();
+        state.fairness.found_busy(now);
+        state.rare().was_busy = true;
+        state.request_ended(Some(now));
+    }
+
+    /// The store answered at `now` that another client had the lock until then.
+    pub(crate) fn answered(&self, now: Moment) {
+        self.lock.lock().request_ended(Some(now));
+    }
+
+    /// How long to leave a lock that was just released to clients that have waited for longer.
+    pub(crate) fn delay(&self) -> Duration {
+        self.lock.lock().fairness.delay()
+    }
+
+    /// Whether several clients have waited for longer, and how many releases were heard of until
+    /// now.
+    pub(crate) fn is_behind(&self) -> (bool, u16) {
+        let fairness = &self.lock.lock().fairness;
+        (fairness.is_behind(), fairness.releases())
+    }
+
+    /// What wakes the head of this queue.
+    pub(crate) fn wake(&self) -> LockWake {
+        LockWake(Arc::downgrade(&self.lock))
+    }
+
+    /// Whether the store tells this name's releases already.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.lock.lock().is_watched()
+    }
+
+    /// Whether the store told them until a moment ago, when other clients had the lock, and does
+    /// not any more.
+    pub(crate) fn was_watched_lately(&self) -> bool {
+        let state = self.lock.lock();
+        let ended = state.rare.as_ref().filter(|rare| rare.watch.is_none());
+        let ended = ended.and_then(|rare| rare.watch_ended);
+        ended.is_some_and(|ended| self.owner.clock().now() < ended + LATELY)
+    }
+
+    /// Keeps a watch while a thread queues.
+    pub(crate) fn keep_watch(&self, watch: Watch) {
+        let previous = self.lock.lock().rare().watch.replace(watch);
+        drop(previous); // ends outside the lock
+    }
+
+    /// Since when the store cannot be asked.
+    pub(crate) fn outage_since(&self) -> Option<Moment> {
+        self.lock.lock().outage().map(|outage| outage.since)
+    }
+
+    /// Why the store grants nothing until after `deadline`, if that is so.
+    pub(crate) fn paused_beyond(&self, deadline: Moment) -> Option<Error> {
+        let state = self.lock.lock();
+        let outage = state
+            .outage()
+            .filter(|it| it.ends.is_some_and(|ends| deadline < ends))?;
+        Some(outage.error.clone())
+    }
+
+    /// The store cannot be asked; or `None`, it has answered.
+    pub(crate) fn set_outage(&self, outage: Option<StoreOutage>) {
+        let mut state = self.lock.lock();
+        let Some(outage) = outage else {
+            if let Some(rare) = &mut state.rare {
+                rare.outage = None;
+            }
+            return;
+        };
+        let is_pause = outage.ends.is_some();
+        let previous = state.rare().outage.replace(outage);
+        let is_new = previous.is_none_or(|it| it.ends.is_some() != is_pause);
+        state.request_ended(None);
+        if is_new {
+            // Each waiter has a limit of its own, which may come while the head goes on asking.
+            state
+                .queue
+                .behind_head()
+                .for_each(|waiter| waiter.request.signal.raise());
+        }
+    }
+
+    /// Why no thread of this client could ask the store; `None` if one could.
+    pub(crate) fn why_not(&self) -> Option<Error> {
+        self.lock.lock().why_not()
+    }
+
+    /// What is known at the deadline of a wait that began at `start` and has not asked the store.
+    /// `signal` is raised when more is known.
+    pub(crate) fn known(&self, start: Moment, signal: &Arc<Signal>) -> Known {
+        let mut state = self.lock.lock();
+        if let Some(error) = state.why_not() {
+            return Known::Unavailable(error);
+        }
+        if state.current.is_some() || state.answered.is_some_and(|at| at >= start) {
+            return Known::Busy;
+        }
+        let head = state.queue.head().filter(|head| head.ticket != self.ticket);
+        let asks_until = head.and_then(|head| head.asks_until);
+        // A head that stands back asks right after, and one whose turn has just come at once: until
+        // then the lock may be free, or refused.
+        let comes = head.filter(|head| !head.contending);
+        let asks_from = comes.map(|_| {
+            state
+                .fairness
+                .stand_back(None)
+                .unwrap_or_else(|| self.owner.clock().now())
+        });
+        let timeout = self.owner.command_timeout();
+        let Some(by) = asks_until.or(asks_from.map(|from| from + timeout)) else {
+            return Known::Nothing;
+        };
+        state.rare().overdue.push(Arc::clone(signal));
+        Known::By(by)
+    }
+
+    /// Leaves the queue as the holder, with one hold. The next waiter becomes the head.
+    /// `then` runs before another thread can see it.
+    pub(crate) fn occupy<R>(
+        self,
+        acquisition: &Arc<Acquisition>,
+        sent: Moment,
+        now: Moment,
+        then: impl FnOnce(&mut LocalLockState) -> R,
+    ) -> R {
+        let mut state = self.lock.lock();
+        state.current = Some(Arc::clone(acquisition));
+        self.lock.registry.held(&self.lock);
+        state.fairness.granted(sent, now);
+        state.request_ended(Some(now));
+        let result = then(&mut state);
+        drop(state);
+        result // dropping `self` leaves the queue, and wakes no waiter, because the lock is held
+    }
+}
+
+impl Drop for WaiterGuard<'_> {
+    fn drop(&mut self) {
+        if let Some(acquisition) = self.leave() {
+            self.owner.decline(&self.lock, &acquisition);
+        }
+    }
+}
+
+/// Wakes the head of a name's queue.
+pub(crate) struct LockWake(pub(crate) Weak<LocalLock>);
+
+impl LockWake {
+    fn wake_if(&self, is_meant: impl FnOnce(&LocalLock, &mut Waiter) -> bool) {
+        let Some(lock) = self.0.upgrade() else { return };
+        let mut state = lock.lock();
+        if lock.leaves_turns() {
+            state.fairness.release_heard();
+        }
+        let head = state.queue.head_mut().filter(|head| head.contending);
+        let signal =
+            head.and_then(|head| is_meant(&lock, head).then(|| Arc::clone(&head.request.signal)));
+        // Not under the mutex: it would wait for that as soon as it is awake.
+        drop(state);
+        if let Some(signal) = signal {
+            signal.raise();
+        }
+    }
+}
+
+impl Wake for LockWake {
+    /// Also after a failover: what its former master granted is asked for anew.
+    fn wake(&self) {
+        self.wake_if(|_, head| {
+            head.direct = None;
+            true
+        });
+    }
+
+    fn wake_next(&self, next: &NextOwner) {
+        self.wake_if(|lock, head| {
+            // Of another kind it is a foreign client's message, whatever it says.
+            if !lock.name.profile().queued_in_store {
+                return true;
+            }
+            let Some(owner) = head.asks_as else {
+                return true;
+            };
+            let is_meant = owner.matches(&next.owner);
+            if is_meant {
+                head.direct = next.granted;
+            }
+            is_meant
+        });
+    }
+}

@@ -1,0 +1,177 @@
+//! [`NodeQueue`]: what the workers of a node have to do, and which of it comes next.
+
+use super::RenewalJob;
+use super::pending_cleanups::PendingCleanup;
+use super::renewal_time::RenewalTime;
+use super::spare_workers::{Next, SpareWorkers, WorkerId};
+use crate::backend::{AcquisitionId, NodeId, PERMITS_PER_RENEWAL, RENEW_BATCH, ReleaseOptions};
+use crate::sync::Mutex;
+use crate::threads::on_demand::OnDemandThread;
+use crate::time::backoff::Backoff;
+use crate::time::{Moment, Signal};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a worker stays without work.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// The work of one kind on one node.
+pub(super) struct NodeQueue {
+    pub(super) node: NodeId,
+    pub(super) work: Mutex<Work>,
+    /// For the main worker.
+    pub(super) signal: Arc<Signal>,
+    /// For the spare worker that stands by: there is one at most.
+    pub(super) spare: Arc<Signal>,
+    /// What renewals of all classes took on this node.
+    pub(super) time: Arc<RenewalTime>,
+}
+
+#[derive(Default)]
+pub(super) struct Work {
+    pub(super) renewals: VecDeque<RenewalJob>,
+    pub(super) cleanups: Cleanups,
+    pub(super) thread: OnDemandThread,
+    pub(super) spares: SpareWorkers,
+}
+
+/// An acquisition to be released, or an attempt to be revoked, until that is confirmed.
+pub(super) struct Cleanup {
+    pub(super) acquisition: AcquisitionId,
+    pub(super) options: ReleaseOptions,
+    /// When it was queued, with these options.
+    pub(super) since: Moment,
+    /// When the lease has ended whatever there was.
+    pub(super) until: Moment,
+    pub(super) next: Moment,
+    pub(super) backoff: Backoff,
+    /// `None` once no caller waits for this one any more.
+    pub(super) pending: Option<PendingCleanup>,
+}
+
+/// Cleanups by when they are due: after an outage there may be very many.
+#[derive(Default)]
+pub(super) struct Cleanups {
+    by_due: BTreeMap<(Moment, u64), Cleanup>,
+    last_number: u64,
+}
+
+impl Cleanups {
+    pub(super) fn push(&mut self, cleanup: Cleanup) {
+        self.last_number += 1;
+        self.by_due
+            .insert((cleanup.next, self.last_number), cleanup);
+    }
+
+    /// When the next is due.
+    pub(super) fn next(&self) -> Option<Moment> {
+        self.by_due.first_key_value().map(|((due, _), _)| *due)
+    }
+
+    /// Takes the one that has been due the longest.
+    fn take_due(&mut self, now: Moment) -> Option<Cleanup> {
+        let first = self.by_due.first_entry().filter(|it| it.key().0 <= now)?;
+        Some(first.remove())
+    }
+
+    /// Makes all of them due.
+    fn make_due(&mut self, now: Moment) {
+        for (_, cleanup) in std::mem::take(&mut self.by_due) {
+            self.push(Cleanup {
+                next: now,
+                ..cleanup
+            });
+        }
+    }
+}
+
+/// What a worker does next.
+pub(super) enum Step {
+    Renew(Vec<RenewalJob>),
+    CleanUp(Cleanup),
+    Sleep(Moment),
+    End,
+}
+
+impl NodeQueue {
+    pub(super) fn new(node: NodeId, time: Arc<RenewalTime>) -> Self {
+        Self {
+            node,
+            work: Mutex::default(),
+            signal: Arc::default(),
+            spare: Arc::default(),
+            time,
+        }
+    }
+
+    /// Makes everything due that waits for its next try.
+    pub(super) fn retry_cleanups_now(&self, now: Moment) {
+        self.work.lock().cleanups.make_due(now);
+        self.signal.raise();
+        self.spare.raise();
+    }
+
+    /// What wakes this worker.
+    pub(super) fn signal_of(&self, worker: WorkerId) -> &Arc<Signal> {
+        if worker == WorkerId::MAIN {
+            &self.signal
+        } else {
+            &self.spare
+        }
+    }
+
+    /// What this worker does next. A spare one stands by while the main worker sends, and does its
+    /// work while that hangs.
+    pub(super) fn next_step(&self, worker: WorkerId, now: Moment, stopping: bool) -> Step {
+        let mut work = self.work.lock();
+        if worker != WorkerId::MAIN {
+            let has_work = !work.renewals.is_empty();
+            return match work.spares.next(worker, has_work, now, stopping) {
+                Next::Take => Step::Renew(work.take_batch(worker, now)),
+                Next::StandBy(until) => Step::Sleep(until),
+                Next::Leave => Step::End,
+            };
+        }
+        // In one go with taking the next batch: no spare worker shall come in between.
+        if work.spares.main_is_back(now) {
+            self.spare.raise();
+        }
+        if !work.renewals.is_empty() {
+            work.thread.busy();
+            return Step::Renew(work.take_batch(worker, now));
+        }
+        if let Some(cleanup) = work.cleanups.take_due(now) {
+            work.thread.busy();
+            return Step::CleanUp(cleanup);
+        }
+        if let Some(next) = work.cleanups.next() {
+            return Step::Sleep(next);
+        }
+        let idle = if stopping { Duration::ZERO } else { IDLE };
+        work.thread.idle(now, idle).map_or(Step::End, Step::Sleep)
+    }
+}
+
+/// As how many acquisitions it counts in a batch.
+fn weight(job: &RenewalJob) -> usize {
+    let permits = job.acquisition.name.permits();
+    permits.map_or(1, |(_, count)| {
+        count.div_ceil(PERMITS_PER_RENEWAL).max(1) as usize
+    })
+}
+
+impl Work {
+    fn take_batch(&mut self, worker: WorkerId, now: Moment) -> Vec<RenewalJob> {
+        self.spares.sends(worker, now);
+        let mut room = RENEW_BATCH.saturating_sub(self.renewals.front().map_or(0, weight));
+        let fits = |job: &&RenewalJob| {
+            let left = room.checked_sub(weight(job));
+            left.inspect(|left| room = *left).is_some()
+        };
+        let others = self.renewals.iter().skip(1).take_while(fits).count();
+        self.renewals
+            .drain(..self.renewals.len().min(1 + others))
+            .collect()
+    }
+}

@@ -1,0 +1,441 @@
+//! What is renewed when, what a renewal came to, and when a failed one is repeated.
+
+use crate::backend::replication::Replication;
+use crate::backend::{RENEW_BATCH, Renewal};
+use crate::engine::Engine;
+use crate::engine::acquisition::{Acquisition, GuardState, RenewalPlan};
+use crate::engine::queue::LocalLock;
+use crate::engine::renew::{PendingExtension, RenewalHandler, RenewalJob, TICK};
+use crate::engine::replicas::{insufficient_replicas, weigh_renewal};
+use crate::error::{Error, ErrorKind};
+use crate::name::LockName;
+use crate::observe::event::Event;
+use crate::observe::loss::LossCause;
+use crate::time::Moment;
+use crate::time::lease::LeaseTime;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How soon a failed renewal is tried again: a thirtieth of the lease, within these limits.
+const SHORTEST_RETRY: Duration = Duration::from_millis(10);
+const LONGEST_RETRY: Duration = Duration::from_secs(1);
+
+/// How much before it is due a renewal may join those that are: a thirtieth of the lease, which is
+/// a tenth of the time between two renewals, and at most this. Once they are sent together they are
+/// due together, so in the long run few are early.
+const LONGEST_SLACK: Duration = Duration::from_secs(1);
+
+/// What the timer finds when it checks an acquisition, and when it checks it next.
+#[derive(Clone, Copy)]
+enum CheckResult {
+    Fine {
+        next: Moment,
+    },
+    Renew {
+        lease: LeaseTime,
+        slack: Duration,
+        next: Moment,
+    },
+    UsedUp {
+        next: Moment,
+    },
+    Over(LossCause),
+    /// Its release has begun.
+    Released,
+}
+
+/// Whether the store reported a change while a renewal was under way, perhaps behind it.
+enum StoreChange {
+    None,
+    Reported,
+}
+
+impl RenewalHandler for Engine {
+    fn check(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob> {
+        // Before a renewal is sent, which then confirms it.
+        let _ = self.reading();
+        let fired = lock.lock().timer.take();
+        // One that fired early may be another by now, that a thread has armed since.
+        if let Some((key, _)) = fired.filter(|(_, due)| *due > now) {
+            self.timer.cancel(key);
+        }
+        self.renewal_due(lock, now)
+    }
+
+    fn renewal_answered(
+        &self,
+        job: &RenewalJob,
+        sent: Moment,
+        answer: Result<Renewal, Error>,
+    ) -> Option<RenewalJob> {
+        let RenewalJob {
+            lock,
+            acquisition,
+            lease,
+            extension,
+            ..
+        } = job;
+        let answer = answer.and_then(|it| weigh_renewal(&self.events, acquisition, it));
+        let result = match answer {
+            Ok(Renewal::Extended | Renewal::Unacknowledged(_) | Renewal::Unreplicated(_)) => {
+                self.renewal_succeeded(lock, acquisition, sent, *lease, extension.is_none())
+            }
+            Ok(Renewal::Gone) => {
+                acquisition.lock().renewing = false;
+                self.declare_lost(lock, acquisition, LossCause::Gone);
+                Err(acquisition.lost_error())
+            }
+            // Something else lives under the key: that is an answer, and it says that ours is gone.
+            Err(error) if error.is_foreign_format() => {
+                Err(self.declare_overwritten(lock, acquisition, error))
+            }
+            Err(error) => {
+                self.metrics().renewal_failed(&acquisition.name);
+                let error = error.on(&acquisition.name);
+                if extension.is_none() {
+                    self.renewal_failed(lock, acquisition, sent, error.clone());
+                }
+                Err(error)
+            }
+        };
+        let has_changed = matches!(result, Ok(StoreChange::Reported));
+        if let Some(extension) = extension {
+            extension.answer(result.map(drop));
+        }
+        has_changed
+            .then(|| self.renewal_of_changed(Arc::clone(lock), self.clock.now()))
+            .flatten()
+    }
+
+    fn cleanup_failed(&self, lock: &LockName, error: Error) {
+        self.events.emit(|| Event::ReleaseFailed {
+            lock: lock.clone(),
+            error: error.on(lock),
+        });
+    }
+}
+
+fn examine(acquisition: &Acquisition, now: Moment) -> CheckResult {
+    let mut inner = acquisition.lock();
+    let end = acquisition.valid_until();
+    if acquisition.has_ended() {
+        return CheckResult::Released;
+    }
+    if now >= end {
+        return CheckResult::Over(LossCause::Expired);
+    }
+    // A lease that ends by itself lasts until then: the caller has said for how long.
+    if inner.renewal.is_some() && acquisition.holder.has_ended() {
+        return CheckResult::Over(LossCause::HolderEnded);
+    }
+    let slack = inner.renewal.map_or(TICK, |plan| slack(acquisition, &plan));
+    match inner.renewal {
+        Some(plan) if now + slack <= plan.due => CheckResult::Fine {
+            next: plan.due.min(end),
+        },
+        Some(RenewalPlan { left: Some(0), .. }) => {
+            acquisition.give_up_renewing(&mut inner);
+            CheckResult::UsedUp { next: end }
+        }
+        Some(plan) if !inner.renewing => {
+            inner.renewing = true;
+            // Armed for the renewal after this one: if this one is answered in time, nothing has to
+            // be armed again.
+            let next = RenewalPlan::next(now, plan.ttl).min(end);
+            CheckResult::Renew {
+                lease: plan.ttl,
+                slack,
+                next,
+            }
+        }
+        _ => CheckResult::Fine { next: end },
+    }
+}
+
+/// How much before it is due this one may be renewed.
+///
+/// A tick early is never too early: a renewal is sent a little after the check that found it due,
+/// so the next check, which was armed by that one, comes as much before the time.
+fn slack(acquisition: &Acquisition, plan: &RenewalPlan) -> Duration {
+    let is_regular = plan.is_regular() && acquisition.recorded_state() == GuardState::Held;
+    if is_regular {
+        (plan.ttl.duration() / 30).clamp(TICK, LONGEST_SLACK)
+    } else {
+        TICK
+    }
+}
+
+impl Engine {
+    /// The renewal of what is held, if it is due; what is over is lost from here on, and the timer
+    /// is armed for the next check. `now` was read shortly before: what is over since is found at
+    /// the next check, or when the answer to the renewal comes.
+    fn renewal_due(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob> {
+        let mut state = lock.lock();
+        state.free_unused();
+        let abandoned = state.take_abandoned();
+        if !abandoned.is_empty() {
+            drop(state);
+            self.drop_detached(&lock, &abandoned);
+            state = lock.lock();
+        }
+        self.arm_for_lost(&lock, &mut state, now);
+        let acquisition = state
+            .current()
+            .filter(|it| !it.has_ended())
+            .map(Arc::clone)?;
+        let finding = examine(&acquisition, now);
+        let next = match finding {
+            CheckResult::Fine { next }
+            | CheckResult::Renew { next, .. }
+            | CheckResult::UsedUp { next } => next,
+            CheckResult::Over(cause) => {
+                drop(state);
+                self.declare_lost(&lock, &acquisition, cause);
+                return None;
+            }
+            CheckResult::Released => return None,
+        };
+        // The timer's thread is running for as long as anything is held.
+        let _armed = self.timer.arm(&lock, &mut state, now, next);
+        drop(state);
+        match finding {
+            CheckResult::Renew { lease, slack, .. } => Some(RenewalJob {
+                lock,
+                acquisition,
+                lease,
+                slack,
+                extension: None,
+            }),
+            CheckResult::UsedUp { next: end } => {
+                let left = end.since(self.clock.now());
+                self.events.emit(|| Event::RenewalsUsedUp {
+                    lock: acquisition.name.clone(),
+                    left,
+                });
+                None
+            }
+            CheckResult::Fine { .. } | CheckResult::Over(_) | CheckResult::Released => None,
+        }
+    }
+
+    /// Renews these at once (`None`: all that is held), because the store says that they have
+    /// changed. Those with a fixed lease or a number of renewals are left as they are.
+    pub(in crate::engine) fn renew_now(&self, names: Option<&[LockName]>) {
+        if self.is_forked() {
+            return;
+        }
+        // The store says which name has changed, and not of which kind the lock was.
+        let of_name = |name| self.registry.exclusive(name);
+        let locks = match names {
+            Some(names) => names.iter().flat_map(of_name).collect(),
+            None => self.registry.all(),
+        };
+        let (now, mut jobs) = (self.clock.now(), Vec::new());
+        for lock in locks {
+            jobs.extend(self.renewal_of_changed(lock, now));
+            if jobs.len() == RENEW_BATCH {
+                self.workers.renew(&mut jobs);
+            }
+        }
+        self.workers.renew(&mut jobs);
+    }
+
+    /// The renewal of what the store says has changed. If one is under way, that is followed by it.
+    fn renewal_of_changed(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob> {
+        let is_due = lock
+            .lock()
+            .current()
+            .is_some_and(|acquisition| acquisition.make_due(now));
+        is_due.then(|| self.renewal_due(lock, now)).flatten()
+    }
+
+    /// By how much earlier a lease ends on a replica that may take its master's place.
+    pub(crate) fn replica_lead(
+        &self,
+        name: &LockName,
+        lease: LeaseTime,
+        replication: Replication,
+    ) -> Duration {
+        match replication.is_off() {
+            true => Duration::ZERO,
+            false => self.backend.replica_lead(name, lease, replication),
+        }
+    }
+
+    /// Shortens what is held if the lead of the replicas is larger than `lead`, by which the
+    /// validity of this acquisition was computed. If it grew before that validity was stored, the
+    /// notice has missed this acquisition.
+    pub(in crate::engine) fn shorten_if_lead_grew(
+        &self,
+        acquisition: &Acquisition,
+        lease: LeaseTime,
+        lead: Duration,
+    ) {
+        if self.replica_lead(&acquisition.name, lease, acquisition.replication) > lead {
+            self.shorten_for_replicas();
+        }
+    }
+
+    /// Shortens what is held under a policy for replicas, because clocks of replicas are known to
+    /// be further ahead. What is over by that is lost.
+    pub(in crate::engine) fn shorten_for_replicas(&self) {
+        if self.is_forked() {
+            return;
+        }
+        let mut jobs = Vec::new();
+        for (lock, acquisition) in self.held() {
+            let lease = acquisition.lock().lease;
+            let lead = self.replica_lead(&acquisition.name, lease, acquisition.replication);
+            let mut inner = acquisition.lock();
+            if !acquisition.shortened(&mut inner, lead) {
+                continue;
+            }
+            let now = self.clock.now();
+            if now >= acquisition.valid_until() {
+                inner.set_last_failure(insufficient_replicas(format!(
+                    "the clock of a replica is {lead:.1?} ahead of its master's, so the lease may \
+                     be over there: set it right, and run chrony or ntpd on every machine"
+                )));
+            }
+            drop(inner);
+            jobs.extend(self.renewal_due(lock, now));
+        }
+        self.workers.renew(&mut jobs);
+    }
+
+    fn renewal_succeeded(
+        &self,
+        lock: &Arc<LocalLock>,
+        acquisition: &Arc<Acquisition>,
+        sent: Moment,
+        lease: LeaseTime,
+        by_timer: bool,
+    ) -> Result<StoreChange, Error> {
+        let lead = self.replica_lead(&acquisition.name, lease, acquisition.replication);
+        let mut state = lock.lock();
+        let mut inner = acquisition.lock();
+        if by_timer {
+            inner.renewing = false;
+        }
+        if acquisition.has_ended() {
+            // Released or lost meanwhile. What it extended, the release or the cleanup ends.
+            drop(inner);
+            return Err(acquisition.lost_error());
+        }
+        let (now, end) = (self.clock.now(), acquisition.valid_until());
+        let left = end.since(sent);
+        let sent = self.skipped.reading_at(sent);
+        if now >= end || !acquisition.extended(&mut inner, sent, lease, lead) {
+            // Lost is final: a successor's work may have begun. But the store keeps it for a lease
+            // from now on, so it is to be released.
+            inner.overlong = true;
+            drop((inner, state));
+            self.declare_lost(lock, acquisition, LossCause::Expired);
+            return Err(acquisition.lost_error());
+        }
+        inner.renewal_succeeded();
+        // Confirmed to the longest that was ever asked for: nothing longer can be in the store.
+        inner.overlong &= lease < inner.lease;
+        let mut suspended = false;
+        let changed = by_timer && std::mem::take(&mut inner.changed);
+        if let Some(plan) = &mut inner.renewal {
+            if by_timer {
+                plan.renewed(sent.now);
+            }
+        } else {
+            suspended = acquisition.recorded_state() == GuardState::Suspended; // none are left
+        }
+        acquisition.set_suspended(&mut inner, suspended);
+        let next = acquisition.next_check(&inner);
+        drop(inner);
+        let _armed = self.timer.arm(lock, &mut state, now, next);
+        drop(state);
+        self.shorten_if_lead_grew(acquisition, lease, lead);
+        self.events.emit(|| Event::Renewed {
+            lock: acquisition.name.clone(),
+            left,
+        });
+        Ok(if changed {
+            StoreChange::Reported
+        } else {
+            StoreChange::None
+        })
+    }
+
+    fn renewal_failed(
+        &self,
+        lock: &Arc<LocalLock>,
+        acquisition: &Arc<Acquisition>,
+        sent: Moment,
+        error: Error,
+    ) {
+        let mut state = lock.lock();
+        let mut inner = acquisition.lock();
+        inner.renewing = false;
+        if acquisition.has_ended() {
+            return;
+        }
+        let now = self.clock.now();
+        let is_news = inner.note_failure(&error);
+        acquisition.set_suspended(&mut inner, true);
+        if let Some(plan) = &mut inner.renewal {
+            let pause = (plan.ttl.duration() / 30).clamp(SHORTEST_RETRY, LONGEST_RETRY);
+            // Half of it is random, so that the locks of a node do not all come back at once.
+            plan.due = now.max(sent) + pause / 2 + pause.mul_f64(fastrand::f64() / 2.0);
+        }
+        let next = acquisition.next_check(&inner);
+        drop(inner);
+        let _armed = self.timer.arm(lock, &mut state, now, next);
+        drop(state);
+        let left = acquisition.remaining_at(now);
+        if is_news {
+            let lock = acquisition.name.clone();
+            self.events
+                .emit(|| Event::RenewalFailed { lock, error, left });
+        }
+    }
+
+    /// Makes the lease last for at least `lease` from now, and returns when that is confirmed.
+    pub(crate) fn extend(
+        &self,
+        lock: &Arc<LocalLock>,
+        acquisition: &Arc<Acquisition>,
+        lease: LeaseTime,
+    ) -> Result<(), Error> {
+        self.must_hold(lock, acquisition)?;
+        if !self.abilities.renewable {
+            let why = "this wire format does not say who holds a lock, so it cannot be extended";
+            return Err(Error::new(ErrorKind::Unsupported, why).on(&acquisition.name));
+        }
+        {
+            // From here on the store may keep it for that long, whatever we hear.
+            let mut inner = acquisition.lock();
+            inner.lease = inner.lease.max(lease);
+            inner.overlong = true;
+        }
+        let extension = Arc::new(PendingExtension::default());
+        let job = RenewalJob {
+            lock: Arc::clone(lock),
+            acquisition: Arc::clone(acquisition),
+            lease,
+            slack: Duration::ZERO,
+            extension: Some(Arc::clone(&extension)),
+        };
+        self.workers.renew(&mut vec![job]);
+        // Another batch may be under way before ours.
+        let time = self.settings.command_timeout + acquisition.replication.patience();
+        let by = self.clock.now() + time * 2;
+        loop {
+            if let Some(result) = extension.result.lock().take() {
+                return result;
+            }
+            if self.clock.now() >= by {
+                return Err(
+                    Error::unavailable("the extension was not confirmed in time")
+                        .on(&acquisition.name),
+                );
+            }
+            self.clock.wait(&extension.signal, by);
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! [`Timer`]: one thread that knows when which lock must be checked, and asks no store itself.
+//!
+//! There is one timer for each name that is or was just held, and it is re-armed lazily: unlocking
+//! leaves it in the wheel, and the next lock of that name finds it there. So a quick lock and
+//! unlock of a name in use touches neither the wheel nor the thread.
+
+use super::{RenewalHandler, RenewalJob, Workers};
+use crate::backend::RENEW_BATCH;
+use crate::engine::queue::{LocalLock, LocalLockState};
+use crate::engine::timer_wheel::{TimerKey, Wheel};
+use crate::error::Error;
+use crate::panics::contain;
+use crate::sync::Mutex;
+use crate::threads::on_demand::OnDemandThread;
+use crate::time::{Clock, Moment, Signal, Woken};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// How exactly the wheel keeps time. A renewal is due at a third of a lease of at least 100 ms, and
+/// whether a lock is valid is read from the clock, not from the wheel.
+pub(in crate::engine) const TICK: Duration = Duration::from_millis(10);
+
+/// The longest time between two checks of a name that is or was just held, however long its lease:
+/// a released name leaves memory then, and a holder's ended thread is noticed.
+const LONGEST_LOOK: Duration = Duration::from_secs(10);
+
+/// The first check after a grant comes at this time at the latest: of a name that was used once,
+/// and is released by then, nothing is kept for longer.
+pub(in crate::engine) const FIRST_LOOK: Duration = Duration::from_secs(1);
+
+/// How long the thread stays when nothing is held.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// The timer thread and what it waits for.
+pub(in crate::engine) struct Timer {
+    clock: Arc<dyn Clock>,
+    state: Mutex<TimerState>,
+    signal: Arc<Signal>,
+    /// Weak, or the thread would keep the backend.
+    workers: Weak<Workers>,
+    handler: Weak<dyn RenewalHandler>,
+}
+
+struct TimerState {
+    wheel: Wheel<Arc<LocalLock>>,
+    thread: OnDemandThread,
+    stopping: bool,
+    /// Until when the thread sleeps: only an earlier timer has to wake it.
+    asleep_until: Moment,
+}
+
+impl Timer {
+    pub(in crate::engine) fn new(
+        clock: Arc<dyn Clock>,
+        workers: Weak<Workers>,
+        handler: Weak<dyn RenewalHandler>,
+    ) -> Self {
+        let state = TimerState {
+            wheel: Wheel::new(clock.now(), TICK),
+            thread: OnDemandThread::default(),
+            stopping: false,
+            asleep_until: Moment::NEVER,
+        };
+        Self {
+            clock,
+            state: Mutex::new(state),
+            signal: Arc::default(),
+            workers,
+            handler,
+        }
+    }
+
+    /// Has `lock` checked by `due`, and within [`LONGEST_LOOK`] of `now`. Does nothing if it will
+    /// be checked before that anyway.
+    ///
+    /// # Errors
+    ///
+    /// If the thread does not run yet and cannot be started.
+    pub(in crate::engine) fn arm(
+        self: &Arc<Self>,
+        lock: &Arc<LocalLock>,
+        held: &mut LocalLockState,
+        now: Moment,
+        due: Moment,
+    ) -> Result<(), Error> {
+        let due = due.min(now + LONGEST_LOOK);
+        if held.timer.is_some_and(|(_, at)| at <= due) {
+            return Ok(());
+        }
+        let mut state = self.state.lock();
+        // The thread first: a timer without one would be taken for an armed one by the next caller.
+        if !state.stopping {
+            let timer = Arc::clone(self);
+            let name = || "distlock-timer".to_owned();
+            state.thread.start(name, move || timer.run())?;
+        }
+        if let Some((key, _)) = held.timer.take() {
+            state.wheel.cancel(key);
+        }
+        held.timer = Some((state.wheel.schedule(due, Arc::clone(lock)), due));
+        let is_earlier = due < state.asleep_until;
+        drop(state);
+        if is_earlier {
+            self.signal.raise();
+        }
+        Ok(())
+    }
+
+    /// Does not have `lock` checked any more.
+    pub(in crate::engine) fn disarm(&self, lock: &LocalLock) {
+        let Some((key, _)) = lock.lock().timer.take() else {
+            return;
+        };
+        self.cancel(key);
+    }
+
+    /// Takes this one out of the wheel, if it is there.
+    pub(in crate::engine) fn cancel(&self, key: TimerKey) {
+        let ended = self.state.lock().wheel.cancel(key);
+        drop(ended); // outside the mutex: dropping a lock takes others
+    }
+
+    /// Ends the thread.
+    pub(in crate::engine) fn stop(&self) {
+        self.state.lock().stopping = true;
+        self.signal.raise();
+    }
+
+    /// How many threads there are: one or none.
+    #[cfg(test)]
+    pub(in crate::engine) fn threads(&self) -> usize {
+        usize::from(self.state.lock().thread.is_running())
+    }
+
+    /// How many timers are armed.
+    #[cfg(test)]
+    pub(in crate::engine) fn timers(&self) -> usize {
+        self.state.lock().wheel.items().count()
+    }
+
+    fn run(&self) {
+        let (mut due, mut renewals) = (Vec::new(), Vec::with_capacity(RENEW_BATCH));
+        loop {
+            let now = self.clock.now();
+            let mut state = self.state.lock();
+            state.wheel.expire(now, &mut due);
+            if state.stopping {
+                break;
+            }
+            let next = state.wheel.next();
+            if next.is_some() {
+                state.thread.busy();
+            }
+            let until = match next {
+                // It does not sleep: it looks at the wheel again.
+                _ if !due.is_empty() => now,
+                Some(next) => next,
+                None => match state.thread.idle(now, IDLE) {
+                    Some(end) => end,
+                    None => return,
+                },
+            };
+            state.asleep_until = until;
+            drop(state);
+            if due.is_empty() {
+                let _woken: Woken = self.clock.wait(&self.signal, until);
+                continue;
+            }
+            let Some(handler) = self.handler.upgrade() else {
+                break;
+            };
+            self.check(handler.as_ref(), &mut due, &mut renewals);
+        }
+        // The last locks go outside the mutex: dropping one may drop what it holds.
+        let rest = std::mem::replace(
+            &mut self.state.lock().wheel,
+            Wheel::new(self.clock.now(), TICK),
+        );
+        drop(rest);
+    }
+
+    /// Checks what is due, the longest overdue first, and sends the renewals in batches.
+    ///
+    /// A batch costs the more, the more it lacks: the last one is filled up with renewals that are
+    /// due soon. So what is sent together stays together, and the rest of a batch joins the next.
+    fn check(
+        &self,
+        handler: &dyn RenewalHandler,
+        due: &mut Vec<Arc<LocalLock>>,
+        renewals: &mut Vec<RenewalJob>,
+    ) {
+        self.check_each(handler, due, renewals);
+        if let Some(slack) = renewals.iter().map(|job| job.slack).min() {
+            let (until, room) = (self.clock.now() + slack, RENEW_BATCH - renewals.len());
+            self.state.lock().wheel.expire_early(until, room, due);
+            self.check_each(handler, due, renewals);
+        }
+        self.send(renewals);
+    }
+
+    /// Checks these, and sends each batch that is full; the rest stays in `renewals`.
+    fn check_each(
+        &self,
+        handler: &dyn RenewalHandler,
+        due: &mut Vec<Arc<LocalLock>>,
+        renewals: &mut Vec<RenewalJob>,
+    ) {
+        let mut rest = due.drain(..);
+        while !rest.as_slice().is_empty() {
+            let room = RENEW_BATCH - renewals.len();
+            LocalLock::fetch(rest.as_slice().iter().take(room));
+            let now = self.clock.now();
+            for lock in rest.by_ref().take(room) {
+                // A backend's panic must not end the timer of all other locks.
+                renewals.extend(contain(|| handler.check(lock, now)).flatten());
+            }
+            if renewals.len() == RENEW_BATCH {
+                self.send(renewals);
+            }
+        }
+    }
+
+    fn send(&self, renewals: &mut Vec<RenewalJob>) {
+        contain(|| {
+            self.workers
+                .upgrade()
+                .map(|workers| workers.renew(renewals))
+        });
+        renewals.clear();
+    }
+}

@@ -1,0 +1,87 @@
+//! What replicas must confirm: what a renewal counts as that too few have, and the policies that a
+//! store cannot keep.
+
+use super::acquisition::Acquisition;
+use crate::backend::replication::{OnInsufficientReplicas, Replicas, Replication};
+use crate::backend::{Abilities, Renewal, ReplicaSupport};
+use crate::config::wrong_timeout;
+use crate::error::{Error, ErrorKind};
+use crate::observe::event::Event;
+use crate::observe::event_queue::Events;
+
+pub(super) fn insufficient_replicas(message: String) -> Error {
+    Error::new(ErrorKind::InsufficientReplicas, message)
+}
+
+/// What a renewal counts as, by what the replicas said of it.
+pub(super) fn weigh_renewal(
+    events: &Events,
+    acquisition: &Acquisition,
+    renewal: Renewal,
+) -> Result<Renewal, Error> {
+    let lock = || acquisition.name.clone();
+    let insufficient = match renewal {
+        Renewal::Gone => return Ok(renewal),
+        Renewal::Extended => {
+            if std::mem::take(&mut acquisition.lock().degraded) {
+                events.emit(|| Event::Restored { lock: lock() });
+            }
+            return Ok(renewal);
+        }
+        Renewal::Unacknowledged(insufficient) => {
+            let policy = &acquisition.replication;
+            if policy.on_insufficient_replicas == OnInsufficientReplicas::Accept {
+                let (lock, token) = (lock(), acquisition.token);
+                events.emit(|| Event::InsufficientReplicasAccepted {
+                    lock,
+                    token,
+                    insufficient,
+                });
+                return Ok(Renewal::Extended);
+            }
+            if !policy.keeps_unconfirmed_renewals() {
+                // The store has extended it, and a promoted replica may not: only the old validity
+                // is sure.
+                return Err(insufficient_replicas(format!(
+                    "too few replicas confirmed the renewal ({insufficient}): the validity stays \
+                     as it was"
+                )));
+            }
+            insufficient
+        }
+        Renewal::Unreplicated(insufficient) => insufficient,
+    };
+    if !std::mem::replace(&mut acquisition.lock().degraded, true) {
+        events.emit(|| Event::Degraded {
+            lock: lock(),
+            insufficient,
+        });
+    }
+    Ok(Renewal::Extended)
+}
+
+/// Refuses a policy that makes no sense, or that the store has no replicas for.
+pub(super) fn refuse_unsupported(policy: &Replication, abilities: &Abilities) -> Result<(), Error> {
+    if policy.is_off() {
+        return Ok(());
+    }
+    let wrong_time = || wrong_timeout("replication_timeout", policy.time());
+    if let Some(wrong) = policy.wrong_count().or_else(wrong_time) {
+        return Err(Error::misuse(wrong));
+    }
+    let replicas = policy.replicas;
+    let why = match (abilities.replication, replicas) {
+        (ReplicaSupport::Listed, _) | (ReplicaSupport::Counted, Replicas::AtLeast(_)) => {
+            return Ok(());
+        }
+        (ReplicaSupport::Counted, _) => {
+            "this store counts the replicas that confirm, and does not know how many there should \
+             be: give their number, as in `replicas=2`"
+        }
+        (ReplicaSupport::Never, _) => "this store has no replicas: say `replicas=off`",
+    };
+    Err(Error::new(
+        ErrorKind::Unsupported,
+        format!("replicas={replicas}: {why}"),
+    ))
+}

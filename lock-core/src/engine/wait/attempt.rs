@@ -1,0 +1,497 @@
+//! Asking the store until it grants the lock or the time is over, and what to do after each answer.
+
+use super::Wait;
+use crate::backend::owner::OwnerId;
+use crate::backend::token::TokenRange;
+use crate::backend::{
+    Answer, Attempt, DirectGrant, Failure, FoundBusyBy, Grant, LockInfo, WAITER_ATTEMPTS, Waking,
+    call_backend,
+};
+use crate::engine::queue::{StoreOutage, WaiterGuard};
+use crate::error::Error;
+use crate::kind::Presence;
+use crate::time::backoff::Backoff;
+use crate::time::lease::LeaseTime;
+use crate::time::{Moment, Woken};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The pauses before an unreachable store is asked again.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+pub(super) const BACKOFF: Backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+
+/// The shortest sleep on a busy lock: a lease with less than a millisecond left is reported as
+/// zero.
+const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
+
+/// How often a waiter asks within its presence, so that attempts may be late or lost.
+const ATTEMPTS_OF_A_PRESENCE: u32 = 3;
+
+/// How long a watch may take before the first attempt. It sends nothing, unless the subscription
+/// has broken: then the attempt does not wait for another one.
+const EARLY_WATCH: Duration = Duration::from_millis(100);
+
+/// What the store has granted to this wait.
+pub(super) struct Granted {
+    pub(super) grant: Grant,
+    /// When the request was sent that it was granted to.
+    pub(super) sent: Moment,
+    /// For how long from then on.
+    pub(super) lease: LeaseTime,
+}
+
+/// What to do after an attempt.
+pub(super) enum Next {
+    Take(Granted),
+    Again,
+    Sleep(Moment),
+    /// The same, and news of releases are no reason to get up.
+    Pause(Moment),
+    GiveUp,
+}
+
+/// The last attempt that a release may have granted the lock.
+pub(super) struct DirectAttempt {
+    owner: OwnerId,
+    number: NonZeroU32,
+    sent: Moment,
+    /// Of such a grant.
+    lease: LeaseTime,
+}
+
+/// Since when the store cannot be asked, and the pauses since.
+pub(super) struct Outage {
+    pub(super) since: Option<Moment>,
+    pub(super) backoff: Backoff,
+}
+
+impl Default for Outage {
+    fn default() -> Self {
+        Self {
+            since: None,
+            backoff: BACKOFF,
+        }
+    }
+}
+
+impl<'a> Wait<'a> {
+    /// How often this waiter asks so that the store knows that it still waits: in the order of
+    /// arrival, or before readers.
+    fn shown_every(&self) -> Option<Duration> {
+        match self.lock.name.profile().presence {
+            Presence::Unknown => None,
+            Presence::Fixed => Some(WAITER_ATTEMPTS),
+            Presence::Configured => {
+                Some(self.engine.settings.fair_presence / ATTEMPTS_OF_A_PRESENCE)
+            }
+        }
+    }
+
+    /// Asks the store until it grants the lock or the deadline comes. `None`: it was busy until
+    /// then.
+    pub(super) fn contend(&mut self, waiter: &WaiterGuard<'_>) -> Result<Option<Granted>, Error> {
+        let clock = &self.engine.clock;
+        self.outage.since = waiter.outage_since();
+        if self
+            .outage
+            .since
+            .is_some_and(|since| clock.now() >= self.limit(since))
+            && let Some(error) = waiter.why_not()
+        {
+            return Err(error); // the head before us has asked in vain for as long as we wait, too
+        }
+        if self.plan.waits() && self.outage.since.is_none() && waiter.was_watched_lately() {
+            // With a watch before the first attempt there need be no look after it. One that cannot
+            // be had is asked for again when the lock is busy.
+            if self.begin_watch(waiter, clock.now() + EARLY_WATCH).is_err() {
+                let _pause = self.unwatched.next();
+            }
+        }
+        loop {
+            // What was raised before this request, this request will see for itself. The interrupt
+            // raises the signal, too: it is looked at after the signal was taken down, or one that
+            // fires in between would sleep with us.
+            self.signal.take();
+            self.check_interrupt()?;
+            if let Some(granted) = self.direct_grant(waiter) {
+                return Ok(Some(granted));
+            }
+            let left = match self.outage.since {
+                None => self.leave_to_others(waiter)?,
+                Some(_) => None,
+            };
+            let next = match left {
+                Some(next) => next,
+                None => {
+                    let sent = self.engine.reading().now;
+                    let (attempt, by) = self.next_attempt(waiter, sent);
+                    let answer = call_backend(|| self.engine.store()?.acquire(&attempt, by));
+                    self.answered(waiter, answer, sent)?
+                }
+            };
+            match next {
+                Next::Take(granted) => return Ok(Some(granted)),
+                Next::Again => {}
+                Next::GiveUp => return Ok(None),
+                Next::Pause(until) => self.pause(until)?,
+                Next::Sleep(until) => {
+                    // Also at the deadline: it may have been freed at this very moment, so it is
+                    // looked at once more before it is said that it was busy.
+                    if clock.wait(self.signal, self.plan.at_most(until)) == Woken::Signalled {
+                        self.let_others_go_first(waiter);
+                    }
+                }
+            }
+        }
+    }
+
+    /// An attempt that was sent then is granted.
+    pub(super) fn granted(&self, grant: Grant, sent: Moment) -> Granted {
+        Granted {
+            grant,
+            sent,
+            lease: self.plan.time,
+        }
+    }
+
+    /// What the release of another client has granted our last attempt. Not if little is left of
+    /// it, or if it is an attempt's before that: the next one finds the lock ours then.
+    fn direct_grant(&mut self, waiter: &WaiterGuard<'_>) -> Option<Granted> {
+        let direct = self.direct.as_ref()?;
+        let DirectGrant { attempt, token } = waiter.take_direct_grant()?;
+        let is_last = attempt == direct.number && direct.owner == self.owner;
+        let is_early = self.engine.passed_since(direct.sent) < direct.lease.duration() / 2;
+        if !(is_last && is_early) {
+            return None;
+        }
+        let (sent, lease) = (direct.sent, direct.lease);
+        self.end_outage(waiter);
+        Some(Granted {
+            grant: Grant::new(TokenRange::new(token, token)),
+            sent,
+            lease,
+        })
+    }
+
+    /// How long the answer to an attempt may take.
+    pub(super) fn answer_time(&self) -> Duration {
+        self.engine.settings.command_timeout + self.plan.replication.patience()
+    }
+
+    /// The request that is sent at `sent`, and by when it must be answered.
+    fn next_attempt(&mut self, waiter: &WaiterGuard<'_>, sent: Moment) -> (Attempt<'a>, Moment) {
+        let settings = &self.engine.settings;
+        let by = sent + self.answer_time();
+        let has_followers = waiter.asks(by, self.owner);
+        let may_be_granted = self.unknown_outcome || self.direct.is_some();
+        if !may_be_granted && self.has_tokens() {
+            self.tokens = self.lock.tokens(has_followers && self.plan.is_watched());
+        }
+        let attempt = Attempt::new(&self.lock.name, self.owner, self.plan.time)
+            .tokens(self.tokens)
+            .replication(self.plan.replication)
+            .beside(self.beside.as_ref().map(|writer| writer.owner))
+            .waits(self.plan.waits())
+            .presence(settings.fair_presence)
+            .direct(self.number_attempt(sent))
+            .label(settings.label.as_ref());
+        self.was_sent = true;
+        (attempt, by)
+    }
+
+    /// Whether what it is granted has a token.
+    fn has_tokens(&self) -> bool {
+        self.engine.settings.tokens && self.lock.name.profile().tokens
+    }
+
+    /// The number of the attempt that is sent at `sent`, if a release may grant it a fair lock.
+    ///
+    /// Such a grant is for the time of a waiter's presence, and the watchdog's first renewal gives
+    /// it the lease that was asked for. No replica has confirmed it.
+    fn number_attempt(&mut self, sent: Moment) -> Option<NonZeroU32> {
+        if !self.lock.name.profile().direct_grant {
+            return None;
+        }
+        let plan = self.plan;
+        let lease = LeaseTime::new(self.engine.settings.fair_presence)
+            .ok()
+            .filter(|lease| *lease <= plan.time)?;
+        let is_kept = plan.is_watched() && plan.replication.is_off();
+        if !(plan.waits() && is_kept && self.has_tokens()) {
+            return None;
+        }
+        let last = self.direct.as_ref().map(|direct| direct.number);
+        let number = last.map_or(NonZeroU32::MIN, |last| last.saturating_add(1));
+        self.direct = Some(DirectAttempt {
+            owner: self.owner,
+            number,
+            sent,
+            lease,
+        });
+        Some(number)
+    }
+
+    /// What to do after this answer to the request that was sent at `sent`.
+    fn answered(
+        &mut self,
+        waiter: &WaiterGuard<'_>,
+        answer: Result<Answer, Failure>,
+        sent: Moment,
+    ) -> Result<Next, Error> {
+        match answer {
+            Ok(Answer::Granted(grant)) => {
+                self.end_outage(waiter);
+                Ok(Next::Take(self.granted(grant, sent)))
+            }
+            Ok(Answer::Unacknowledged(grant, insufficient)) => {
+                self.weigh_grant(waiter, grant, insufficient, sent)
+            }
+            Ok(Answer::Busy(left)) => {
+                self.end_outage(waiter);
+                self.busy(waiter, left, FoundBusyBy::Attempt)
+            }
+            Ok(Answer::BusyWithoutExpiry(left)) => {
+                self.end_outage(waiter);
+                self.tell_endless();
+                self.busy(waiter, left, FoundBusyBy::Attempt)
+            }
+            Ok(Answer::Retry {
+                cause,
+                after,
+                new_owner,
+            }) => {
+                if new_owner {
+                    self.change_owner();
+                }
+                self.retry(waiter, cause, after, sent)
+            }
+            Ok(Answer::Stale(_)) => {
+                let why = "the store turned down a token that was not proposed";
+                self.failed(waiter, Failure::Refused(Error::unavailable(why)), sent)
+            }
+            Err(failure) => self.failed(waiter, failure, sent),
+        }
+    }
+
+    /// After news of a release: waits for a moment if others have waited for longer.
+    fn let_others_go_first(&self, waiter: &WaiterGuard<'_>) {
+        let clock = &self.engine.clock;
+        loop {
+            let delay = waiter.delay();
+            if delay.is_zero() || self.check_interrupt().is_err() {
+                return;
+            }
+            let until = self.plan.at_most(clock.now() + delay);
+            if clock.wait(self.signal, until) == Woken::Due {
+                return;
+            }
+            // More news: another client had it and released it, so fewer are left to go first. Not
+            // at once, or a lock that is held for shorter than the delay would never be left to
+            // them.
+        }
+    }
+
+    /// Another client has it: sees to it that we are woken, or sleeps until it can have changed.
+    pub(super) fn busy(
+        &mut self,
+        waiter: &WaiterGuard<'_>,
+        left: Option<Duration>,
+        found_by: FoundBusyBy,
+    ) -> Result<Next, Error> {
+        let now = self.engine.clock.now();
+        waiter.found_busy(now);
+        self.tell_contended();
+        self.refuse_too_many()?;
+        let now = self.engine.clock.now();
+        if self.plan.is_late(now) || self.asks_once {
+            return Ok(Next::GiveUp);
+        }
+        if let Waking::Polls { interval, jitter } = self.engine.abilities.waking {
+            let pause = interval.max(SHORTEST_SLEEP) + jitter.mul_f64(fastrand::f64());
+            let shown = self.shown_every();
+            return Ok(Next::Sleep(
+                now + shown.map_or(pause, |shown| pause.min(shown)),
+            ));
+        }
+        if !waiter.is_watched() {
+            return self.watch(waiter);
+        }
+        // A message may be lost, so the holder's lease bounds the sleep, and never more than our
+        // own.
+        let lease = self.engine.settings.lease_time.duration();
+        let pause = call_backend(|| Ok(self.engine.backend.poll_pause(&self.lock.name, found_by)));
+        let bounds = [left, pause.unwrap_or_default(), self.shown_every()];
+        let bound = bounds.into_iter().flatten().fold(lease, Duration::min);
+        Ok(Next::Sleep(now + bound.max(SHORTEST_SLEEP)))
+    }
+
+    /// Looks once whether a semaphore has as many permits as are asked for: otherwise the wait
+    /// would never end.
+    fn refuse_too_many(&mut self) -> Result<(), Error> {
+        let Some((asked, count @ 2..)) = self.lock.name.permits() else {
+            return Ok(());
+        };
+        if std::mem::replace(&mut self.knows_limit, true) {
+            return Ok(());
+        }
+        let (name, by) = (&self.lock.name, self.engine.command_deadline());
+        // What keeps the store from an answer, the next attempt meets, too.
+        let info = call_backend(|| self.engine.store()?.peek(name, by)).ok();
+        let Some(permits) = info.and_then(|info| info.permits) else {
+            return Ok(());
+        };
+        if permits.limit != asked {
+            self.engine.tell_other_limit(name, asked, permits.limit);
+        }
+        if count > permits.limit {
+            return Err(Error::misuse(format!(
+                "{count} permits are asked for, and the semaphore has {}: ask for fewer, or change \
+                 its limit with `set_limit`",
+                permits.limit
+            )));
+        }
+        Ok(())
+    }
+
+    /// Sees to it that this name's releases are told.
+    fn watch(&mut self, waiter: &WaiterGuard<'_>) -> Result<Next, Error> {
+        match self.begin_watch(waiter, self.engine.command_deadline()) {
+            Ok(()) => {
+                self.unwatched.reset();
+                // It may have been released before the registration: look again before sleeping.
+                Ok(Next::Again)
+            }
+            // The store answers, and does not tell of releases at the moment: ask it repeatedly.
+            Err(failure) if failure.error().is_unavailable() => {
+                Ok(Next::Sleep(self.engine.clock.now() + self.unwatched.next()))
+            }
+            Err(failure) => Err(failure.into_error()),
+        }
+    }
+
+    /// From its return on this name's releases are told, while a thread queues.
+    fn begin_watch(&self, waiter: &WaiterGuard<'_>, by: Moment) -> Result<(), Failure> {
+        let (wake, by) = (Arc::new(waiter.wake()), self.plan.at_most(by));
+        // An attempt follows, and waiters behind us wait for its answer.
+        waiter.asks(by + self.answer_time(), self.owner);
+        let watch = call_backend(|| self.engine.store()?.watch(&self.lock.name, wake, by))?;
+        waiter.keep_watch(watch);
+        Ok(())
+    }
+
+    /// Leaves the lock to clients that have waited for longer: looks, instead of asking for it,
+    /// while they have it or may be about to ask. `None`: they do not want it, or there are none.
+    fn leave_to_others(&mut self, waiter: &WaiterGuard<'_>) -> Result<Option<Next>, Error> {
+        let (is_behind, before) = waiter.is_behind();
+        if !is_behind {
+            return Ok(None);
+        }
+        // An attempt without an answer may have the lock, and only another attempt finds that out.
+        let cannot_wait = self.unknown_outcome || self.plan.is_late(self.engine.clock.now());
+        let cannot_hear =
+            self.unwatched.failures() > 0 || self.engine.abilities.waking != Waking::Publishes;
+        // A look does not show the store that it waits: readers would overtake it for ever.
+        let must_ask = self.shown_every().is_some();
+        if cannot_wait || cannot_hear || must_ask {
+            return Ok(None);
+        }
+        if !waiter.is_watched() {
+            return self.watch(waiter).map(Some);
+        }
+        let answered_by = self.engine.command_deadline();
+        waiter.asks(answered_by, self.owner);
+        let by = self.plan.at_most(answered_by);
+        match call_backend(|| self.engine.store()?.peek(&self.lock.name, by)) {
+            Ok(LockInfo {
+                holder: Some(holder),
+                ..
+            }) => {
+                if holder.remaining.is_none() {
+                    self.tell_endless();
+                }
+                self.busy(waiter, holder.remaining, FoundBusyBy::Peek)
+                    .map(Some)
+            }
+            // It was released meanwhile, and is the next client's.
+            Ok(_) if waiter.is_behind().1 != before => {
+                waiter.answered(self.engine.clock.now());
+                self.let_others_go_first(waiter);
+                Ok(Some(Next::Again))
+            }
+            // What keeps the store from an answer, an attempt meets, too.
+            Ok(_) | Err(_) => Ok(None),
+        }
+    }
+
+    /// The store has answered.
+    pub(super) fn end_outage(&mut self, waiter: &WaiterGuard<'_>) {
+        if self.outage.since.take().is_some() {
+            waiter.set_outage(None);
+            self.outage.backoff.reset();
+        }
+        if let Some(progress) = self.progress {
+            progress.tell(None);
+        }
+    }
+
+    /// No thread of this client can take it from the store.
+    pub(super) fn has_outage(&self, waiter: &WaiterGuard<'_>, outage: StoreOutage) {
+        if let Some(progress) = self.progress {
+            progress.tell(Some(&outage.error));
+        }
+        waiter.set_outage(Some(outage));
+    }
+
+    /// The store could not be asked, or refused: what to do, or the error to give up with.
+    pub(super) fn failed(
+        &mut self,
+        waiter: &WaiterGuard<'_>,
+        failure: Failure,
+        sent: Moment,
+    ) -> Result<Next, Error> {
+        self.unknown_outcome |= matches!(failure, Failure::Unknown(_));
+        let is_final = matches!(failure, Failure::Final(_));
+        let error = failure.into_error();
+        let since = *self.outage.since.get_or_insert(sent);
+        if error.is_unavailable() {
+            let error = error.clone().on(&self.lock.name);
+            self.has_outage(
+                waiter,
+                StoreOutage {
+                    since,
+                    error,
+                    ends: None,
+                },
+            );
+        }
+        if is_final {
+            return Err(error.of_last_request());
+        }
+        if !error.is_unavailable() {
+            return Err(error);
+        }
+        let now = self.engine.clock.now();
+        let is_first = self.outage.backoff.failures() == 0;
+        let pause = self.outage.backoff.next();
+        if is_first && now.since(sent) < FIRST_PAUSE {
+            // A connection that had died: one more try, at once, also for those that do not wait.
+            return Ok(Next::Again);
+        }
+        let limit = self.limit(since);
+        if now >= limit {
+            return Err(error);
+        }
+        Ok(Next::Sleep((now + pause).min(limit)))
+    }
+
+    /// Lets time pass, whatever is told meanwhile; an interrupt ends it.
+    fn pause(&self, until: Moment) -> Result<(), Error> {
+        let until = self.plan.at_most(until);
+        while self.engine.clock.wait(self.signal, until) == Woken::Signalled {
+            self.check_interrupt()?;
+        }
+        Ok(())
+    }
+}

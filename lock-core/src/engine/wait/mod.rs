@@ -1,0 +1,450 @@
+//! Taking a lock: queue locally, ask the store when it is our turn, and sleep until that may
+//! change.
+//!
+//! Register, look again, then sleep: nothing that happens between the look and the sleep is lost,
+//! because a signal stays up. One absolute deadline is computed by the public call; every sleep
+//! ends by then, or earlier.
+
+mod attempt;
+mod beside;
+mod line;
+mod local_wait;
+mod nested;
+mod replicas;
+mod rolled_back;
+
+use super::acquisition::{Acquisition, AcquisitionInit, RenewalPlan};
+use super::queue::{Entered, LocalLock, LockRequest, QueueOwner, ReleaseTiming, WaiterGuard};
+use super::renew::FIRST_LOOK;
+use super::{Engine, forked};
+use crate::backend::owner::OwnerId;
+use crate::backend::replication::Replication;
+use crate::backend::token::TokenRange;
+use crate::backend::{AcquisitionId, Receipt, ReleaseOptions, Tokens, call_backend};
+use crate::call::interrupt::Registration;
+use crate::call::options::{LockOptions, Progress};
+use crate::engine::holder::Holder;
+use crate::engine::replicas::refuse_unsupported;
+use crate::error::{Error, ErrorKind};
+use crate::kind::Presence;
+use crate::observe::event::Event;
+use crate::time::backoff::Backoff;
+use crate::time::lease::{Lease, LeaseTime};
+use crate::time::{Clock, Moment, Signal};
+use attempt::{DirectAttempt, Granted, Outage};
+use local_wait::Queued;
+use std::cell::LazyCell;
+use std::sync::Arc;
+use std::time::Duration;
+
+crate::sync::thread_local! {
+    /// A thread waits for one lock at a time, so it needs one signal. One that is still up from an
+    /// earlier wait costs a look, no more.
+    static SIGNAL: Arc<Signal> = Arc::new(Signal::new());
+}
+
+/// What a wait is to do, from the options.
+struct Plan {
+    start: Moment,
+    /// `None`: wait for ever.
+    deadline: Option<Moment>,
+    /// Whether the wait is a part of one without an end.
+    is_share: bool,
+    lease: Lease,
+    /// Whether the options said so, and not the settings.
+    is_lease_asked: bool,
+    time: LeaseTime,
+    replication: Replication,
+    /// What the options said of it, if anything.
+    asked_replication: Option<Replication>,
+}
+
+impl Plan {
+    fn new(engine: &Engine, wait: Option<Duration>, options: &LockOptions) -> Result<Self, Error> {
+        let lease = options.lease.unwrap_or(engine.settings.lease);
+        let time = match options.lease {
+            Some(lease) => lease.time()?,
+            None => engine.settings.lease_time,
+        };
+        if !engine.abilities.renewable && matches!(lease, Lease::Watched { .. }) {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "this wire format does not know who holds a lock, so the watchdog cannot keep it: \
+                 ask for a fixed lease",
+            ));
+        }
+        let replication = match options.replication {
+            Some(asked) => {
+                refuse_unsupported(&asked, &engine.abilities)?;
+                asked.within(time)
+            }
+            None if engine.settings.replication.is_off() => Replication::off(),
+            None => engine.settings.replication.within(time),
+        };
+        let start = engine.clock.now();
+        let deadline = wait.map(|wait| start + wait);
+        let asked_replication = options.replication;
+        let (is_share, is_lease_asked) = (options.is_share, options.lease.is_some());
+        Ok(Self {
+            start,
+            deadline,
+            is_share,
+            lease,
+            is_lease_asked,
+            time,
+            replication,
+            asked_replication,
+        })
+    }
+
+    fn waits(&self) -> bool {
+        self.deadline != Some(self.start)
+    }
+
+    /// Whether it is renewed without an end, so that it may be handed to another thread.
+    fn is_watched(&self) -> bool {
+        matches!(self.lease, Lease::Watched { renewals: None, .. })
+    }
+
+    fn request(&self, holder: &Holder, signal: &Arc<Signal>) -> LockRequest {
+        LockRequest {
+            holder: holder.clone(),
+            signal: Arc::clone(signal),
+            since: self.start,
+            watched: self.is_watched().then_some(self.time),
+            replication: self.replication,
+        }
+    }
+
+    fn is_late(&self, now: Moment) -> bool {
+        self.deadline.is_some_and(|deadline| now >= deadline)
+    }
+
+    fn at_most(&self, until: Moment) -> Moment {
+        self.deadline.map_or(until, |deadline| until.min(deadline))
+    }
+}
+
+/// Takes the lock for `thread`, the calling one, or for a guard of its own; `None` if it was busy
+/// until the deadline.
+pub(crate) fn acquire(
+    engine: &Engine,
+    lock: &Arc<LocalLock>,
+    thread: Option<u64>,
+    wait: Option<Duration>,
+    options: &LockOptions,
+) -> Result<Option<Arc<Acquisition>>, Error> {
+    let plan = Plan::new(engine, wait, options)?;
+    if engine.origin.seems_elsewhere() {
+        return Err(forked());
+    }
+    let beside = match thread {
+        Some(thread) => beside::writer_of(engine, &lock.name, thread)?,
+        None => None,
+    };
+    let signal = LazyCell::new(|| SIGNAL.try_with(Arc::clone).unwrap_or_default());
+    let interrupt = options
+        .interrupt
+        .as_ref()
+        .map(|interrupt| interrupt.register(&signal));
+    if let Some(interrupt) = &interrupt {
+        interrupt.check()?;
+    }
+    let holder = LazyCell::new(|| Holder::of(thread));
+    let mut waiter = match lock.enter(engine, thread, plan.waits(), || {
+        plan.request(&holder, &signal)
+    })? {
+        Entered::Nested(acquisition) => {
+            return nested::nest(engine, lock, acquisition, &plan).map(Some);
+        }
+        Entered::Busy => {
+            engine.events.emit(|| Event::Contended {
+                lock: lock.name.clone(),
+            });
+            return Ok(None);
+        }
+        Entered::Queued(waiter) => waiter,
+    };
+    let _waiting = engine.metrics().waiting(&lock.name);
+    let mut wait = Wait {
+        engine,
+        lock,
+        plan: &plan,
+        progress: options.progress.as_ref(),
+        signal: &signal,
+        interrupt: interrupt.as_ref(),
+        owner: engine.new_owner(),
+        beside,
+        was_sent: false,
+        asks_once: false,
+        knows_limit: false,
+        unknown_outcome: false,
+        direct: None,
+        outage: Outage::default(),
+        tokens: Tokens::None,
+        told: EmittedOnce::default(),
+        unwatched: attempt::BACKOFF,
+        split_votes: 0,
+    };
+    match wait.queue(&mut waiter, &holder)? {
+        Queued::Mine => {}
+        Queued::Handed(acquisition) => return Ok(Some(acquisition)),
+        Queued::Late => return Ok(None),
+    }
+    let granted = match lock.name.profile().contends_in_line && plan.waits() {
+        true => wait.contend_in_line(&waiter, &holder),
+        false => wait.contend(&waiter),
+    };
+    match granted {
+        Ok(Some(granted)) => wait.take(waiter, holder.clone(), granted).map(Some),
+        refused => {
+            wait.close();
+            refused.map(|_| None)
+        }
+    }
+}
+
+impl QueueOwner for Engine {
+    fn clock(&self) -> &dyn Clock {
+        self.clock.as_ref()
+    }
+
+    fn command_timeout(&self) -> Duration {
+        self.settings.command_timeout
+    }
+
+    fn tell_acquired(&self, acquisition: &Acquisition, since: Moment) {
+        self.events.emit(|| Event::Acquired {
+            lock: acquisition.name.clone(),
+            token: acquisition.token,
+            waited: self.clock.now().since(since),
+        });
+    }
+
+    fn decline(&self, lock: &Arc<LocalLock>, acquisition: &Arc<Acquisition>) {
+        self.end_hold_async(lock, acquisition);
+    }
+}
+
+/// One thread's wait for one lock.
+struct Wait<'a> {
+    engine: &'a Engine,
+    lock: &'a Arc<LocalLock>,
+    plan: &'a Plan,
+    progress: Option<&'a Progress>,
+    signal: &'a Arc<Signal>,
+    interrupt: Option<&'a Registration<'a>>,
+    /// The same for every request of this wait, and never used again. A new one after a grant that
+    /// was revoked, and after an attempt that was rolled back.
+    owner: OwnerId,
+    /// This thread's write lock, beside which it may read.
+    beside: Option<Arc<Acquisition>>,
+    /// Whether an attempt was sent.
+    was_sent: bool,
+    /// Whether it gives up when the lock is busy, whatever the deadline.
+    asks_once: bool,
+    /// Whether it has looked how many permits a semaphore has.
+    knows_limit: bool,
+    /// Whether a request of this owner went unanswered.
+    unknown_outcome: bool,
+    /// The last attempt that a release may grant.
+    direct: Option<DirectAttempt>,
+    outage: Outage,
+    /// The tokens to ask for. The same for every send of an attempt that may have been granted, or
+    /// may be by a release: the answer to a repetition is counted back from the last of them.
+    tokens: Tokens,
+    told: EmittedOnce,
+    /// The store does not tell of releases.
+    unwatched: Backoff,
+    /// How many votes in a row were split.
+    split_votes: u32,
+}
+
+/// What was told once in this wait.
+#[derive(Default)]
+struct EmittedOnce {
+    contended: bool,
+    endless: bool,
+    paused: bool,
+}
+
+impl Wait<'_> {
+    /// The store granted it: make it ours, unless the answer took longer than the lease is good
+    /// for.
+    fn take(
+        &self,
+        waiter: WaiterGuard<'_>,
+        holder: Holder,
+        Granted {
+            grant,
+            sent,
+            lease: granted,
+        }: Granted,
+    ) -> Result<Arc<Acquisition>, Error> {
+        let (engine, lock) = (self.engine, self.lock);
+        let Plan { lease, time, .. } = *self.plan;
+        let grant_limit = grant.limit;
+        let name = lock.name.granted(grant.count);
+        let renewal = match lease {
+            // Where renewals are numbered, they are to last for as long as they can.
+            Lease::Watched {
+                renewals: Some(count),
+                ..
+            } => Some(RenewalPlan::from(sent, time, Some(count), Duration::ZERO)),
+            Lease::Watched { renewals: None, .. } => {
+                let mut plan = RenewalPlan::from(sent, time, None, lock.earlier(time));
+                // Not where it would wait for replicas.
+                let first = engine.abilities.first_renewal;
+                let is_reported = self.plan.replication.is_off() && !lock.name.profile().shared;
+                if let Some(first) = first.filter(|_| is_reported) {
+                    plan.add(sent + first);
+                }
+                if granted < time {
+                    plan.add(RenewalPlan::next(sent, granted));
+                }
+                Some(plan)
+            }
+            Lease::Fixed(_) => None,
+        };
+        // Beside a writer its own: the store knows the last that are set aside for hand-offs, too.
+        let own = |writer: &Arc<Acquisition>| writer.token.and_then(|it| TokenRange::new(it, it));
+        // A writer that was lost meanwhile may have successors with larger ones.
+        let is_beside = |writer: &&Arc<Acquisition>| engine.is_valid(writer);
+        let writer = self.beside.as_ref().filter(is_beside);
+        let tokens = writer.map_or(grant.tokens, own);
+        let replication = self.plan.replication;
+        let lead = engine.replica_lead(&lock.name, time, replication);
+        let asked = engine.skipped.reading_at(sent);
+        let acquisition = Arc::new(Acquisition::new(AcquisitionInit {
+            name,
+            owner: self.owner,
+            holder,
+            tokens,
+            receipt: grant.receipt,
+            unknown_outcome: self.unknown_outcome,
+            sent: asked,
+            granted,
+            lease: time,
+            is_lease_asked: self.plan.is_lease_asked,
+            renewal,
+            replication,
+            lead,
+            counted: engine.metrics().held(&lock.name),
+        }));
+        let mut reading = engine.reading();
+        if acquisition.trusted_at(reading).is_zero() && acquisition.is_valid_at(reading.now) {
+            self.ask_in_doubt(&acquisition);
+            reading = engine.reading();
+        }
+        let now = reading.now;
+        if acquisition.trusted_at(reading).is_zero() {
+            engine.clean_up(acquisition.to_release());
+            return Err(self.too_late(reading.since(asked), lead));
+        }
+        let due = acquisition
+            .next_check(&acquisition.lock())
+            .min(now + FIRST_LOOK);
+        let arm = |state: &mut _| engine.timer.arm(lock, state, now, due);
+        if let Err(error) = waiter.occupy(&acquisition, sent, now, arm) {
+            engine.mark_released(&acquisition);
+            engine.clean_up(acquisition.to_release());
+            lock.released(
+                &acquisition,
+                ReleaseTiming {
+                    at: now,
+                    took: None,
+                    told: None,
+                },
+            );
+            return Err(error);
+        }
+        engine.shorten_if_lead_grew(&acquisition, time, lead);
+        engine.tell_acquired(&acquisition, self.plan.start);
+        if let (Some((asked, _)), Some(stored)) = (lock.name.permits(), grant_limit)
+            && asked != stored
+        {
+            engine.tell_other_limit(&lock.name, asked, stored);
+        }
+        Ok(acquisition)
+    }
+
+    /// Only the time of day says that the answer took too long, and may have been set meanwhile:
+    /// the store knows.
+    fn ask_in_doubt(&self, acquisition: &Acquisition) {
+        let sent = self.engine.reading();
+        let by = sent.now + self.engine.settings.command_timeout;
+        let id = acquisition.id(self.plan.time);
+        if let Ok(Some(holder)) = call_backend(|| self.engine.store()?.verify(&id, by)) {
+            acquisition.confirmed(sent, holder.remaining);
+        }
+    }
+
+    fn too_late(&self, took: Duration, lead: Duration) -> Error {
+        let time = self.plan.time;
+        let ahead = match lead.is_zero() {
+            true => String::new(),
+            false => format!(" (the clock of a replica may be {lead:.1?} ahead)"),
+        };
+        Error::unavailable(format!(
+            "the store granted it, but its answer took {took:.1?}, and a lease of {time} is good \
+             for {:.1?} only{ahead}: it was given back; ask for a longer lease",
+            time.validity().saturating_sub(lead)
+        ))
+    }
+
+    /// Ends the wait without the lock. A request that went unanswered may have taken it, or may
+    /// yet; and a store that knows who waits keeps others out for it.
+    fn close(&self) {
+        let is_known = self.lock.name.profile().presence != Presence::Unknown;
+        let is_queued = self.was_sent && is_known && self.plan.waits();
+        let options = match self.unknown_outcome {
+            true => ReleaseOptions::WITH_TOMBSTONE,
+            false if is_queued => ReleaseOptions::WITHOUT_TOMBSTONE,
+            false => return,
+        };
+        let (name, time) = (self.lock.name.clone(), self.plan.time);
+        let id = AcquisitionId::new(name, self.owner, time, Receipt::default());
+        self.engine.clean_up((id, options));
+    }
+
+    /// When to give up on an outage that began at `since`, perhaps before this wait did.
+    fn limit(&self, since: Moment) -> Moment {
+        let limit = since.max(self.plan.start) + self.engine.settings.outage_limit;
+        match self.plan.deadline {
+            Some(deadline) if self.plan.is_share => deadline.min(limit),
+            Some(deadline) => deadline,
+            None => limit,
+        }
+    }
+
+    fn check_interrupt(&self) -> Result<(), Error> {
+        self.interrupt.map_or(Ok(()), Registration::check)
+    }
+
+    fn tell_endless(&mut self) {
+        if !std::mem::replace(&mut self.told.endless, true) {
+            let lock = self.lock.name.clone();
+            self.engine
+                .events
+                .emit(|| Event::BusyWithoutExpiry { lock });
+        }
+    }
+
+    fn tell_paused(&mut self, left: Duration, why: &Error) {
+        if !std::mem::replace(&mut self.told.paused, true) {
+            let (lock, why) = (self.lock.name.clone(), why.clone());
+            self.engine
+                .events
+                .emit(|| Event::Paused { lock, left, why });
+        }
+    }
+
+    fn tell_contended(&mut self) {
+        if !std::mem::replace(&mut self.told.contended, true) {
+            let lock = &self.lock.name;
+            self.engine
+                .events
+                .emit(|| Event::Contended { lock: lock.clone() });
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! [`Metered`]: a backend whose requests are timed.
+
+use super::{Metrics, Request};
+use crate::backend::diagnosis::Finding;
+use crate::backend::replication::Replication;
+use crate::backend::{
+    Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, FoundBusyBy, HolderInfo, LockInfo,
+    LockPage, NodeId, OnReleased, PagePosition, PermitChange, PermitOutcome, Release,
+    ReleaseOptions, Renewal, RenewalRequest, Wake, Watch, call_backend,
+};
+use crate::name::LockName;
+use crate::time::Moment;
+use crate::time::lease::LeaseTime;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Calls a backend, and records how long it takes.
+pub(super) struct Metered {
+    pub(super) backend: Arc<dyn Backend>,
+    pub(super) metrics: Metrics,
+}
+
+impl Metered {
+    fn timed<T>(
+        &self,
+        request: Request,
+        call: impl FnOnce(&dyn Backend) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let start = self.metrics.request_starts();
+        let answer = call_backend(|| call(&*self.backend));
+        self.metrics.request(request, start, answer.as_ref().err());
+        answer
+    }
+}
+
+// A new method with a default must be passed on, too.
+#[deny(clippy::missing_trait_methods)]
+impl Backend for Metered {
+    fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
+        self.timed(Request::Acquire, |backend| backend.acquire(attempt, by))
+    }
+
+    fn renew(
+        &self,
+        node: NodeId,
+        batch: &[RenewalRequest],
+        by: Moment,
+    ) -> Vec<Result<Renewal, Failure>> {
+        let start = self.metrics.request_starts();
+        let answers = self.backend.renew(node, batch, by);
+        // A batch has one time. It was sent if any part of it was.
+        let was_sent = |answer: &&_| !matches!(answer, Err(Failure::NotSent(_)));
+        let answer = answers.iter().find(was_sent).or(answers.first());
+        let failure = answer.and_then(|answer| answer.as_ref().err());
+        self.metrics.request(Request::Renew, start, failure);
+        answers
+    }
+
+    fn release(
+        &self,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
+        by: Moment,
+    ) -> Result<Release, Failure> {
+        self.timed(Request::Release, |backend| {
+            backend.release(acquisition, closing, by)
+        })
+    }
+
+    /// Timed by the engine, which knows when the reply comes: a callback around `done` would be
+    /// one more allocation for each dropped guard.
+    fn submit_release(
+        &self,
+        acquisition: &AcquisitionId,
+        closing: ReleaseOptions,
+        by: Moment,
+        done: OnReleased,
+    ) {
+        self.backend.submit_release(acquisition, closing, by, done);
+    }
+
+    fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
+        self.timed(Request::Read, |backend| backend.inspect(name, by))
+    }
+
+    fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
+        self.timed(Request::Read, |backend| backend.peek(name, by))
+    }
+
+    fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {
+        self.backend.poll_pause(name, found_by)
+    }
+
+    fn verify(
+        &self,
+        acquisition: &AcquisitionId,
+        by: Moment,
+    ) -> Result<Option<HolderInfo>, Failure> {
+        self.timed(Request::Read, |backend| backend.verify(acquisition, by))
+    }
+
+    fn change_permits(
+        &self,
+        name: &LockName,
+        change: PermitChange,
+        by: Moment,
+    ) -> Result<PermitOutcome, Failure> {
+        self.timed(Request::Force, |backend| {
+            backend.change_permits(name, change, by)
+        })
+    }
+
+    fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
+        self.timed(Request::Force, |backend| backend.force_release(name, by))
+    }
+
+    fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
+        self.timed(Request::Watch, |backend| backend.watch(name, wake, by))
+    }
+
+    fn renewal_node(&self, name: &LockName) -> NodeId {
+        self.backend.renewal_node(name)
+    }
+
+    fn replica_lead(
+        &self,
+        name: &LockName,
+        lease: LeaseTime,
+        replication: Replication,
+    ) -> Duration {
+        self.backend.replica_lead(name, lease, replication)
+    }
+
+    fn abilities(&self) -> Abilities {
+        self.backend.abilities()
+    }
+
+    fn diagnose(&self, by: Moment) -> Result<Vec<Finding>, Failure> {
+        self.backend.diagnose(by)
+    }
+
+    fn inspect_all(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
+        self.backend.inspect_all(names, by)
+    }
+
+    fn list(&self, pattern: &str, from: &PagePosition, by: Moment) -> Result<LockPage, Failure> {
+        self.timed(Request::Read, |backend| backend.list(pattern, from, by))
+    }
+
+    fn leave(&self, until: Moment) {
+        self.backend.leave(until);
+    }
+}
+
+impl fmt::Debug for Metered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.backend.fmt(f)
+    }
+}

@@ -1,0 +1,168 @@
+//! [`BackgroundTask`] and [`run_in_background`]: threads for work that no caller's thread does.
+
+use crate::panics::contain;
+use crate::sync::{Mutex, thread};
+use crate::time::{Clock, Moment, Signal};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The name of the threads: Linux cuts it after 15 characters.
+const NAME: &str = "distlock-task";
+/// The pause after a turn that panicked.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Runs `task` on a thread of its own, which ends with it. A panic in it is caught.
+///
+/// # Errors
+///
+/// If the system has no thread left.
+pub fn run_in_background(task: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let run = move || {
+        contain(task);
+    };
+    thread::Builder::new()
+        .name(NAME.to_owned())
+        .spawn(run)
+        .map(drop)
+}
+
+/// A repeated task that has a thread of its own while there is work for it.
+///
+/// Each turn does what is due and returns when the next one is due. Dropping this handle does not
+/// end the task.
+#[derive(Clone, Debug, Default)]
+pub struct BackgroundTask(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    signal: Arc<Signal>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    is_running: bool,
+    /// Whether `start` was called after the last turn began: that turn may have missed the work.
+    is_wanted: bool,
+}
+
+impl BackgroundTask {
+    /// Starts the thread unless it runs; call it after the work was added. A thread that sleeps is
+    /// not [woken](Self::wake).
+    ///
+    /// `turn` returns until when the thread sleeps; with `None` it ends, unless this was called
+    /// since that turn began. After a panic the next turn comes soon.
+    ///
+    /// # Errors
+    ///
+    /// If the system has no thread left.
+    pub fn start(
+        &self,
+        clock: &Arc<dyn Clock>,
+        turn: impl FnMut() -> Option<Moment> + Send + 'static,
+    ) -> io::Result<()> {
+        let mut state = self.0.state.lock();
+        if !state.is_running {
+            let (shared, clock) = (Arc::clone(&self.0), Arc::clone(clock));
+            run_in_background(move || shared.run(clock.as_ref(), turn))?;
+            state.is_running = true;
+        }
+        state.is_wanted = true;
+        Ok(())
+    }
+
+    /// Starts the next turn now, if the thread sleeps.
+    pub fn wake(&self) {
+        self.0.signal.raise();
+    }
+
+    /// Whether it was started and has not ended.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.0.state.lock().is_running
+    }
+}
+
+impl Shared {
+    fn run(&self, clock: &dyn Clock, mut turn: impl FnMut() -> Option<Moment>) {
+        loop {
+            // This turn sees all work that was added before this point.
+            self.signal.take();
+            self.state.lock().is_wanted = false;
+            let next = contain(&mut turn).unwrap_or_else(|| Some(clock.now() + PAUSE));
+            if let Some(until) = next {
+                clock.wait(&self.signal, until);
+                continue;
+            }
+            let mut state = self.state.lock();
+            if !state.is_wanted {
+                state.is_running = false;
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::SystemClock;
+    use std::sync::mpsc::{Receiver, channel};
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    type Turn = Box<dyn FnOnce() -> Option<Moment> + Send>;
+
+    /// Starts a task of these turns. Each sends its number, counted from 0, and then runs.
+    fn start(turns: Vec<Turn>) -> (BackgroundTask, Receiver<usize>) {
+        let (task, (tell, told)) = (BackgroundTask::default(), channel());
+        let mut turns = turns.into_iter().enumerate();
+        let turn = move || {
+            let (number, turn) = turns.next().expect("one more turn");
+            tell.send(number).unwrap();
+            turn()
+        };
+        task.start(&clock(), turn).unwrap();
+        (task, told)
+    }
+
+    fn clock() -> Arc<dyn Clock> {
+        Arc::new(SystemClock)
+    }
+
+    #[test]
+    fn panicking_turn_is_followed_by_the_next() {
+        let (_, told) = start(vec![Box::new(|| panic!("on purpose")), Box::new(|| None)]);
+        assert_eq!(told.iter().collect::<Vec<_>>(), [0, 1]);
+    }
+
+    #[test]
+    fn sleeping_task_is_woken_and_ends() {
+        let (task, told) = start(vec![Box::new(|| Some(Moment::NEVER)), Box::new(|| None)]);
+        assert_eq!(told.recv_timeout(LONG), Ok(0));
+        assert!(task.is_running());
+        task.wake();
+        assert_eq!(told.recv_timeout(LONG), Ok(1));
+        assert!(
+            told.recv_timeout(LONG).is_err(),
+            "the thread has dropped the sender"
+        );
+        assert!(!task.is_running());
+    }
+
+    #[test]
+    fn start_during_the_last_turn_is_followed_by_one_more() {
+        let (pass, passed) = channel::<BackgroundTask>();
+        let last: Turn = Box::new(move || {
+            let task = passed.recv().unwrap();
+            task.start(&clock(), || unreachable!("the task runs"))
+                .unwrap();
+            None
+        });
+        let (task, told) = start(vec![last, Box::new(|| None)]);
+        pass.send(task.clone()).unwrap();
+        assert_eq!(told.iter().collect::<Vec<_>>(), [0, 1]);
+        assert!(!task.is_running());
+    }
+}
