@@ -6,10 +6,10 @@
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 #[non_exhaustive]
 pub enum LockKind {
-    /// One holder: [`Client::mutex`](crate::Client::mutex).
+    /// A lock of one holder: [`Client::mutex`](crate::Client::mutex).
     #[default]
     Mutex,
-    /// One holder, in the order of arrival over all clients:
+    /// A lock of one holder, granted in the order of arrival over all clients:
     /// [`Client::fair_mutex`](crate::Client::fair_mutex). Excludes the `Mutex` of its name.
     Fair,
     /// A reader of a read-write lock: [`RwLock::read`](crate::RwLock::read).
@@ -57,23 +57,25 @@ pub(crate) struct KindProfile {
     pub(crate) tokens: bool,
     /// The release of another owner may grant it: [`DirectGrant`](crate::backend::DirectGrant).
     pub(crate) direct_grant: bool,
-    /// Of the threads of a client that want as many permits one at a time contends in the store.
+    /// Only one of the threads of a client that want as many permits contends in the store at a
+    /// time.
     pub(crate) contends_in_line: bool,
     /// A release notifies clients that wait for another kind, too: how many those are says nothing
     /// of the competition for this one.
     pub(crate) notifies_other_kinds: bool,
-    /// It excludes the other kinds of its name that do, also in one thread.
+    /// A lock of this kind excludes the others of its name whose kinds have this field set, also in
+    /// one thread.
     pub(crate) excludes_kinds: bool,
-    /// Of a reader: the kind of the writer, beside which its own thread may read.
+    /// For the kind of a reader, the kind of the writer whose own thread may read as well.
     pub(crate) writer: Option<LockKind>,
-    /// Of a writer: the kind of the readers, to which it is downgraded.
+    /// For the kind of a writer, the kind of the readers to which it is downgraded.
     pub(crate) readers: Option<LockKind>,
 }
 
 /// For how long the store keeps others out for an owner that waits, after each of its attempts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Presence {
-    /// It does not know who waits.
+    /// The store does not know who waits.
     Unknown,
     /// For [`WAITER_PRESENCE`](crate::backend::WAITER_PRESENCE).
     Fixed,
@@ -173,7 +175,7 @@ impl LockKind {
         }
     }
 
-    /// Whether several owners may hold it at once.
+    /// Returns whether several owners may hold a lock of this kind at once.
     #[must_use]
     pub fn is_shared(self) -> bool {
         self.profile().shared

@@ -110,8 +110,9 @@ impl LockOptions {
         self
     }
 
-    /// Those of a member of several locks, whose wait may be a share of one without an end. The
-    /// members are kept only once all are taken: otherwise they are given back.
+    /// Returns the options for a member of several locks, whose wait may be a share of one without
+    /// an end. A minimum hold begins only once all members are taken: otherwise they are given
+    /// back.
     pub(crate) fn of_member(&self, is_share: bool) -> Self {
         Self {
             at_least: None,

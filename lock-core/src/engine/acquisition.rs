@@ -205,7 +205,7 @@ impl Inner {
         }
     }
 
-    /// For how long it stays busy at least.
+    /// Returns for how long the lock stays busy at least.
     pub(super) fn minimum_hold(&self) -> Option<MinimumHold> {
         self.rare.as_ref()?.minimum_hold
     }
@@ -687,8 +687,8 @@ impl Acquisition {
         (self.id(self.lock().lease), options)
     }
 
-    /// The same for its regular end, after which the store keeps it for what is left of the minimum
-    /// hold.
+    /// Returns what is sent for the regular end of the hold, after which the store keeps the lock
+    /// for what is left of the minimum hold.
     pub(crate) fn to_end(&self, now: Moment) -> (AcquisitionId, ReleaseOptions) {
         let (id, options) = self.to_release();
         match self.lock().minimum_hold() {

@@ -17,7 +17,7 @@ pub(super) struct HandoffChain {
 }
 
 impl HandoffChain {
-    /// That of the first on a grant with these tokens.
+    /// Makes the position of the first acquisition on a grant with these tokens.
     pub(super) fn of(tokens: Option<TokenRange>) -> Self {
         let reserved = tokens.map_or(0, |tokens| tokens.reserved());
         Self {
@@ -26,7 +26,7 @@ impl HandoffChain {
         }
     }
 
-    /// What follows it and its token; `None` if no token is left.
+    /// Returns the next token and the position that has it; `None` if no token is left.
     pub(super) fn next(self, token: Option<FencingToken>) -> Option<(Option<FencingToken>, Self)> {
         let (token, reserved) = match token {
             Some(token) => {
@@ -39,7 +39,7 @@ impl HandoffChain {
         Some((token, Self { before, reserved }))
     }
 
-    /// How an owner must be closed whose tokens were used up to `used`.
+    /// Returns how an owner must be closed whose tokens were used up to `used`.
     pub(super) fn release_options(
         self,
         unknown_outcome: bool,
@@ -56,8 +56,10 @@ impl HandoffChain {
             _ => ReleaseOptions::WITHOUT_TOMBSTONE,
         }
     }
-    /// The store says that the lock is gone, which the holder of `token` had: it may have been gone
-    /// for all former holders of the same grant, which were told `Ok` when they handed it off.
+
+    /// Reports that the store says that the lock is gone, which the holder of `token` had. It may
+    /// have been gone for all former holders of the same grant, which were told `Ok` when they
+    /// handed it off.
     pub(super) fn tell_lost(self, events: &Events, lock: &LockName, token: Option<FencingToken>) {
         let holds = self.before;
         if holds == 0 {

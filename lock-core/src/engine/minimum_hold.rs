@@ -18,7 +18,7 @@ pub(super) struct MinimumHold {
 }
 
 impl MinimumHold {
-    /// Lasts until then at least, for a new owner if there was none.
+    /// Makes a minimum hold last until then at least, for a new owner if there was none.
     pub(super) fn prolong(
         hold: &mut Option<Self>,
         until: Moment,
@@ -29,7 +29,7 @@ impl MinimumHold {
         *hold = Some(Self { owner, until });
     }
 
-    /// Has a release at `now` pass the lock to its owner for what is left.
+    /// Makes a release at `now` pass the lock to the owner of the minimum hold, for what is left.
     pub(super) fn apply_to(self, options: ReleaseOptions, now: Moment) -> ReleaseOptions {
         let left = self.until.since(now);
         let left = (!left.is_zero()).then(|| left.max(LeaseTime::SHORTEST));
@@ -39,7 +39,7 @@ impl MinimumHold {
 }
 
 impl LockOptions {
-    /// The minimum hold that they ask for, of all of these locks.
+    /// Checks the minimum hold that the options ask for, of all of these locks, and returns it.
     ///
     /// # Errors
     ///
@@ -57,7 +57,7 @@ impl LockOptions {
 }
 
 impl Engine {
-    /// A time for which this lock can be held at least.
+    /// Checks that this lock can be held for at least `time`.
     ///
     /// # Errors
     ///

@@ -4,8 +4,8 @@ use super::Wait;
 use crate::backend::owner::OwnerId;
 use crate::backend::token::TokenRange;
 use crate::backend::{
-    Answer, Attempt, DirectGrant, Failure, FoundBusyBy, Grant, LockInfo, WAITER_ATTEMPTS, Waking,
-    call_backend,
+    Answer, Attempt, DirectGrant, Failure, FoundBusyBy, Grant, LockInfo, Tokens, WAITER_ATTEMPTS,
+    Waking, call_backend,
 };
 use crate::engine::queue::{StoreOutage, WaiterGuard};
 use crate::error::Error;
@@ -219,7 +219,8 @@ impl<'a> Wait<'a> {
             .ok()
             .filter(|lease| *lease <= plan.time)?;
         let is_kept = plan.is_watched() && plan.replication.is_off();
-        if !(plan.waits() && is_kept && self.has_tokens()) {
+        let has_one_token = self.tokens == Tokens::Assign { reserve: 0 };
+        if !(plan.waits() && is_kept && has_one_token) {
             return None;
         }
         let last = self.direct.as_ref().map(|direct| direct.number);
