@@ -19,18 +19,19 @@ use crate::time::Moment;
 use crate::time::lease::LeaseTime;
 use std::time::Duration;
 
-/// The state of a held lock, as far as the client knows without asking the store.
+/// The state of a held lock, as far as the client knows without querying the store.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum GuardState {
-    /// Held, and kept as it was asked for.
+    /// The lock is held and, unless its lease is fixed, being renewed.
     Held,
-    /// Still held, but its renewals fail, or no more are allowed; or the time of day was set ahead,
-    /// as after a pause of a virtual machine, and the store has not confirmed it since.
+    /// The lock is still held, but its renewals fail or are used up. Or the time of day jumped
+    /// ahead, as after a pause of a virtual machine, and the store has not confirmed the lock
+    /// since.
     Suspended,
-    /// The lease is over, or the store says that the lock is not ours any more. Final.
+    /// The lease has ended, or the store reports that this client no longer holds the lock. Final.
     Lost,
-    /// Released. Final.
+    /// The lock was released. Final.
     Released,
 }
 
@@ -43,83 +44,83 @@ const STATES: [GuardState; 4] = [
 
 /// One stretch of holding.
 ///
-/// Both are read without the mutex of `inner`. `state` is written and `valid_until` extended under
-/// it; a look that finds it over marks that ([`OVER`]) without.
+/// `state` and `valid_until` are read without the mutex of `inner`. They are written under it,
+/// except for [`OVER`], which a reader of `valid_until` sets once the deadline has passed.
 pub(crate) struct Acquisition {
     pub(crate) name: LockName,
     pub(crate) owner: OwnerId,
     pub(crate) holder: Holder,
     pub(crate) token: Option<FencingToken>,
     pub(crate) since: Moment,
-    /// How many replicas must confirm its renewals.
+    /// The replication policy for its renewals.
     pub(crate) replication: Replication,
     receipt: Receipt,
     pub(super) chain: HandoffChain,
-    /// Whether an acquire of this owner went unanswered: a copy of it may still arrive.
+    /// Whether an acquire of this owner went unanswered: a copy of the request may still arrive.
     unknown_outcome: bool,
-    /// Whether the acquisition from the store was asked for with a lease of its own. If not, its
-    /// lease is never shorter than that of the settings.
+    /// Whether the request set its own lease. Otherwise the lease is at least that of the settings.
     pub(crate) is_lease_asked: bool,
-    /// How many holds there are. To and from 0 under the local lock's mutex; above 1 only the
-    /// thread that holds it changes it, and needs no mutex for that.
+    /// The hold count. It changes to and from 0 under the local lock's mutex. Above 1 only the
+    /// holding thread changes it, without a mutex.
     holds: AtomicU32,
     state: AtomicU8,
-    /// Nanoseconds; with [`OVER`] once a look at the clock has found that it is over.
+    /// The end of the validity in nanoseconds, with [`OVER`] set once a reader found it passed.
     valid_until: AtomicU64,
-    /// What the clock had skipped, in nanoseconds, when the store was last asked for that.
+    /// The skipped time, in nanoseconds, of the clock reading that the last confirmation is based
+    /// on.
     skipped: AtomicU64,
     inner: Mutex<Inner>,
 }
 
-/// The lowest bit of `valid_until`: a look has found that it is over, and nothing extends it.
+/// The lowest bit of `valid_until`: a reader found the deadline passed, so nothing extends it.
 const OVER: u64 = 1;
 
 /// The most holds of a thread, as in Java's `ReentrantReadWriteLock`: more are a runaway recursion.
 pub(crate) const MOST_HOLDS: u32 = 65_535;
 
-/// So many causes of failed renewals are told at most, until one succeeds.
+/// The most causes of failed renewals that are reported before a renewal succeeds.
 const MOST_CAUSES: usize = 8;
 
-/// What changes, beside what is read without a mutex.
+/// The mutable state behind the acquisition's mutex.
 pub(crate) struct Inner {
-    /// The longest lease that was asked for so far.
+    /// The longest lease that was requested so far.
     pub(crate) lease: LeaseTime,
-    /// How it is renewed; `None` for a fixed lease, and when no more renewals are allowed.
+    /// The renewal plan; `None` for a fixed lease, and when the allowed renewals are used up.
     pub(crate) renewal: Option<RenewalPlan>,
-    /// Whether a renewal of the timer's is queued or under way.
+    /// Whether a renewal of the timer is queued or under way.
     pub(crate) renewing: bool,
-    /// Whether the store reported a change since: it is renewed once more then.
+    /// Whether the store reported a change during the renewal: another renewal follows it.
     pub(crate) changed: bool,
-    /// Whether the store may keep it for longer than we trust it: an extension is not confirmed, or
+    /// Whether the store may keep the lock beyond `valid_until`: an extension is unconfirmed, or
     /// was confirmed too late.
     pub(crate) overlong: bool,
-    /// When the owner's label is to go along with a renewal again; `None`: with the next one.
+    /// When a renewal must carry the owner's label again; `None` means the next renewal.
     label_due: Option<Moment>,
-    /// Whether its last renewal counts without the replicas that were asked for.
+    /// Whether the last renewal counts although too few replicas confirmed it.
     pub(crate) degraded: bool,
     rare: Option<Box<RareData>>,
-    /// Until it ends.
+    /// The entry in the count of held locks, until the acquisition ends.
     counted: Counted,
 }
 
-/// What most acquisitions never have, apart: a client may hold very many.
+/// State that most acquisitions never need. Boxed to save memory: a client may hold very many.
 #[derive(Default)]
 struct RareData {
-    /// What the last renewal failed with, since the last that did not.
+    /// The error of the last renewal, if it failed.
     last_failure: Option<Error>,
-    /// The causes that were told since then: two that alternate are told once each.
+    /// The causes reported since the last success, so that alternating causes are reported once
+    /// each.
     told_failures: Vec<Error>,
     minimum_hold: Option<MinimumHold>,
     loss: Option<Loss>,
     listeners: Vec<Listener>,
-    /// By how much the validity is shorter than the lease would allow, because replicas end that
-    /// earlier.
+    /// By how much replicas may end the lease earlier; the validity is shorter by this.
     lead: Duration,
 }
 
 /// A callback for a loss, called at most once.
 pub(crate) struct Listener {
-    /// Called under the acquisition's mutex: it must neither block nor ask an acquisition anything.
+    /// Called under the acquisition's mutex: it must neither block nor call into an acquisition.
     tell: Box<dyn FnOnce(Loss) + Send>,
     pub(crate) wanted: Wanted,
 }
@@ -137,14 +138,14 @@ impl Listener {
     }
 }
 
-/// How an acquisition is renewed.
+/// When and with which lease an acquisition is renewed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RenewalPlan {
     pub(crate) ttl: LeaseTime,
     pub(crate) left: Option<u32>,
     pub(crate) due: Moment,
-    /// When it would have been due if the next renewal did not come early: it is still due then, so
-    /// that very many locks that were taken together are not renewed together.
+    /// The original due time when an early renewal was inserted. It stays due, so that locks
+    /// acquired together are not renewed together.
     planned: Option<Moment>,
 }
 
@@ -163,7 +164,7 @@ impl Inner {
         }
     }
 
-    /// A renewal failed. Says whether that is to be told: once for each cause.
+    /// Records a failed renewal. Returns whether to report it: once for each cause.
     pub(crate) fn note_failure(&mut self, error: &Error) -> bool {
         self.set_last_failure(error.clone());
         self.label_due = None;
@@ -177,17 +178,17 @@ impl Inner {
         is_news
     }
 
-    /// What the last renewal failed with, since the last that did not.
+    /// Returns the error of the last renewal, if it failed.
     pub(crate) fn last_failure(&self) -> Option<&Error> {
         self.rare.as_ref()?.last_failure.as_ref()
     }
 
-    /// Has the holder learn of this one if the lock is lost, without counting it as told.
+    /// Records an error to report if the lock is lost. It does not count as reported.
     pub(crate) fn set_last_failure(&mut self, error: Error) {
         self.rare().last_failure = Some(error);
     }
 
-    /// A renewal did not fail: a failure after it is news.
+    /// Clears the failures after a successful renewal: the next failure is reported again.
     pub(crate) fn renewal_succeeded(&mut self) {
         if let Some(rare) = &mut self.rare {
             rare.last_failure = None;
@@ -205,7 +206,7 @@ impl Inner {
         }
     }
 
-    /// Returns for how long the lock stays busy at least.
+    /// Returns the minimum hold, if one is set.
     pub(super) fn minimum_hold(&self) -> Option<MinimumHold> {
         self.rare.as_ref()?.minimum_hold
     }
@@ -220,8 +221,8 @@ impl Inner {
 }
 
 impl RenewalPlan {
-    /// With this lease; the first renewal is due a third of it after `sent`, or that much
-    /// `earlier`.
+    /// Makes the plan for this lease. The first renewal is due a third of the lease after `sent`,
+    /// less `earlier`.
     pub(crate) fn from(sent: Moment, ttl: LeaseTime, left: Option<u32>, earlier: Duration) -> Self {
         let due = sent + (ttl.duration() / 3).saturating_sub(earlier);
         Self {
@@ -232,7 +233,7 @@ impl RenewalPlan {
         }
     }
 
-    /// Adds a renewal at `early`, if that is before the next one.
+    /// Inserts a renewal at `early`, if that is before the next one.
     pub(crate) fn add(&mut self, early: Moment) {
         if early < self.due {
             let planned = std::mem::replace(&mut self.due, early);
@@ -240,13 +241,14 @@ impl RenewalPlan {
         }
     }
 
-    /// Whether the next renewal is one like all others: not an early one between two of them, and
-    /// not one of a number, with which the time that is left would shrink.
+    /// Returns whether the next renewal may be sent early with others. Not if it is an inserted
+    /// early one, or if the number of renewals is limited: each early one would shorten the total
+    /// time.
     pub(crate) fn is_regular(&self) -> bool {
         self.planned.is_none() && self.left.is_none()
     }
 
-    /// It was renewed by the request that was sent at `sent`.
+    /// Advances the plan after the renewal that was sent at `sent`.
     pub(crate) fn renewed(&mut self, sent: Moment) {
         self.left = self.left.map(|left| left.saturating_sub(1));
         let next = Self::next(sent, self.ttl);
@@ -256,13 +258,14 @@ impl RenewalPlan {
             .map_or(next, |planned| planned.min(next));
     }
 
-    /// When the renewal after the one sent at `sent` is due: with two thirds of the lease left.
+    /// Returns when the renewal after the one sent at `sent` is due: with two thirds of the lease
+    /// left.
     pub(crate) fn next(sent: Moment, ttl: LeaseTime) -> Moment {
         sent + ttl.duration() / 3
     }
 }
 
-/// What an acquisition begins with.
+/// The initial values of an acquisition.
 pub(crate) struct AcquisitionInit {
     pub(crate) name: LockName,
     pub(crate) owner: OwnerId,
@@ -271,21 +274,21 @@ pub(crate) struct AcquisitionInit {
     pub(crate) receipt: Receipt,
     pub(crate) unknown_outcome: bool,
     pub(crate) sent: Reading,
-    /// For how long it was granted from then on.
+    /// The lease that was granted, from `sent` on.
     pub(crate) granted: LeaseTime,
-    /// For how long it was asked for: renewals ask for as much.
+    /// The lease that was requested. Renewals use it.
     pub(crate) lease: LeaseTime,
     pub(crate) is_lease_asked: bool,
     pub(crate) renewal: Option<RenewalPlan>,
     pub(crate) replication: Replication,
-    /// By how much earlier replicas may end the lease.
+    /// By how much replicas may end the lease earlier.
     pub(crate) lead: Duration,
     pub(crate) counted: Counted,
 }
 
 #[cfg(test)]
 impl AcquisitionInit {
-    /// That of a guard, with a fixed lease and without a token.
+    /// Makes the values of a guard with a fixed lease and no token.
     pub(crate) fn of_guard(sent: Moment, lease: LeaseTime) -> Self {
         Self {
             name: LockName::new("x").unwrap(),
@@ -333,10 +336,10 @@ impl Acquisition {
         }
     }
 
-    /// The next acquisition on the same grant, for `holder`, with its token and its position.
+    /// Makes the next acquisition on the same grant, for `holder`, with its token and position.
     ///
-    /// Only for an acquisition of which nothing is under way or unknown: its answers would not
-    /// reach the next one.
+    /// Only for an acquisition without pending or unknown requests: the next acquisition would not
+    /// receive their answers.
     pub(super) fn followed_by(
         &self,
         inner: &Inner,
@@ -365,12 +368,12 @@ impl Acquisition {
         }
     }
 
-    /// How many holds there are.
+    /// Returns the hold count.
     pub(crate) fn holds(&self) -> u32 {
         self.holds.load(Ordering::Relaxed)
     }
 
-    /// One hold more, for the thread that has one. Fails if it has too many.
+    /// Adds a hold for the thread that already holds the lock. Fails at [`MOST_HOLDS`].
     pub(crate) fn nest(&self) -> Result<(), Error> {
         let holds = self.holds();
         if holds >= MOST_HOLDS {
@@ -382,7 +385,8 @@ impl Acquisition {
         Ok(())
     }
 
-    /// Ends a hold, of the thread that has it, unless it is the last one.
+    /// Ends a nested hold of the holding thread. Returns `false`, with no change, for the last
+    /// hold.
     pub(crate) fn end_nested(&self) -> bool {
         let holds = self.holds();
         let is_nested = holds > 1;
@@ -392,19 +396,19 @@ impl Acquisition {
         is_nested
     }
 
-    /// Ends a hold, under the local lock's mutex. Returns how many are left.
+    /// Ends a hold, under the local lock's mutex. Returns the remaining hold count.
     pub(crate) fn end_hold(&self) -> u32 {
         let left = self.holds().saturating_sub(1);
         self.holds.store(left, Ordering::Relaxed);
         left
     }
 
-    /// Until when we may trust it.
+    /// Returns the end of the validity.
     pub(crate) fn valid_until(&self) -> Moment {
         Moment::from_nanos(self.valid_until.load(Ordering::Acquire) & !OVER)
     }
 
-    /// The lease that the first renewal gives it, if a release granted it for less.
+    /// Returns the full lease that the first renewal sets, if a direct grant had a shorter one.
     pub(crate) fn lease_to_come(&self) -> Option<LeaseTime> {
         if !self.name.profile().direct_grant {
             return None;
@@ -417,24 +421,24 @@ impl Acquisition {
         (self.valid_until().as_nanos() < whole).then_some(ttl)
     }
 
-    /// The state that was last recorded; time may have made it worse since.
+    /// Returns the last recorded state. The lease may have ended since.
     pub(crate) fn recorded_state(&self) -> GuardState {
         STATES[usize::from(self.state.load(Ordering::Acquire))]
     }
 
-    /// Whether it is ours at `now`, by a look at the clock alone. A look that says no is final.
+    /// Returns whether the acquisition is valid at `now`, without a request. `false` is final.
     pub(crate) fn is_valid_at(&self, now: Moment) -> bool {
         !self.remaining_at(now).is_zero()
     }
 
-    /// What is left of the validity at `now`.
+    /// Returns the remaining validity at `now`. Zero is final.
     pub(crate) fn remaining_at(&self, now: Moment) -> Duration {
         if self.has_ended() {
             return Duration::ZERO;
         }
         let mut until = self.valid_until.load(Ordering::Acquire);
-        // A renewal that read the clock before its deadline may be about to extend it: whichever of
-        // the two comes first stands.
+        // A renewal that read the clock before the deadline may extend the validity concurrently.
+        // The first compare-and-exchange wins.
         while until & OVER == 0 && until <= now.as_nanos() {
             match self.exchange(until, until | OVER) {
                 Ok(_) => return Duration::ZERO,
@@ -448,15 +452,16 @@ impl Acquisition {
         }
     }
 
-    /// What is left of the validity, if all passed that the clock may have skipped since the store
-    /// was last asked. Zero is not final: the store may confirm it.
+    /// Returns the remaining validity if all time passed that the clock may have skipped since the
+    /// last confirmation. Zero is not final: the store may confirm the lock.
     pub(crate) fn trusted_at(&self, reading: Reading) -> Duration {
-        // First: with what a confirmation has set here goes the validity that it has set before.
+        // Load `skipped` first: a confirmation writes it after `valid_until`, so the validity read
+        // below is at least as new.
         let doubt = self.doubt_at(reading);
         self.remaining_at(reading.now).saturating_sub(doubt)
     }
 
-    /// How much the clock may have skipped since the store was last asked.
+    /// Returns how much time the clock may have skipped since the last confirmation.
     pub(crate) fn doubt_at(&self, reading: Reading) -> Duration {
         let skipped = if reading.skipped == 0 {
             0
@@ -466,8 +471,8 @@ impl Acquisition {
         Duration::from_nanos(reading.skipped.saturating_sub(skipped))
     }
 
-    /// The store, asked at `sent`, has said that it is held, and for how long. Returns whether its
-    /// validity ends earlier by that.
+    /// Records that the store, queried at `sent`, confirmed the hold with `left` of the lease.
+    /// Returns whether the validity got shorter.
     pub(crate) fn confirmed(&self, sent: Reading, left: Option<Duration>) -> bool {
         let inner = self.lock();
         let old = self.valid_until();
@@ -481,8 +486,8 @@ impl Acquisition {
         self.confirm(old, sent, end.min(old)) && self.valid_until() < old
     }
 
-    /// Makes the validity last until `end`, or until what is left of the old one if all was skipped
-    /// that may have been. False if a look has found that it was over.
+    /// Moves the end of the validity to `end`, or to the old end less the doubted time if that is
+    /// later. Returns `false` if a reader has found the deadline passed.
     fn confirm(&self, old: Moment, sent: Reading, end: Moment) -> bool {
         let doubt = u64::try_from(self.doubt_at(sent).as_nanos()).unwrap_or(u64::MAX);
         let shortened = Moment::from_nanos(old.as_nanos().saturating_sub(doubt));
@@ -500,8 +505,8 @@ impl Acquisition {
             .compare_exchange(until, new, Ordering::AcqRel, Ordering::Acquire)
     }
 
-    /// Has it renewed at once, if it is renewed without an end; if that is being done, once more
-    /// afterwards. Returns whether it is due now.
+    /// Makes a renewal due at once if the renewals are unlimited; if one is under way, another
+    /// follows it. Returns whether a renewal is due now.
     pub(crate) fn make_due(&self, now: Moment) -> bool {
         let mut inner = self.lock();
         inner.changed = inner.renewing;
@@ -515,20 +520,20 @@ impl Acquisition {
         true
     }
 
-    /// When the timer is to check it: at the next renewal, or when it is over.
+    /// Returns when the timer must check the acquisition: at the next renewal or the end.
     pub(crate) fn next_check(&self, inner: &Inner) -> Moment {
         let end = self.valid_until();
         inner.renewal.map_or(end, |plan| plan.due.min(end))
     }
 
-    /// The mutex over everything that changes. Taken after a local lock's, before the timer's.
+    /// Locks the mutable state. Locked after the local lock's mutex, before the timer's.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock()
     }
 
-    /// Whether the owner's label goes along with the renewal that is sent now: with the first one,
-    /// with one in every two leases after that, and after a failure. With each, it would cost the
-    /// store as much as the renewal.
+    /// Returns whether the renewal sent now carries the owner's label: the first one, then one in
+    /// every two leases, and one after a failure. Sending it each time would double the store's
+    /// work.
     pub(crate) fn renews_label(&self, sent: Moment, lease: LeaseTime) -> bool {
         let mut inner = self.lock();
         let is_due = inner.label_due.is_none_or(|due| sent >= due);
@@ -539,7 +544,7 @@ impl Acquisition {
     }
 
     /// Extends the validity to a full `lease` from `sent`, less the `lead` of the replicas; never
-    /// shortens it. False if a look has found that it was over.
+    /// shortens it. Returns `false` if a reader has found the deadline passed.
     pub(crate) fn extended(
         &self,
         inner: &mut Inner,
@@ -559,8 +564,8 @@ impl Acquisition {
         is_extended
     }
 
-    /// Shortens the validity by as much as the `lead` of the replicas has grown since it was last
-    /// extended. Returns whether it did.
+    /// Shortens the validity by the growth of the replicas' `lead` since the last extension.
+    /// Returns whether it did.
     pub(crate) fn shortened(&self, inner: &mut Inner, lead: Duration) -> bool {
         let more = lead.saturating_sub(inner.lead());
         if more.is_zero() || self.has_ended() {
@@ -570,7 +575,7 @@ impl Acquisition {
         inner.overlong = true;
         let more = u64::try_from(more.as_nanos()).unwrap_or(u64::MAX);
         let mut until = self.valid_until.load(Ordering::Acquire);
-        // A look may find meanwhile that it is over, which is final.
+        // A reader may set `OVER` concurrently, which is final.
         while until & OVER == 0 {
             match self.exchange(until, until.saturating_sub(more) & !OVER) {
                 Ok(_) => return true,
@@ -580,7 +585,7 @@ impl Acquisition {
         false
     }
 
-    /// Held again, or suspended; not if it has ended.
+    /// Sets the state to held or suspended, unless the acquisition has ended.
     pub(crate) fn set_suspended(&self, _inner: &mut Inner, suspended: bool) {
         if !self.has_ended() {
             let state = if suspended {
@@ -592,7 +597,7 @@ impl Acquisition {
         }
     }
 
-    /// Lost or released.
+    /// Returns whether the acquisition is lost or released.
     pub(crate) fn has_ended(&self) -> bool {
         matches!(
             self.recorded_state(),
@@ -600,7 +605,7 @@ impl Acquisition {
         )
     }
 
-    /// Ends it by release. From here on nothing renews it.
+    /// Ends the acquisition by release, and its renewals.
     pub(crate) fn set_released(&self, inner: &mut Inner) {
         self.state
             .store(GuardState::Released as u8, Ordering::Release);
@@ -608,14 +613,14 @@ impl Acquisition {
         inner.counted.end();
     }
 
-    /// Drops all listeners: there is nothing more to be told.
+    /// Drops all listeners: no loss can follow.
     pub(crate) fn close_listeners(&self) {
         if let Some(rare) = &mut self.lock().rare {
             rare.listeners.clear();
         }
     }
 
-    /// Ends it by loss, and calls the listeners.
+    /// Ends the acquisition by loss, and calls the listeners.
     pub(crate) fn set_lost(&self, inner: &mut Inner, cause: LossCause) -> Loss {
         self.state.store(GuardState::Lost as u8, Ordering::Release);
         inner.renewal = None;
@@ -623,14 +628,14 @@ impl Acquisition {
         Self::tell(inner, Loss::new(cause, inner.last_failure().cloned()))
     }
 
-    /// The renewals are used up: the holder is told while there is still time.
+    /// Ends the renewals because they are used up, and notifies the holder before the lease ends.
     pub(crate) fn give_up_renewing(&self, inner: &mut Inner) {
         inner.renewal = None;
         self.set_suspended(inner, true);
         Self::tell(inner, Loss::new(LossCause::RenewalsUsedUp, None));
     }
 
-    /// Calls the listeners. The first cause stands, and is told once.
+    /// Calls the listeners with the first cause of loss, once. Returns that cause.
     fn tell(inner: &mut Inner, loss: Loss) -> Loss {
         let rare = inner.rare();
         if let Some(first) = &rare.loss {
@@ -643,12 +648,12 @@ impl Acquisition {
         loss
     }
 
-    /// Why it was lost, or will be.
+    /// Returns the cause of the loss, past or expected.
     pub(crate) fn loss(&self) -> Option<Loss> {
         self.lock().loss().cloned()
     }
 
-    /// The loss as an error; for an acquisition that was lost.
+    /// Returns the loss of a lost acquisition as an error.
     pub(crate) fn lost_error(&self) -> Error {
         self.loss()
             .unwrap_or_else(|| Loss::new(LossCause::Expired, None))
@@ -656,7 +661,7 @@ impl Acquisition {
             .on(&self.name)
     }
 
-    /// Adds a listener, or calls it at once if the loss is known already.
+    /// Adds a listener, or calls it at once if the loss is already known.
     pub(crate) fn listen(&self, listener: Listener) {
         let mut inner = self.lock();
         match inner.loss() {
@@ -676,19 +681,19 @@ impl Acquisition {
             .map_or(0, |rare| rare.listeners.len())
     }
 
-    /// What the backend is told about it, with this lease.
+    /// Returns the ID with this lease for requests to the backend.
     pub(crate) fn id(&self, lease: LeaseTime) -> AcquisitionId {
         AcquisitionId::new(self.name.clone(), self.owner, lease, self.receipt.clone())
     }
 
-    /// What the backend is told when it is released, and how it must be closed.
+    /// Returns the ID and the options for releasing the acquisition without a minimum hold.
     pub(crate) fn to_release(&self) -> (AcquisitionId, ReleaseOptions) {
         let options = self.chain.release_options(self.unknown_outcome, self.token);
         (self.id(self.lock().lease), options)
     }
 
-    /// Returns what is sent for the regular end of the hold, after which the store keeps the lock
-    /// for what is left of the minimum hold.
+    /// Returns the ID and the options for the regular release, after which the store keeps the lock
+    /// for the rest of the minimum hold.
     pub(crate) fn to_end(&self, now: Moment) -> (AcquisitionId, ReleaseOptions) {
         let (id, options) = self.to_release();
         match self.lock().minimum_hold() {
@@ -697,13 +702,13 @@ impl Acquisition {
         }
     }
 
-    /// Has the store keep it for at least this time from its beginning.
+    /// Sets a minimum hold of `time` from the grant on.
     pub(crate) fn keep(&self, time: LeaseTime, new_owner: impl FnOnce() -> OwnerId) {
         let until = self.since + time.duration();
         MinimumHold::prolong(&mut self.lock().rare().minimum_hold, until, new_owner);
     }
 
-    /// Whether an acquire of its owner went unanswered.
+    /// Returns whether an acquire of its owner went unanswered.
     pub(crate) fn has_unknown_outcome(&self) -> bool {
         self.unknown_outcome
     }
@@ -761,7 +766,7 @@ mod tests {
         short_by(1);
         assert!(shortened(5) && !shortened(5));
         short_by(5);
-        // A renewal that would end earlier changes nothing, and not what is known of the lead.
+        // A renewal that would end earlier changes neither the validity nor the recorded lead.
         let at = |now| Reading { now, skipped: 0 };
         let early =
             |lead| acquisition.extended(&mut acquisition.lock(), at(sent), lease, second * lead);
@@ -771,7 +776,7 @@ mod tests {
         assert!(acquisition.extended(&mut acquisition.lock(), at(renewed), lease, second * 2));
         assert_eq!(acquisition.valid_until().since(whole), second * 8);
         assert!(shortened(3));
-        // One that is over stays over.
+        // An expired acquisition stays expired.
         assert!(!acquisition.is_valid_at(renewed + second * 30));
         assert!(!shortened(20));
     }

@@ -1,4 +1,4 @@
-//! [`EngineHandle`]: an engine in use, and how the client ends when the last handle is dropped.
+//! [`EngineHandle`]: the shared handle of an engine. The client ends when the last one is dropped.
 
 use super::Engine;
 use super::hold::detached::Detached;
@@ -7,11 +7,10 @@ use crate::time::{Clock, SystemClock};
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// An engine that is in use. Handles and guards share one; the thread that drops the last of them
-/// ends the client.
+/// A shared handle of an engine, held by handles and guards. Dropping the last one ends the client.
 ///
-/// The engine's threads keep the engine itself while they work. If its own drop ended the client,
-/// one of them could do that, or be cut off in it by the end of the process.
+/// The engine's threads hold the [`Engine`] itself while they work. If dropping the engine ended
+/// the client, one of these threads could do so, and the end of the process could cut it off.
 pub(crate) struct EngineHandle(pub(super) Arc<Engine>);
 
 impl Deref for EngineHandle {
@@ -25,9 +24,9 @@ impl Deref for EngineHandle {
 impl Drop for EngineHandle {
     fn drop(&mut self) {
         if self.is_forked() {
-            // A thread of the parent that had a mutex of ours at the fork is not here: a drop that
-            // takes it would never end. So all of it stays, in memory that the child got for
-            // nothing.
+            // A parent's thread may have held one of these mutexes at the fork and does not exist
+            // here, so a drop that locks the mutex would never return. Leak the child's copy
+            // instead.
             std::mem::forget(Arc::clone(&self.0));
             return;
         }
@@ -36,22 +35,22 @@ impl Drop for EngineHandle {
 }
 
 impl EngineHandle {
-    /// Releases what is left, collects answers, ends the threads, and lets the store send the rest.
+    /// Releases detached holds, collects pending answers, ends the threads and closes the backend.
     fn end(&self) {
-        // What was detached and never unlocked cannot be reached any more.
+        // No thread can end a detached hold any more: the client's last handle is gone.
         let detached = std::mem::take(&mut *self.detached.lock());
         for Detached { acquisition, .. } in detached.into_values().flatten() {
             if let Some(now) = self.mark_released(&acquisition) {
                 self.clean_up(acquisition.to_end(now));
             }
         }
-        // One command time-out for all of it, and half of that for answers that are under way, so
-        // that there is time to try again what was not confirmed.
+        // One command timeout for everything. Pending answers get half of it, which leaves time to
+        // repeat unconfirmed releases.
         let until = SystemClock.now() + self.settings.command_timeout;
         self.collect_async_releases(self.clock.now() + self.settings.command_timeout / 2);
         self.timer.stop();
         self.workers.stop(until);
-        // A panic in it is told, and ends nothing here.
+        // A panic of the backend is reported and must not stop the drop.
         let _told = call_backend(|| {
             self.store()?.leave(until);
             Ok(())

@@ -9,10 +9,10 @@ use crate::observe::event_queue::Events;
 /// The position of an acquisition among those that were handed from thread to thread on one grant.
 #[derive(Clone, Copy)]
 pub(super) struct HandoffChain {
-    /// How many came before this one.
+    /// The number of earlier acquisitions on the grant.
     before: u32,
-    /// How many tokens that the store reserved for this grant are left, each one larger than the
-    /// one before.
+    /// The number of unused tokens that the store reserved for the grant. Each token is larger than
+    /// the one before.
     reserved: u32,
 }
 
@@ -26,7 +26,7 @@ impl HandoffChain {
         }
     }
 
-    /// Returns the next token and the position that has it; `None` if no token is left.
+    /// Returns the next token and position; `None` if no token is left.
     pub(super) fn next(self, token: Option<FencingToken>) -> Option<(Option<FencingToken>, Self)> {
         let (token, reserved) = match token {
             Some(token) => {
@@ -39,16 +39,15 @@ impl HandoffChain {
         Some((token, Self { before, reserved }))
     }
 
-    /// Returns how an owner must be closed whose tokens were used up to `used`.
+    /// Returns the options for the release of an owner whose last used token is `used`.
     pub(super) fn release_options(
         self,
         unknown_outcome: bool,
         used: Option<FencingToken>,
     ) -> ReleaseOptions {
         if unknown_outcome {
-            // The range may be counted back from where the counter stood at a repetition. Another
-            // lock that shares the counter may have moved it since: nothing of that is ours to
-            // return.
+            // The answer to a repeated acquire counts the range back from the counter's value,
+            // which another lock on the same counter may have moved. So return no token.
             return ReleaseOptions::WITH_TOMBSTONE;
         }
         match used {
@@ -57,9 +56,8 @@ impl HandoffChain {
         }
     }
 
-    /// Reports that the store says that the lock is gone, which the holder of `token` had. It may
-    /// have been gone for all former holders of the same grant, which were told `Ok` when they
-    /// handed it off.
+    /// Emits an event that the store reports the lock of the holder of `token` as gone. Earlier
+    /// holders on the same grant may have lost it too, although their hand-off returned `Ok`.
     pub(super) fn tell_lost(self, events: &Events, lock: &LockName, token: Option<FencingToken>) {
         let holds = self.before;
         if holds == 0 {

@@ -1,4 +1,4 @@
-//! [`Holder`]: which thread of this process holds a lock, and whether it still runs.
+//! [`Holder`]: the thread or guard that holds a lock in this process.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -6,14 +6,14 @@ use std::sync::{Arc, Weak};
 /// The holder of a lock inside this process.
 #[derive(Clone, Debug)]
 pub(crate) enum Holder {
-    /// A thread: it may lock again.
+    /// A thread, which may lock again.
     Thread(ThreadMark),
-    /// A guard that no thread owns: not reentrant.
+    /// A guard that belongs to no thread and is not reentrant.
     Guard,
 }
 
 impl Holder {
-    /// The thread of this number, which must be the current one; without a number, a guard.
+    /// Makes the holder of the current thread, whose number is `thread`; of a guard if `None`.
     pub(crate) fn of(thread: Option<u64>) -> Self {
         let Some(id) = thread else { return Self::Guard };
         let alive = CURRENT
@@ -22,19 +22,19 @@ impl Holder {
         Self::Thread(ThreadMark { id, alive })
     }
 
-    /// Whether this is that thread.
+    /// Returns whether the holder is the thread with this number.
     pub(crate) fn is_thread(&self, id: u64) -> bool {
         matches!(self, Self::Thread(mark) if mark.id == id)
     }
 
-    /// Whether it is a thread that has ended: its guards could not leave it, so no guard will
-    /// release.
+    /// Returns whether the holder is a thread that has ended. Its guards cannot move to another
+    /// thread, so no guard will release the lock.
     pub(crate) fn has_ended(&self) -> bool {
         matches!(self, Self::Thread(mark) if mark.alive.strong_count() == 0)
     }
 }
 
-/// The identity of a thread of this process, never reused.
+/// The identity of a thread of this process. Numbers are never reused.
 #[derive(Clone, Debug)]
 pub(crate) struct ThreadMark {
     id: u64,
@@ -62,7 +62,7 @@ crate::sync::thread_local! {
     static CURRENT: CurrentThread = CurrentThread::new();
 }
 
-/// This thread's number; 0 in a thread that is ending, which cannot hold a lock.
+/// Returns the number of this thread; 0 while the thread ends, when it cannot hold a lock.
 pub(crate) fn thread_id() -> u64 {
     CURRENT.try_with(|thread| thread.id).unwrap_or(0)
 }

@@ -1,4 +1,4 @@
-//! [`MinimumHold`]: a lock that stays busy for a time from its grant on, also after its release.
+//! [`MinimumHold`]: a lock that stays busy for a time from its grant on, even after its release.
 
 use super::Engine;
 use crate::backend::owner::OwnerId;
@@ -10,7 +10,7 @@ use crate::time::Moment;
 use crate::time::lease::LeaseTime;
 use std::time::Duration;
 
-/// Until when a lock is busy in any case, and the owner to which a release before then passes it.
+/// The end of a minimum hold, and the owner that gets the lock if it is released before.
 #[derive(Clone, Copy)]
 pub(super) struct MinimumHold {
     owner: OwnerId,
@@ -18,7 +18,7 @@ pub(super) struct MinimumHold {
 }
 
 impl MinimumHold {
-    /// Makes a minimum hold last until then at least, for a new owner if there was none.
+    /// Extends a minimum hold to `until`, never shortens it; starts one for a new owner if needed.
     pub(super) fn prolong(
         hold: &mut Option<Self>,
         until: Moment,
@@ -29,7 +29,8 @@ impl MinimumHold {
         *hold = Some(Self { owner, until });
     }
 
-    /// Makes a release at `now` pass the lock to the owner of the minimum hold, for what is left.
+    /// Makes a release at `now` pass the lock to the owner of the minimum hold for the remaining
+    /// time.
     pub(super) fn apply_to(self, options: ReleaseOptions, now: Moment) -> ReleaseOptions {
         let left = self.until.since(now);
         let left = (!left.is_zero()).then(|| left.max(LeaseTime::SHORTEST));
@@ -39,7 +40,7 @@ impl MinimumHold {
 }
 
 impl LockOptions {
-    /// Checks the minimum hold that the options ask for, of all of these locks, and returns it.
+    /// Checks the minimum hold in the options against each of these locks, and returns it.
     ///
     /// # Errors
     ///
@@ -61,8 +62,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// If the store cannot keep a lock after its release, or not for so long; or if this thread
-    /// reads beside it.
+    /// If the store cannot keep a lock after its release, or not for so long. Also if this thread
+    /// holds the read lock of the same name.
     pub(crate) fn minimum_hold(&self, name: &LockName, time: Duration) -> Result<LeaseTime, Error> {
         if name.profile().shared {
             return Err(Error::new(
@@ -90,7 +91,7 @@ impl Engine {
     }
 }
 
-/// The error of a write lock with a minimum hold whose thread reads as well.
+/// Returns the error of a minimum hold on a write lock whose thread also holds the read lock.
 pub(super) fn beside_reads() -> Error {
     Error::misuse(
         "a write lock with a shortest time cannot be read beside: the store would keep it for as \

@@ -1,24 +1,23 @@
-//! The engine: everything about locking that is the same on every store, written once above
-//! [`Backend`].
+//! The engine: the behaviour of locks that all stores share, written once above [`Backend`].
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | [`handle`] | an engine in use, and its end |
-//! | [`wait`] | waits for a lock and takes it |
-//! | [`hold`] | what is held: whether it is valid, its verification, loss and release |
+//! | [`handle`] | the shared handle of an engine, and the end of a client |
+//! | [`wait`] | waiting for a lock and acquiring it |
+//! | [`hold`] | validity, verification, loss and release of a held lock |
 //! | [`renew`] | the timer, and the threads that send renewals and cleanups |
-//! | [`replicas`] | what too few replicas have confirmed |
-//! | [`queue`] | what this client knows of one name: holder, waiters, hand-off, fairness |
-//! | [`timer_wheel`] | what is due when |
+//! | [`replicas`] | renewals that too few replicas confirmed |
+//! | [`queue`] | the local lock of a name: holder, waiters, hand-off, fairness |
+//! | [`timer_wheel`] | the data structure that finds due timers |
 //! | [`acquisition`] | the state of one stretch of holding |
 //! | [`handoff_chain`] | the acquisitions that follow each other on one grant |
-//! | [`minimum_hold`] | keeps a lock busy for a time, also after its release |
-//! | [`holder`] | the thread or guard that holds it |
+//! | [`minimum_hold`] | a lock that stays busy for a time, even after its release |
+//! | [`holder`] | the thread or guard that holds a lock |
 //! | [`skipped_time`] | time that may have passed without the clock |
 //!
-//! Mutexes are taken in this order: a local lock's, an acquisition's, the timer's or a worker's.
-//! None is held while the store is asked or an event is told; a waiter's signal may be raised under
-//! one, and a loss is told to its listeners under the acquisition's.
+//! Mutexes are locked in this order: the local lock, the acquisition, then the timer or a worker.
+//! No mutex is held during a request to the store or while an event is emitted. A waiter's signal
+//! may be raised under a mutex, and loss listeners are called under the acquisition's mutex.
 
 pub(crate) mod acquisition;
 mod handle;
@@ -68,14 +67,14 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 pub(crate) use wait::acquire;
 
-/// What a client does: shared by its handles and guards, as an [`EngineHandle`], and by its
-/// threads.
+/// The engine of a client. Handles and guards share one through an [`EngineHandle`]; the client's
+/// threads share it directly.
 pub(crate) struct Engine {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) abilities: Abilities,
     pub(crate) clock: Arc<dyn Clock>,
     skipped: SkippedTime,
-    /// Confirms what is held when time may have been skipped.
+    /// The background task that verifies held locks when the clock may have skipped time.
     recheck: OnceLock<Arc<Recheck>>,
     pub(crate) client: ClientId,
     events: Events,
@@ -83,21 +82,20 @@ pub(crate) struct Engine {
     next_owner: AtomicU64,
     next_scope: AtomicU64,
     registry: Arc<Registry>,
-    /// Holds without a guard, by their lock, oldest first. They keep that alive until their thread
-    /// ends them.
+    /// Holds without a guard, by lock, oldest first. An entry keeps its acquisition alive until its
+    /// thread ends the hold.
     detached: Mutex<DetachedHolds>,
     timer: Arc<Timer>,
     workers: Arc<Workers>,
     this: Weak<Self>,
     /// The lock of the last release whose answer no caller waits for.
     async_release: Mutex<Option<LockName>>,
-    /// Semaphores that have another number of permits than was named, with what was told of each
-    /// number.
+    /// The stored number of permits that was last reported for a semaphore and a requested number.
     other_limits: Mutex<HashMap<(LockName, u32), u32>>,
     origin: Arc<Origin>,
 }
 
-/// Of how many numbers of permits a client remembers that it told of them.
+/// The most entries of [`Engine::other_limits`].
 const OTHER_LIMITS: usize = 1_000;
 
 fn refuse_kind(abilities: &Abilities, what: &str) -> Result<(), Error> {
@@ -110,7 +108,7 @@ fn refuse_kind(abilities: &Abilities, what: &str) -> Result<(), Error> {
     ))
 }
 
-/// The settings that the engine itself reads. Those of the local queue are in [`Sharing`].
+/// The settings that the engine itself reads. The settings of the local queue are in [`Sharing`].
 struct Settings {
     lease: Lease,
     lease_time: LeaseTime,
@@ -118,7 +116,7 @@ struct Settings {
     command_timeout: Duration,
     tokens: bool,
     replication: Replication,
-    /// What the holders are called.
+    /// The label that describes this client as a holder.
     label: Option<Arc<str>>,
     order: LockOrder,
     fair_presence: Duration,
@@ -183,7 +181,7 @@ impl Engine {
         Ok(Arc::new(EngineHandle(engine)))
     }
 
-    /// Refuses settings that a store with these abilities cannot do.
+    /// Refuses settings that a store with these abilities does not support.
     pub(crate) fn refuse_unsupported(config: &Config, abilities: &Abilities) -> Result<(), Error> {
         if config.order() == LockOrder::Fair {
             refuse_kind(abilities, "fair locks, as `order=fair` needs them")?;
@@ -191,7 +189,7 @@ impl Engine {
         replicas::refuse_unsupported(&config.replication(), abilities)
     }
 
-    /// What this client knows of this name.
+    /// Returns the local lock of this name and scope, creating it if needed.
     ///
     /// # Errors
     ///
@@ -206,17 +204,17 @@ impl Engine {
             .ok_or_else(|| forked().on(name))
     }
 
-    /// What this client knows of this name, if it is in use.
+    /// Returns the local lock of this name and scope, if it is in use.
     pub(crate) fn find_local_lock(&self, name: &LockName, scope: Scope) -> Option<Arc<LocalLock>> {
         self.registry.find(name, scope)
     }
 
-    /// The scope of one guard that no other shares.
+    /// Returns a new scope for a single guard.
     pub(crate) fn new_scope(&self) -> Scope {
         Scope::guard(self.next_scope.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Verifies, renews or shortens what is held whenever the backend asks for it.
+    /// Verifies, renews or shortens held locks whenever the backend requests it.
     pub(crate) fn verify_on(&self, notices: &Notices) {
         let _first = self.recheck.set(Recheck::start_on(notices, self));
         let engine = Weak::clone(&self.this);
@@ -233,7 +231,7 @@ impl Engine {
         }));
     }
 
-    /// All that is held now.
+    /// Returns every lock that this client holds, with its acquisition.
     fn held(&self) -> Vec<(Arc<LocalLock>, Arc<Acquisition>)> {
         let locks = self.registry.all().into_iter();
         let held = locks.filter_map(|lock| {
@@ -243,7 +241,7 @@ impl Engine {
         held.collect()
     }
 
-    /// Waits until no request with unknown outcome is left to be cleaned up.
+    /// Waits for at most `wait` until no request with unknown outcome is pending.
     pub(crate) fn settle(&self, wait: Duration) -> Result<(), Error> {
         self.refuse_if_forked()?;
         let until = self.clock.now() + wait;
@@ -257,7 +255,7 @@ impl Engine {
         }
     }
 
-    /// Whether the store answers within `wait`.
+    /// Queries the store, to check that it answers within `wait`.
     pub(crate) fn ping(&self, wait: Duration) -> Result<(), Error> {
         let name = LockName::new("distlock:ping")?;
         let by = self.clock.now() + wait;
@@ -265,13 +263,13 @@ impl Engine {
         answer.map(drop).map_err(Failure::into_error)
     }
 
-    /// What of the store's settings and state matters for locks.
+    /// Queries the store's settings and state, and returns the findings that matter for locks.
     pub(crate) fn diagnose(&self, wait: Duration) -> Result<Vec<Finding>, Error> {
         let by = self.clock.now() + wait;
         call_backend(|| self.store()?.diagnose(by)).map_err(Failure::into_error)
     }
 
-    /// The state of these locks, in the same order.
+    /// Queries the state of these locks. The results are in the order of `names`.
     pub(crate) fn inspect_all(&self, names: &[LockName]) -> Vec<Result<LockInfo, Error>> {
         let by = self.command_deadline();
         let infos = call_backend(|| Ok(self.store()?.inspect_all(names, by)));
@@ -282,23 +280,23 @@ impl Engine {
             .collect()
     }
 
-    /// A page of the locks that are held.
+    /// Queries one page of the locks that are held.
     pub(crate) fn list(&self, pattern: &str, from: &PagePosition) -> Result<LockPage, Error> {
         let by = self.command_deadline();
         call_backend(|| self.store()?.list(pattern, from, by)).map_err(Failure::into_error)
     }
 
-    /// Where is recorded what no event tells.
+    /// Returns the metrics, which count what no event reports.
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.events.metrics
     }
 
-    /// How many names are in use.
+    /// Returns how many names are in use.
     pub(crate) fn names_in_use(&self) -> usize {
         self.registry.len()
     }
 
-    /// How many threads queue for this name.
+    /// Returns how many threads queue for this name.
     pub(crate) fn waiting(&self, name: &LockName) -> usize {
         if name.profile().hands_off {
             return self
@@ -313,23 +311,24 @@ impl Engine {
             .sum()
     }
 
-    /// For how long a wait without a deadline bears a store that cannot be asked.
+    /// Returns how long a wait without a deadline tolerates an unavailable store.
     pub(crate) fn outage_limit(&self) -> Duration {
         self.settings.outage_limit
     }
 
-    /// How many replicas must confirm a lock where nothing else is asked for.
+    /// Returns the replication policy for requests that set none.
     pub(crate) fn replication(&self) -> Replication {
         self.settings.replication
     }
 
-    /// The semaphore has `stored` permits, and this client named another number: told once for each
-    /// number that was named, until the stored one changes.
+    /// Emits an event that the semaphore has `stored` permits and not the `asked` number. Once for
+    /// each `asked` number, until the stored number changes.
     pub(in crate::engine) fn tell_other_limit(&self, name: &LockName, asked: u32, stored: u32) {
         let key = (name.plain().into_owned(), asked);
         let mut told = self.other_limits.lock();
         if told.len() >= OTHER_LIMITS && !told.contains_key(&key) {
-            // One of many is told again; with all of them forgotten, all would be.
+            // Evict one entry, whose event may then repeat. Clearing the map would repeat all
+            // events.
             let any = told.keys().next().cloned();
             any.map(|any| told.remove(&any));
         }
@@ -344,7 +343,7 @@ impl Engine {
         }
     }
 
-    /// A campaign's wait for the lock has failed, and it goes on.
+    /// Emits an event that a campaign's wait for the lock failed. The campaign continues.
     pub(crate) fn tell_campaign_failed(&self, name: &LockName, error: Error) {
         self.events.emit(|| Event::CampaignFailed {
             lock: name.clone(),
@@ -352,39 +351,39 @@ impl Engine {
         });
     }
 
-    /// Refuses a kind of lock that the store does not have.
+    /// Refuses a kind of lock that the store does not support.
     pub(crate) fn refuse_kind(&self, what: &str) -> Result<(), Error> {
         refuse_kind(&self.abilities, what)
     }
 
-    /// Whether what a caller calls a mutex or a semaphore is a fair one.
+    /// Returns whether the settings make plain mutexes and semaphores fair.
     pub(crate) fn is_fair(&self) -> bool {
         self.settings.order == LockOrder::Fair
     }
 
-    /// An owner that never was.
+    /// Returns an owner ID that was never used.
     fn new_owner(&self) -> OwnerId {
         OwnerId::new(self.client, self.next_owner.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Has the store keep a lock for at least this time, also after its release.
+    /// Sets a minimum hold: the store keeps the lock busy for this time, even after its release.
     pub(crate) fn keep(&self, acquisition: &Acquisition, time: LeaseTime) {
         acquisition.keep(time, || self.new_owner());
     }
 
-    /// The moment by which a command that is sent now must be answered.
+    /// Returns the moment by which a command that is sent now must be answered.
     pub(crate) fn command_deadline(&self) -> Moment {
         self.clock.now() + self.settings.command_timeout
     }
 
-    /// The store, unless this is a forked child: its copy of our connections must not be touched,
-    /// because the parent reads the answers.
+    /// Returns the store. A forked child gets an error: the parent reads the answers on the shared
+    /// connections.
     pub(crate) fn store(&self) -> Result<&dyn Backend, Failure> {
         self.refuse_if_forked().map_err(Failure::NotSent)?;
         Ok(self.backend.as_ref())
     }
 
-    /// Refuses to do anything in a forked child.
+    /// Returns an error in a forked child.
     pub(crate) fn refuse_if_forked(&self) -> Result<(), Error> {
         if self.is_forked() {
             Err(forked())
@@ -393,12 +392,12 @@ impl Engine {
         }
     }
 
-    /// Whether this is a forked child of the process that made the client.
+    /// Returns whether this process is a forked child of the one that made the client.
     pub(crate) fn is_forked(&self) -> bool {
         self.origin.is_elsewhere()
     }
 
-    /// Has released what `acquisition` may have in the store.
+    /// Queues the release of whatever `acquisition` may have in the store.
     fn clean_up(&self, (acquisition, options): (AcquisitionId, ReleaseOptions)) {
         if self.is_forked() {
             return;
@@ -408,7 +407,7 @@ impl Engine {
     }
 }
 
-/// The error of everything that is done in a forked child.
+/// Returns the error of every call in a forked child.
 #[cold]
 fn forked() -> Error {
     Error::misuse(

@@ -1,5 +1,5 @@
-//! What replicas must confirm: what a renewal counts as that too few have, and the policies that a
-//! store cannot keep.
+//! Replication: the meaning of renewals that too few replicas confirmed, and policies that a store
+//! does not support.
 
 use super::acquisition::Acquisition;
 use crate::backend::replication::{OnInsufficientReplicas, Replicas, Replication};
@@ -13,7 +13,7 @@ pub(super) fn insufficient_replicas(message: String) -> Error {
     Error::new(ErrorKind::InsufficientReplicas, message)
 }
 
-/// What a renewal counts as, by what the replicas said of it.
+/// Decides by the replication policy whether a renewal counts, and emits the matching event.
 pub(super) fn weigh_renewal(
     events: &Events,
     acquisition: &Acquisition,
@@ -40,8 +40,8 @@ pub(super) fn weigh_renewal(
                 return Ok(Renewal::Extended);
             }
             if !policy.keeps_unconfirmed_renewals() {
-                // The store has extended it, and a promoted replica may not: only the old validity
-                // is sure.
+                // The store extended the lease, but a promoted replica may not have: only the old
+                // validity is certain.
                 return Err(insufficient_replicas(format!(
                     "too few replicas confirmed the renewal ({insufficient}): the validity stays \
                      as it was"
@@ -60,7 +60,7 @@ pub(super) fn weigh_renewal(
     Ok(Renewal::Extended)
 }
 
-/// Refuses a policy that makes no sense, or that the store has no replicas for.
+/// Refuses a replication policy that is invalid or that the store does not support.
 pub(super) fn refuse_unsupported(policy: &Replication, abilities: &Abilities) -> Result<(), Error> {
     if policy.is_off() {
         return Ok(());

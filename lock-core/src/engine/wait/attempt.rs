@@ -1,4 +1,5 @@
-//! Asking the store until it grants the lock or the time is over, and what to do after each answer.
+//! The attempts of a wait: requests to the store until it grants the lock or the deadline passes,
+//! and the reaction to each answer.
 
 use super::Wait;
 use crate::backend::owner::OwnerId;
@@ -17,7 +18,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The pauses before an unreachable store is asked again.
+/// The bounds on the pauses between requests to an unavailable store.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 pub(super) const BACKOFF: Backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
@@ -26,42 +27,43 @@ pub(super) const BACKOFF: Backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
 /// zero.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 
-/// How often a waiter asks within its presence, so that attempts may be late or lost.
+/// The number of attempts that a waiter sends within its presence, so that some may be late or
+/// lost.
 const ATTEMPTS_OF_A_PRESENCE: u32 = 3;
 
-/// How long a watch may take before the first attempt. It sends nothing, unless the subscription
-/// has broken: then the attempt does not wait for another one.
+/// The time limit of a watch before the first attempt. It sends no request, unless the subscription
+/// broke; then the attempt does not wait for a new subscription.
 const EARLY_WATCH: Duration = Duration::from_millis(100);
 
-/// What the store has granted to this wait.
+/// A grant of the store to this wait.
 pub(super) struct Granted {
     pub(super) grant: Grant,
-    /// When the request was sent that it was granted to.
+    /// When the granted request was sent.
     pub(super) sent: Moment,
-    /// For how long from then on.
+    /// The granted lease, counted from `sent`.
     pub(super) lease: LeaseTime,
 }
 
-/// What to do after an attempt.
+/// The next action after an attempt.
 pub(super) enum Next {
     Take(Granted),
     Again,
     Sleep(Moment),
-    /// The same, and news of releases are no reason to get up.
+    /// Sleep until then, even when releases are notified.
     Pause(Moment),
     GiveUp,
 }
 
-/// The last attempt that a release may have granted the lock.
+/// The last attempt that a release may grant directly.
 pub(super) struct DirectAttempt {
     owner: OwnerId,
     number: NonZeroU32,
     sent: Moment,
-    /// Of such a grant.
+    /// The lease of a direct grant.
     lease: LeaseTime,
 }
 
-/// Since when the store cannot be asked, and the pauses since.
+/// The beginning of an outage of the store, and the back-off since.
 pub(super) struct Outage {
     pub(super) since: Option<Moment>,
     pub(super) backoff: Backoff,
@@ -77,8 +79,8 @@ impl Default for Outage {
 }
 
 impl<'a> Wait<'a> {
-    /// How often this waiter asks so that the store knows that it still waits: in the order of
-    /// arrival, or before readers.
+    /// Returns how often this waiter must send an attempt so that the store counts it as waiting.
+    /// Needed by locks that queue in the store, and by writers that go before readers.
     fn shown_every(&self) -> Option<Duration> {
         match self.lock.name.profile().presence {
             Presence::Unknown => None,
@@ -89,8 +91,8 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// Asks the store until it grants the lock or the deadline comes. `None`: it was busy until
-    /// then.
+    /// Sends attempts until the store grants the lock or the deadline passes. Returns `None` if the
+    /// lock was busy until then.
     pub(super) fn contend(&mut self, waiter: &WaiterGuard<'_>) -> Result<Option<Granted>, Error> {
         let clock = &self.engine.clock;
         self.outage.since = waiter.outage_since();
@@ -100,19 +102,18 @@ impl<'a> Wait<'a> {
             .is_some_and(|since| clock.now() >= self.limit(since))
             && let Some(error) = waiter.why_not()
         {
-            return Err(error); // the head before us has asked in vain for as long as we wait, too
+            return Err(error); // the previous head failed to reach the store for as long as this wait may
         }
         if self.plan.waits() && self.outage.since.is_none() && waiter.was_watched_lately() {
-            // With a watch before the first attempt there need be no look after it. One that cannot
-            // be had is asked for again when the lock is busy.
+            // A watch that begins before the first attempt makes a second attempt after the watch
+            // unnecessary. If it cannot begin now, `busy` tries again.
             if self.begin_watch(waiter, clock.now() + EARLY_WATCH).is_err() {
                 let _pause = self.unwatched.next();
             }
         }
         loop {
-            // What was raised before this request, this request will see for itself. The interrupt
-            // raises the signal, too: it is looked at after the signal was taken down, or one that
-            // fires in between would sleep with us.
+            // Clear the signal before the request, which sees every earlier release. Check the
+            // interrupt after clearing: one that fires in between would otherwise be slept through.
             self.signal.take();
             self.check_interrupt()?;
             if let Some(granted) = self.direct_grant(waiter) {
@@ -137,8 +138,8 @@ impl<'a> Wait<'a> {
                 Next::GiveUp => return Ok(None),
                 Next::Pause(until) => self.pause(until)?,
                 Next::Sleep(until) => {
-                    // Also at the deadline: it may have been freed at this very moment, so it is
-                    // looked at once more before it is said that it was busy.
+                    // One more attempt at the deadline, too: the lock may have just been released,
+                    // so "busy" would be wrong.
                     if clock.wait(self.signal, self.plan.at_most(until)) == Woken::Signalled {
                         self.let_others_go_first(waiter);
                     }
@@ -147,7 +148,7 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// An attempt that was sent then is granted.
+    /// Makes the grant of an attempt that was sent at `sent`.
     pub(super) fn granted(&self, grant: Grant, sent: Moment) -> Granted {
         Granted {
             grant,
@@ -156,8 +157,9 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// What the release of another client has granted our last attempt. Not if little is left of
-    /// it, or if it is an attempt's before that: the next one finds the lock ours then.
+    /// Returns a direct grant by another client's release. Ignores one for an earlier attempt, or
+    /// with less than half of its lease left: the next attempt finds the lock granted to this
+    /// owner.
     fn direct_grant(&mut self, waiter: &WaiterGuard<'_>) -> Option<Granted> {
         let direct = self.direct.as_ref()?;
         let DirectGrant { attempt, token } = waiter.take_direct_grant()?;
@@ -175,12 +177,12 @@ impl<'a> Wait<'a> {
         })
     }
 
-    /// How long the answer to an attempt may take.
+    /// Returns the time limit for the answer to an attempt.
     pub(super) fn answer_time(&self) -> Duration {
         self.engine.settings.command_timeout + self.plan.replication.patience()
     }
 
-    /// The request that is sent at `sent`, and by when it must be answered.
+    /// Makes the request that is sent at `sent`. Returns also when its answer is due.
     fn next_attempt(&mut self, waiter: &WaiterGuard<'_>, sent: Moment) -> (Attempt<'a>, Moment) {
         let settings = &self.engine.settings;
         let by = sent + self.answer_time();
@@ -201,15 +203,15 @@ impl<'a> Wait<'a> {
         (attempt, by)
     }
 
-    /// Whether what it is granted has a token.
+    /// Returns whether a grant of this lock has a fencing token.
     fn has_tokens(&self) -> bool {
         self.engine.settings.tokens && self.lock.name.profile().tokens
     }
 
-    /// The number of the attempt that is sent at `sent`, if a release may grant it a fair lock.
+    /// Numbers the attempt that is sent at `sent`, if a release may grant it a fair lock directly.
     ///
-    /// Such a grant is for the time of a waiter's presence, and the watchdog's first renewal gives
-    /// it the lease that was asked for. No replica has confirmed it.
+    /// A direct grant has the lease of a waiter's presence; the watchdog's first renewal extends it
+    /// to the requested lease. No replica confirms it.
     fn number_attempt(&mut self, sent: Moment) -> Option<NonZeroU32> {
         if !self.lock.name.profile().direct_grant {
             return None;
@@ -234,7 +236,7 @@ impl<'a> Wait<'a> {
         Some(number)
     }
 
-    /// What to do after this answer to the request that was sent at `sent`.
+    /// Decides the next action after the answer to the request that was sent at `sent`.
     fn answered(
         &mut self,
         waiter: &WaiterGuard<'_>,
@@ -276,7 +278,7 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// After news of a release: waits for a moment if others have waited for longer.
+    /// Waits for a moment after a notified release if other clients have waited longer.
     fn let_others_go_first(&self, waiter: &WaiterGuard<'_>) {
         let clock = &self.engine.clock;
         loop {
@@ -288,13 +290,14 @@ impl<'a> Wait<'a> {
             if clock.wait(self.signal, until) == Woken::Due {
                 return;
             }
-            // More news: another client had it and released it, so fewer are left to go first. Not
-            // at once, or a lock that is held for shorter than the delay would never be left to
-            // them.
+            // Another client acquired and released the lock meanwhile, so fewer clients are ahead.
+            // Wait again: with short holds this client would otherwise overtake the others every
+            // time.
         }
     }
 
-    /// Another client has it: sees to it that we are woken, or sleeps until it can have changed.
+    /// Handles a lock that another client holds: starts a watch, or sleeps until the lock may have
+    /// become free.
     pub(super) fn busy(
         &mut self,
         waiter: &WaiterGuard<'_>,
@@ -319,7 +322,7 @@ impl<'a> Wait<'a> {
         if !waiter.is_watched() {
             return self.watch(waiter);
         }
-        // A message may be lost, so the holder's lease bounds the sleep, and never more than our
+        // A message may be lost, so the holder's lease bounds the sleep, and so does this client's
         // own.
         let lease = self.engine.settings.lease_time.duration();
         let pause = call_backend(|| Ok(self.engine.backend.poll_pause(&self.lock.name, found_by)));
@@ -328,8 +331,8 @@ impl<'a> Wait<'a> {
         Ok(Next::Sleep(now + bound.max(SHORTEST_SLEEP)))
     }
 
-    /// Looks once whether a semaphore has as many permits as are asked for: otherwise the wait
-    /// would never end.
+    /// Checks once that a semaphore has as many permits as are requested: otherwise the wait would
+    /// never end.
     fn refuse_too_many(&mut self) -> Result<(), Error> {
         let Some((asked, count @ 2..)) = self.lock.name.permits() else {
             return Ok(());
@@ -338,7 +341,7 @@ impl<'a> Wait<'a> {
             return Ok(());
         }
         let (name, by) = (&self.lock.name, self.engine.command_deadline());
-        // What keeps the store from an answer, the next attempt meets, too.
+        // An error here repeats in the next attempt, which handles it.
         let info = call_backend(|| self.engine.store()?.peek(name, by)).ok();
         let Some(permits) = info.and_then(|info| info.permits) else {
             return Ok(());
@@ -356,15 +359,16 @@ impl<'a> Wait<'a> {
         Ok(())
     }
 
-    /// Sees to it that this name's releases are told.
+    /// Starts a watch, so that the store notifies this client of the name's releases.
     fn watch(&mut self, waiter: &WaiterGuard<'_>) -> Result<Next, Error> {
         match self.begin_watch(waiter, self.engine.command_deadline()) {
             Ok(()) => {
                 self.unwatched.reset();
-                // It may have been released before the registration: look again before sleeping.
+                // The lock may have been released before the watch began: attempt again before
+                // sleeping.
                 Ok(Next::Again)
             }
-            // The store answers, and does not tell of releases at the moment: ask it repeatedly.
+            // The store answers but cannot notify of releases at the moment: poll it.
             Err(failure) if failure.error().is_unavailable() => {
                 Ok(Next::Sleep(self.engine.clock.now() + self.unwatched.next()))
             }
@@ -372,28 +376,29 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// From its return on this name's releases are told, while a thread queues.
+    /// Starts a watch that lasts while a thread queues. Releases after its return are notified.
     fn begin_watch(&self, waiter: &WaiterGuard<'_>, by: Moment) -> Result<(), Failure> {
         let (wake, by) = (Arc::new(waiter.wake()), self.plan.at_most(by));
-        // An attempt follows, and waiters behind us wait for its answer.
+        // An attempt follows, and the waiters behind wait for its answer.
         waiter.asks(by + self.answer_time(), self.owner);
         let watch = call_backend(|| self.engine.store()?.watch(&self.lock.name, wake, by))?;
         waiter.keep_watch(watch);
         Ok(())
     }
 
-    /// Leaves the lock to clients that have waited for longer: looks, instead of asking for it,
-    /// while they have it or may be about to ask. `None`: they do not want it, or there are none.
+    /// Lets clients that have waited longer go first: peeks at the lock instead of attempting while
+    /// they hold it or may be about to attempt. Returns `None` if this client should attempt now.
     fn leave_to_others(&mut self, waiter: &WaiterGuard<'_>) -> Result<Option<Next>, Error> {
         let (is_behind, before) = waiter.is_behind();
         if !is_behind {
             return Ok(None);
         }
-        // An attempt without an answer may have the lock, and only another attempt finds that out.
+        // An attempt with unknown outcome may have the lock, which only another attempt reveals.
         let cannot_wait = self.unknown_outcome || self.plan.is_late(self.engine.clock.now());
         let cannot_hear =
             self.unwatched.failures() > 0 || self.engine.abilities.waking != Waking::Publishes;
-        // A look does not show the store that it waits: readers would overtake it for ever.
+        // A peek does not show this waiter's presence to the store, so readers would overtake it
+        // for ever.
         let must_ask = self.shown_every().is_some();
         if cannot_wait || cannot_hear || must_ask {
             return Ok(None);
@@ -415,18 +420,18 @@ impl<'a> Wait<'a> {
                 self.busy(waiter, holder.remaining, FoundBusyBy::Peek)
                     .map(Some)
             }
-            // It was released meanwhile, and is the next client's.
+            // Released meanwhile, so it is the next client's turn.
             Ok(_) if waiter.is_behind().1 != before => {
                 waiter.answered(self.engine.clock.now());
                 self.let_others_go_first(waiter);
                 Ok(Some(Next::Again))
             }
-            // What keeps the store from an answer, an attempt meets, too.
+            // An error here repeats in the attempt, which handles it.
             Ok(_) | Err(_) => Ok(None),
         }
     }
 
-    /// The store has answered.
+    /// Ends the outage after an answer of the store.
     pub(super) fn end_outage(&mut self, waiter: &WaiterGuard<'_>) {
         if self.outage.since.take().is_some() {
             waiter.set_outage(None);
@@ -437,7 +442,7 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// No thread of this client can take it from the store.
+    /// Records that no thread of this client can acquire the lock at present.
     pub(super) fn has_outage(&self, waiter: &WaiterGuard<'_>, outage: StoreOutage) {
         if let Some(progress) = self.progress {
             progress.tell(Some(&outage.error));
@@ -445,7 +450,8 @@ impl<'a> Wait<'a> {
         waiter.set_outage(Some(outage));
     }
 
-    /// The store could not be asked, or refused: what to do, or the error to give up with.
+    /// Decides the next action after a request that was not sent, refused or unanswered. Returns
+    /// the error if the wait must end.
     pub(super) fn failed(
         &mut self,
         waiter: &WaiterGuard<'_>,
@@ -477,7 +483,7 @@ impl<'a> Wait<'a> {
         let is_first = self.outage.backoff.failures() == 0;
         let pause = self.outage.backoff.next();
         if is_first && now.since(sent) < FIRST_PAUSE {
-            // A connection that had died: one more try, at once, also for those that do not wait.
+            // The connection was probably dead: repeat at once, even without a wait.
             return Ok(Next::Again);
         }
         let limit = self.limit(since);
@@ -487,7 +493,7 @@ impl<'a> Wait<'a> {
         Ok(Next::Sleep((now + pause).min(limit)))
     }
 
-    /// Lets time pass, whatever is told meanwhile; an interrupt ends it.
+    /// Sleeps until `until`, ignoring notified releases. An interrupt ends the sleep.
     fn pause(&self, until: Moment) -> Result<(), Error> {
         let until = self.plan.at_most(until);
         while self.engine.clock.wait(self.signal, until) == Woken::Signalled {

@@ -1,5 +1,5 @@
-//! Locks of one name and several kinds in one thread: reading beside writing is a downgrade; any
-//! other would wait for itself.
+//! Locks of one name and several kinds in one thread. A writer may take the read lock, which is a
+//! downgrade; any other combination would deadlock with itself.
 
 use crate::engine::Engine;
 use crate::engine::acquisition::Acquisition;
@@ -8,11 +8,11 @@ use crate::error::Error;
 use crate::name::LockName;
 use std::sync::Arc;
 
-/// The write lock of `thread`, if this is the read lock of the same name.
+/// Returns the write lock that `thread` holds, if `name` is the read lock of the same name.
 ///
 /// # Errors
 ///
-/// [`Error::is_misuse`] if the thread holds a lock of this name that keeps it out of this one.
+/// [`Error::is_misuse`] if the thread holds a lock of this name that excludes this one.
 pub(super) fn writer_of(
     engine: &Engine,
     name: &LockName,
@@ -25,7 +25,7 @@ pub(super) fn writer_of(
         return Ok(None);
     }
     if let Some(writer) = profile.writer.and_then(held) {
-        // Its lease would be that of the reads, which go on.
+        // The minimum hold would last as long as the reads, which may outlast it.
         let has_minimum_hold = writer.lock().minimum_hold().is_some();
         return match has_minimum_hold {
             true => Err(minimum_hold::beside_reads()),

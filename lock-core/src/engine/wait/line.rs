@@ -1,8 +1,8 @@
-//! Threads of a client that wait for permits of one semaphore stand in line, so that one of them
-//! asks the store: each release would otherwise make all of them ask.
+//! Threads of a client that wait for permits of one semaphore queue in line, so that only the first
+//! one sends attempts. Otherwise each release would make all of them send one.
 //!
-//! The line is the local lock of the client, which is held by no thread. Those that want another
-//! number of permits stand in another line: none waits for them.
+//! The line is the client's local lock of this name, which no thread holds. Each number of permits
+//! has its own line, so requests for different numbers do not wait for each other.
 
 use super::Wait;
 use super::attempt::Granted;
@@ -12,7 +12,8 @@ use crate::engine::queue::{Entered, Scope, WaiterGuard};
 use crate::error::Error;
 
 impl Wait<'_> {
-    /// Takes permits at once if no thread waits for as many, and they are free; otherwise in line.
+    /// Acquires permits at once if they are free and no thread waits for as many; otherwise queues
+    /// in line.
     pub(super) fn contend_in_line(
         &mut self,
         waiter: &WaiterGuard<'_>,
@@ -36,7 +37,7 @@ impl Wait<'_> {
         match self.queue(&mut place, holder)? {
             Queued::Mine => {
                 let granted = self.contend(&place)?;
-                // No acquisition in this line says so: followers at their deadline wait for it.
+                // No acquisition in this line shows the answer, and late followers wait for it.
                 place.answered(engine.clock.now());
                 Ok(granted)
             }

@@ -1,4 +1,4 @@
-//! The wait in the local queue: until it is our turn to ask the store, or the lock is handed to us.
+//! The wait in the local queue, until this thread is the head or the lock is handed to it.
 
 use super::Wait;
 use crate::engine::acquisition::Acquisition;
@@ -9,34 +9,34 @@ use crate::time::{Moment, Woken};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The longest sleep in the local queue without a look at what is in the way.
+/// The longest sleep in the local queue between two checks of the current holder.
 const LOCAL_LOOK: Duration = Duration::from_secs(1);
 
-/// How the wait in the local queue ends.
+/// The result of a wait in the local queue.
 pub(super) enum Queued {
-    /// It is our turn to ask the store.
+    /// This thread is the head and may send attempts.
     Mine,
-    /// Another thread of this client handed us the lock.
+    /// Another thread of this client handed the lock to this one.
     Handed(Arc<Acquisition>),
-    /// The deadline came first.
+    /// The deadline passed.
     Late,
 }
 
 impl Wait<'_> {
-    /// Waits until it is our turn to ask the store, or the lock is handed to us.
+    /// Waits until this thread is the head, the lock is handed to it, or the deadline passes.
     pub(super) fn queue(
         &mut self,
         waiter: &mut WaiterGuard<'_>,
         holder: &Holder,
     ) -> Result<Queued, Error> {
         let clock = &self.engine.clock;
-        // Set at the deadline, if the head's request is under way then: by when that ends.
+        // When the head's pending request ends. Set if that request is pending at the deadline.
         let mut overdue: Option<Moment> = None;
         loop {
             self.check_interrupt()?;
             let in_the_way = match waiter.turn(self.plan.deadline) {
                 Turn::Mine if overdue.is_none() => return Ok(Queued::Mine),
-                Turn::Mine => None, // asks only if nothing else is known
+                Turn::Mine => None, // send an attempt only if nothing else is known
                 Turn::Handed(acquisition) => {
                     if self.is_usable(&acquisition) {
                         return Ok(Queued::Handed(acquisition));
@@ -51,7 +51,7 @@ impl Wait<'_> {
                 }
                 Turn::Wait(in_the_way) => in_the_way,
             };
-            // The thread in the way may be there in the parent only, and for ever.
+            // In a forked child the current holder's thread does not exist and never releases.
             self.engine.refuse_if_forked()?;
             self.tell_contended();
             let now = clock.now();
@@ -75,7 +75,8 @@ impl Wait<'_> {
                 until = until.min(limit);
             }
             if let Some(acquisition) = in_the_way.filter(|it| !it.has_ended()) {
-                // The timer declares it lost at its deadline; should it come late, we look.
+                // The timer declares the loss at the deadline. Check here in case the timer is
+                // late.
                 if !self.engine.still_holds(self.lock, &acquisition) {
                     continue;
                 }
@@ -85,8 +86,8 @@ impl Wait<'_> {
         }
     }
 
-    /// What is known at the deadline. `None`: it waited for the end of the head's request, and is
-    /// to look again.
+    /// Decides the result at the deadline. Returns `None` after waiting for the head's pending
+    /// request: the caller checks again.
     fn answer_when_late(
         &self,
         waiter: &WaiterGuard<'_>,
@@ -96,12 +97,12 @@ impl Wait<'_> {
         match waiter.known(self.plan.start, self.signal) {
             Known::Busy => Some(Ok(Queued::Late)),
             Known::Unavailable(error) => Some(Err(error)),
-            // The head that was waited for has left, refused or interrupted, and said nothing.
+            // The awaited head left without an answer, refused or interrupted.
             Known::Nothing if overdue.is_some() && waiter.is_head() => Some(Ok(Queued::Mine)),
-            // A head that sleeps was told "busy", perhaps before this wait began.
+            // The sleeping head got "busy", perhaps before this wait began.
             Known::Nothing => Some(Ok(Queued::Late)),
             Known::By(by) => {
-                // A head that watches first has two answers to come: one is waited for.
+                // A head that starts a watch first has two requests ahead: wait for one only.
                 let most = self
                     .plan
                     .deadline
@@ -116,7 +117,7 @@ impl Wait<'_> {
         }
     }
 
-    /// Leaves the queue with this answer, unless the lock was handed to us in this very moment.
+    /// Leaves the queue with this answer, unless the lock was handed to this thread just now.
     fn leave(
         &self,
         waiter: &WaiterGuard<'_>,
@@ -128,7 +129,8 @@ impl Wait<'_> {
         }
     }
 
-    /// Whether what we were handed is still ours: it may have been lost while we woke up.
+    /// Returns whether a handed-off lock is still held: it may have been lost before this thread
+    /// woke up.
     fn is_usable(&self, acquisition: &Arc<Acquisition>) -> bool {
         let is_usable = self.engine.still_holds(self.lock, acquisition);
         if !is_usable {
@@ -138,7 +140,7 @@ impl Wait<'_> {
     }
 }
 
-/// The error of a wait whose end came while another thread's request had no answer.
+/// Returns the error of a wait that ended while another thread's request had no answer.
 fn unanswered() -> Error {
     Error::unavailable(
         "another thread of this client asks for it, and the store has not answered since this wait \

@@ -1,9 +1,7 @@
-//! Taking a lock: queue locally, ask the store when it is our turn, and sleep until that may
-//! change.
+//! Acquiring a lock: queue locally, send attempts as the head of the queue, and sleep in between.
 //!
-//! Register, look again, then sleep: nothing that happens between the look and the sleep is lost,
-//! because a signal stays up. One absolute deadline is computed by the public call; every sleep
-//! ends by then, or earlier.
+//! Register, check again, then sleep: a signal stays raised, so no event between the check and the
+//! sleep is missed. The public call computes one absolute deadline; every sleep ends by then.
 
 mod attempt;
 mod beside;
@@ -38,24 +36,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 crate::sync::thread_local! {
-    /// A thread waits for one lock at a time, so it needs one signal. One that is still up from an
-    /// earlier wait costs a look, no more.
+    /// A thread waits for one lock at a time, so one signal is enough. A signal left raised by an
+    /// earlier wait costs one additional check.
     static SIGNAL: Arc<Signal> = Arc::new(Signal::new());
 }
 
-/// What a wait is to do, from the options.
+/// The parameters of a wait, from its options and the settings.
 struct Plan {
     start: Moment,
-    /// `None`: wait for ever.
+    /// `None` waits for ever.
     deadline: Option<Moment>,
-    /// Whether the wait is a part of one without an end.
+    /// Whether the deadline is only a part of a wait without an end.
     is_share: bool,
     lease: Lease,
-    /// Whether the options said so, and not the settings.
+    /// Whether the lease comes from the options and not from the settings.
     is_lease_asked: bool,
     time: LeaseTime,
     replication: Replication,
-    /// What the options said of it, if anything.
+    /// The replication policy in the options, if any.
     asked_replication: Option<Replication>,
 }
 
@@ -101,7 +99,8 @@ impl Plan {
         self.deadline != Some(self.start)
     }
 
-    /// Whether it is renewed without an end, so that it may be handed to another thread.
+    /// Returns whether the lock is renewed without an end, so that it may be handed to another
+    /// thread.
     fn is_watched(&self) -> bool {
         matches!(self.lease, Lease::Watched { renewals: None, .. })
     }
@@ -125,8 +124,8 @@ impl Plan {
     }
 }
 
-/// Takes the lock for `thread`, the calling one, or for a guard of its own; `None` if it was busy
-/// until the deadline.
+/// Acquires the lock for `thread`, the calling one, or for a single guard. Returns `None` if it was
+/// busy until the deadline.
 pub(crate) fn acquire(
     engine: &Engine,
     lock: &Arc<LocalLock>,
@@ -234,33 +233,33 @@ struct Wait<'a> {
     progress: Option<&'a Progress>,
     signal: &'a Arc<Signal>,
     interrupt: Option<&'a Registration<'a>>,
-    /// The same for every request of this wait, and never used again. A new one after a grant that
-    /// was revoked, and after an attempt that was rolled back.
+    /// The owner ID of every request of this wait. Replaced after a revoked grant or a rolled-back
+    /// attempt, and never used again.
     owner: OwnerId,
-    /// This thread's write lock, beside which it may read.
+    /// This thread's write lock of the same name, if the wait is for the read lock.
     beside: Option<Arc<Acquisition>>,
     /// Whether an attempt was sent.
     was_sent: bool,
-    /// Whether it gives up when the lock is busy, whatever the deadline.
+    /// Whether the wait ends when the lock is busy, whatever the deadline.
     asks_once: bool,
-    /// Whether it has looked how many permits a semaphore has.
+    /// Whether the number of permits of a semaphore was checked.
     knows_limit: bool,
     /// Whether a request of this owner went unanswered.
     unknown_outcome: bool,
-    /// The last attempt that a release may grant.
+    /// The last attempt that a release may grant directly.
     direct: Option<DirectAttempt>,
     outage: Outage,
-    /// The tokens to ask for. The same for every send of an attempt that may have been granted, or
-    /// may be by a release: the answer to a repetition is counted back from the last of them.
+    /// The tokens to request. They must not change while an earlier attempt may be granted: the
+    /// answer to a repetition is counted back from the last token.
     tokens: Tokens,
     told: EmittedOnce,
-    /// The store does not tell of releases.
+    /// The back-off while the store cannot notify of releases.
     unwatched: Backoff,
-    /// How many votes in a row were split.
+    /// The number of consecutive split votes.
     split_votes: u32,
 }
 
-/// What was told once in this wait.
+/// The events that this wait has emitted, each of them once.
 #[derive(Default)]
 struct EmittedOnce {
     contended: bool,
@@ -269,8 +268,8 @@ struct EmittedOnce {
 }
 
 impl Wait<'_> {
-    /// The store granted it: make it ours, unless the answer took longer than the lease is good
-    /// for.
+    /// Makes the acquisition of a grant. Gives it back if the answer took longer than the lease is
+    /// valid.
     fn take(
         &self,
         waiter: WaiterGuard<'_>,
@@ -286,14 +285,14 @@ impl Wait<'_> {
         let grant_limit = grant.limit;
         let name = lock.name.granted(grant.count);
         let renewal = match lease {
-            // Where renewals are numbered, they are to last for as long as they can.
+            // A limited number of renewals must last as long as possible: no early one.
             Lease::Watched {
                 renewals: Some(count),
                 ..
             } => Some(RenewalPlan::from(sent, time, Some(count), Duration::ZERO)),
             Lease::Watched { renewals: None, .. } => {
                 let mut plan = RenewalPlan::from(sent, time, None, lock.earlier(time));
-                // Not where it would wait for replicas.
+                // Not where a renewal would wait for replicas.
                 let first = engine.abilities.first_renewal;
                 let is_reported = self.plan.replication.is_off() && !lock.name.profile().shared;
                 if let Some(first) = first.filter(|_| is_reported) {
@@ -306,9 +305,10 @@ impl Wait<'_> {
             }
             Lease::Fixed(_) => None,
         };
-        // Beside a writer its own: the store knows the last that are set aside for hand-offs, too.
+        // A reader that also writes uses the writer's token: the store's own also counts the tokens
+        // reserved for hand-offs.
         let own = |writer: &Arc<Acquisition>| writer.token.and_then(|it| TokenRange::new(it, it));
-        // A writer that was lost meanwhile may have successors with larger ones.
+        // Not of a writer that was lost meanwhile: its successors may have larger tokens.
         let is_beside = |writer: &&Arc<Acquisition>| engine.is_valid(writer);
         let writer = self.beside.as_ref().filter(is_beside);
         let tokens = writer.map_or(grant.tokens, own);
@@ -368,8 +368,8 @@ impl Wait<'_> {
         Ok(acquisition)
     }
 
-    /// Only the time of day says that the answer took too long, and may have been set meanwhile:
-    /// the store knows.
+    /// Verifies a grant whose answer seems too late only by the time of day, which may have been
+    /// set meanwhile.
     fn ask_in_doubt(&self, acquisition: &Acquisition) {
         let sent = self.engine.reading();
         let by = sent.now + self.engine.settings.command_timeout;
@@ -392,8 +392,8 @@ impl Wait<'_> {
         ))
     }
 
-    /// Ends the wait without the lock. A request that went unanswered may have taken it, or may
-    /// yet; and a store that knows who waits keeps others out for it.
+    /// Ends the wait without the lock. Cleans up a request with unknown outcome, and the presence
+    /// in the store, which would keep other clients out.
     fn close(&self) {
         let is_known = self.lock.name.profile().presence != Presence::Unknown;
         let is_queued = self.was_sent && is_known && self.plan.waits();
@@ -407,7 +407,7 @@ impl Wait<'_> {
         self.engine.clean_up((id, options));
     }
 
-    /// When to give up on an outage that began at `since`, perhaps before this wait did.
+    /// Returns when to give up on an outage that began at `since`, perhaps before this wait.
     fn limit(&self, since: Moment) -> Moment {
         let limit = since.max(self.plan.start) + self.engine.settings.outage_limit;
         match self.plan.deadline {

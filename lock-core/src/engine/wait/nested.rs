@@ -1,4 +1,4 @@
-//! Taking what the thread has already: counted here, without a request.
+//! Nested holds: acquiring a lock that the thread already holds, usually without a request.
 
 use super::Plan;
 use super::replicas::refuse_more_replicas;
@@ -10,19 +10,19 @@ use crate::time::Clock;
 use crate::time::lease::{Lease, LeaseTime};
 use std::sync::Arc;
 
-/// This thread holds the lock and took one hold more. A shorter lease never shortens it, a longer
-/// one costs a renewal; a hold that asks for the watchdog inside a fixed lease leaves that as it
-/// is.
+/// Completes a nested hold that was just counted. A shorter lease changes nothing, a longer one
+/// costs a renewal. A nested hold with the watchdog inside a fixed lease does not change that
+/// lease.
 pub(super) fn nest(
     engine: &Engine,
     lock: &Arc<LocalLock>,
     acquisition: Arc<Acquisition>,
     plan: &Plan,
 ) -> Result<Arc<Acquisition>, Error> {
-    // By the clock as it was a moment ago; another look would be no newer for the caller.
+    // By the clock of a moment ago: a new reading would be no more current for the caller.
     let is_held = acquisition.is_valid_at(plan.start) || engine.still_holds(lock, &acquisition);
     if is_held && !engine.is_valid(&acquisition) {
-        // The clock may have skipped its end: only the store knows.
+        // The clock may have skipped the end of the lease: only the store knows.
         if let Err(error) = engine.verify(lock, &acquisition) {
             lock.end_hold(&acquisition);
             return Err(error);
@@ -42,7 +42,7 @@ pub(super) fn nest(
     match result {
         Ok(()) => Ok(acquisition),
         Err(error) => {
-            // Our caller gets no guard, so the hold must go; the outer ones are still there.
+            // The caller gets no guard, so end this hold; the outer holds remain.
             lock.end_hold(&acquisition);
             Err(error)
         }
@@ -51,14 +51,14 @@ pub(super) fn nest(
 
 fn needs_longer(clock: &dyn Clock, acquisition: &Acquisition, plan: &Plan) -> Option<LeaseTime> {
     if !plan.is_lease_asked && !acquisition.is_lease_asked {
-        return None; // the outer one's is not shorter than the settings', which this one asks for
+        return None; // both have the lease of the settings, or the outer one a longer one
     }
     match (acquisition.lock().renewal, plan.lease) {
-        // Where renewals run out, a lease that ends by itself is compared with what is left.
+        // A fixed lease counts from now, so compare it with the time that limited renewals leave.
         (Some(outer), Lease::Fixed(_)) if outer.left.is_none() && plan.time <= outer.ttl => None,
         (Some(outer), Lease::Watched { .. }) => (plan.time > outer.ttl).then_some(plan.time),
         (None, Lease::Watched { .. }) => None,
-        // It was not asked for here: what the outer one got will do.
+        // The fixed lease is that of the settings: the outer lease is enough.
         (_, Lease::Fixed(_)) if !plan.is_lease_asked => None,
         (_, Lease::Fixed(_)) => {
             let wanted = clock.now() + plan.time.validity();
@@ -67,7 +67,7 @@ fn needs_longer(clock: &dyn Clock, acquisition: &Acquisition, plan: &Plan) -> Op
     }
 }
 
-/// From here on the watchdog renews with the longer lease that a nested hold asked for.
+/// Makes the watchdog renew with the longer lease of a nested hold.
 fn renew_longer(acquisition: &Acquisition, plan: &Plan) {
     if let (Some(outer), Lease::Watched { .. }) = (&mut acquisition.lock().renewal, plan.lease) {
         outer.ttl = outer.ttl.max(plan.time);

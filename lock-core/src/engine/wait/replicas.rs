@@ -1,8 +1,8 @@
 //! A grant that too few replicas confirmed.
 //!
-//! The store has granted it, and still it must not count: if the master is lost now, its successor
-//! may grant it again. So it is revoked, by the same request as every release, before the caller is
-//! told anything. The owner is not used again: to the store it is closed.
+//! Such a grant must not count: if the master fails now, its successor may grant the lock again. So
+//! it is revoked by a release before the caller gets an answer. The store has then closed the
+//! owner, so its ID is not used again.
 
 use super::attempt::Next;
 use super::{Plan, Wait};
@@ -17,8 +17,7 @@ use crate::observe::event::Event;
 use crate::time::Moment;
 
 impl Wait<'_> {
-    /// The store granted it, and too few replicas confirmed that: by the policy, it counts or is
-    /// revoked.
+    /// Accepts or revokes a grant that too few replicas confirmed, according to the policy.
     pub(super) fn weigh_grant(
         &mut self,
         waiter: &WaiterGuard<'_>,
@@ -47,7 +46,7 @@ impl Wait<'_> {
             return Err(error);
         }
         let since = *self.outage.since.get_or_insert(sent);
-        // No thread of this client could take it, and that is not "busy".
+        // No thread of this client can acquire the lock, which is not "busy".
         let why = error.clone().on(&self.lock.name);
         self.has_outage(
             waiter,
@@ -64,15 +63,15 @@ impl Wait<'_> {
         Ok(Next::Sleep((now + self.outage.backoff.next()).min(limit)))
     }
 
-    /// Releases a grant that does not count, and returns what to say when it is given up.
+    /// Releases a grant that does not count, and returns the error for the caller.
     fn revoke(&mut self, grant: Grant, insufficient: InsufficientReplicas) -> Error {
         let engine = self.engine;
-        // None of the tokens was seen; the counter goes back to the first of them, and no further.
+        // No caller saw a token, so all are returned, from the first one on.
         let first = grant.tokens.map(|tokens| tokens.first());
         let options = HandoffChain::of(grant.tokens).release_options(self.unknown_outcome, first);
         let (name, time) = (self.lock.name.clone(), self.plan.time);
         let id = AcquisitionId::new(name, self.owner, time, grant.receipt);
-        // An owner that is closed, with a tombstone or without, must not make another attempt.
+        // A closed owner, with or without a tombstone, must not make another attempt.
         self.owner = engine.new_owner();
         self.unknown_outcome = false;
         let now = engine.clock.now();
@@ -95,8 +94,7 @@ impl Wait<'_> {
     }
 }
 
-/// A nested hold cannot have more replicas than the outer one: that was granted under its own
-/// policy.
+/// Refuses a nested hold that requests more replicas than the policy of the outer hold.
 pub(super) fn refuse_more_replicas(acquisition: &Acquisition, plan: &Plan) -> Result<(), Error> {
     match &plan.asked_replication {
         Some(asked) if !acquisition.replication.covers(asked) => Err(Error::misuse(format!(

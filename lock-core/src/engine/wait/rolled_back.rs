@@ -1,4 +1,5 @@
-//! After an attempt that the store answered with a cause to retry it.
+//! The reaction to [`Answer::Retry`](crate::backend::Answer::Retry): an attempt that the store
+//! rolled back or could not decide.
 
 use super::Wait;
 use super::attempt::Next;
@@ -11,18 +12,18 @@ use std::time::Duration;
 /// The bounds on the pause after a split vote.
 const SHORTEST_SPLIT_VOTE: Duration = Duration::from_micros(400);
 const LONGEST_SPLIT_VOTE: Duration = Duration::from_millis(50);
-/// How often a store that grants nothing until a known time is asked again: that may end sooner.
+/// The interval of attempts while the store grants nothing until a known time: that may end sooner.
 const PAUSE_LOOK: Duration = Duration::from_secs(1);
 
 impl Wait<'_> {
-    /// What the last attempt got is being released: its owner is not used again.
+    /// Queues the release of the last attempt, and continues with a new owner ID.
     pub(super) fn change_owner(&mut self) {
         self.close();
         self.unknown_outcome = false;
         self.owner = self.engine.new_owner();
     }
 
-    /// What to do after this cause.
+    /// Decides the next action after this cause.
     pub(super) fn retry(
         &mut self,
         waiter: &WaiterGuard<'_>,
@@ -31,7 +32,7 @@ impl Wait<'_> {
         sent: Moment,
     ) -> Result<Next, Error> {
         match cause {
-            // The rollback is queued: nothing of this owner can happen any more.
+            // The rollback is queued, so no request of this owner can still take effect.
             RetryCause::Failed(error) => self.failed(waiter, Failure::NotSent(error), sent),
             RetryCause::Paused {
                 why,
@@ -49,8 +50,8 @@ impl Wait<'_> {
         }
     }
 
-    /// The store grants nothing until a time that is known. A wait that ends before says so at
-    /// once, unless that may end sooner; the others are told why and until when, and wait it out.
+    /// Handles a store that grants nothing until a known time. A wait that ends earlier fails at
+    /// once, unless the pause may end sooner; other waits emit an event and sleep.
     fn paused(
         &mut self,
         waiter: &WaiterGuard<'_>,
@@ -68,7 +69,7 @@ impl Wait<'_> {
             return Err(why);
         }
         self.tell_paused(left, &why);
-        // It begins anew each time: no limit on outages is for this.
+        // Each pause begins an outage anew, so that the outage limit does not end the wait.
         let ends = (!may_end_sooner).then_some(end);
         let error = why.on(&self.lock.name);
         self.has_outage(
@@ -88,7 +89,7 @@ impl Wait<'_> {
         Ok(Next::Sleep(now + left.clamp(SHORTEST_SPLIT_VOTE, look)))
     }
 
-    /// Several asked at the same time, and none got enough: each waits for a moment of its own.
+    /// Handles a split vote: each client pauses for a different random time.
     fn split_vote(&mut self, waiter: &WaiterGuard<'_>, sent: Moment) -> Next {
         self.tell_contended();
         let now = self.engine.clock.now();
@@ -96,8 +97,8 @@ impl Wait<'_> {
         if self.plan.is_late(now) {
             return Next::GiveUp;
         }
-        // Twice what it took, so that one of them has time to get through before the next asks;
-        // doubled, so that there is room for any number of them.
+        // Twice the duration of the attempt, so that one client can succeed before the next
+        // attempt. Doubled each time, so that it works for any number of clients.
         let took = now.since(sent).max(SHORTEST_SPLIT_VOTE / 2);
         let span = took * (2 << self.split_votes.min(8));
         self.split_votes += 1;
