@@ -1,9 +1,8 @@
 //! [`SkippedTime`]: time that may have passed without the clock.
 //!
-//! The clocks of a paused virtual machine stand still, also the one that runs while a machine
-//! sleeps. When its time of day is set right afterwards, that leaps ahead of the clock. A leap may
-//! as well be an operator's: so it makes a lock doubtful, until the store has confirmed it, and
-//! loses none.
+//! All clocks of a paused virtual machine stand still, even one that runs while a machine sleeps.
+//! When the time of day is corrected afterwards, it leaps ahead of the clock. An operator may cause
+//! a leap as well. So a leap ends no lock: it makes each one doubtful until the store confirms it.
 
 use crate::sync::Mutex;
 use crate::time::{Clock, Moment};
@@ -11,13 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The smallest leap: the fixed part of the drift allowance, which a shorter lease has, too.
+/// The smallest leap. Equal to the fixed part of the drift allowance, which even a short lease has.
 const LEAP: i64 = 2_000_000;
 
-/// Of so many leaps is known when they were noted. Before all of them nothing was skipped.
+/// The number of leaps whose times are remembered. Nothing counts as skipped before the oldest one.
 const MOST_LEAPS: usize = 64;
 
-/// What the clock shows, and all that it may have skipped until then, in nanoseconds.
+/// A clock reading, with the total time that the clock may have skipped until then, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading {
     pub(crate) now: Moment,
@@ -25,33 +24,33 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// How long `earlier` is ago at most.
+    /// Returns the longest time that may have passed since `earlier`.
     pub(crate) fn since(self, earlier: Self) -> Duration {
         let skipped = self.skipped.saturating_sub(earlier.skipped);
         self.now.since(earlier.now) + Duration::from_nanos(skipped)
     }
 }
 
-/// Compares the clock with the time of day at each look.
+/// Compares the clock with the time of day at each reading.
 pub(super) struct SkippedTime {
     clock: Arc<dyn Clock>,
-    /// By how many nanoseconds the time of day was ahead of the clock after the last leap, or less
-    /// since. Written under the mutex.
+    /// The time of day less the clock, in nanoseconds, after the last leap; or less, if the time of
+    /// day was set back since. Written under the mutex.
     ahead: AtomicI64,
-    /// All that was skipped. Written under the mutex, before `ahead`.
+    /// The total of all leaps. Written under the mutex, before `ahead`.
     total: AtomicU64,
-    /// When each leap was noted, and the total from then on.
+    /// When each leap was noticed, and the total from then on.
     leaps: Mutex<Vec<(Moment, u64)>>,
 }
 
-/// Whether a look has found a leap.
+/// Whether a reading has found a leap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Look {
     Even,
     Leap,
 }
 
-/// The time of day less the clock, in nanoseconds.
+/// Returns the time of day less the clock, in nanoseconds.
 fn difference(unix: Duration, now: Moment) -> i64 {
     let nanos = unix.as_secs().wrapping_mul(1_000_000_000) + u64::from(unix.subsec_nanos());
     nanos.wrapping_sub(now.as_nanos()).cast_signed()
@@ -68,9 +67,10 @@ impl SkippedTime {
         }
     }
 
-    /// Reads the clock, and notes a leap.
+    /// Reads the clock, and records a leap.
     pub(super) fn look(&self) -> (Reading, Look) {
-        // In this order: what passes between the two makes the difference smaller, and no leap.
+        // In this order: a delay between the two readings makes the difference smaller, so it is no
+        // leap.
         let unix = self.clock.unix_time();
         let now = self.clock.now();
         let change = difference(unix, now).wrapping_sub(self.ahead.load(Ordering::Acquire));
@@ -88,7 +88,7 @@ impl SkippedTime {
         )
     }
 
-    /// Looks again, without other threads.
+    /// Repeats the comparison under the mutex, and records a leap.
     #[cold]
     fn note(&self) -> Look {
         let mut leaps = self.leaps.lock();
@@ -111,15 +111,15 @@ impl SkippedTime {
             self.ahead.store(least, Ordering::Release);
             return Look::Leap;
         }
-        // Set back: a leap from there counts as well.
+        // The time of day was set back: a leap from there counts as well.
         if most.wrapping_sub(known) < 0 {
             self.ahead.store(most, Ordering::Release);
         }
         Look::Even
     }
 
-    /// What a look at that moment has shown. A leap that was noted later is not in it, whenever it
-    /// was: then the store is asked once more.
+    /// Returns the reading at an earlier moment. It excludes leaps noticed later, even if they
+    /// happened before: then the store is queried once more.
     pub(super) fn reading_at(&self, at: Moment) -> Reading {
         let skipped = match self.total.load(Ordering::Acquire) {
             0 => 0,
@@ -145,7 +145,7 @@ mod tests {
         (clock.clone(), SkippedTime::new(Arc::new(clock)))
     }
 
-    /// Sets the time of day this much ahead, or back.
+    /// Sets the time of day ahead, or back, by this much.
     fn step(clock: &ManualClock, ahead: Duration, back: Duration) {
         clock.set_unix_time(clock.unix_time() + ahead - back);
     }
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!((time.look().1, skipped()), (Look::Even, SECOND * 8));
         step(&clock, Duration::ZERO, SECOND * 20);
         assert_eq!((time.look().1, skipped()), (Look::Even, SECOND * 8));
-        // From where it was set back to.
+        // Measured from where the time of day was set back to.
         step(&clock, SECOND * 5, Duration::ZERO);
         assert_eq!((time.look().1, skipped()), (Look::Leap, SECOND * 13));
         step(&clock, Duration::from_micros(1_900), Duration::ZERO);
@@ -191,7 +191,7 @@ mod tests {
         );
     }
 
-    /// A clock of a test, which says nothing of the time of day.
+    /// A test's clock that reports no time of day.
     #[derive(Debug)]
     struct Bare(ManualClock);
 

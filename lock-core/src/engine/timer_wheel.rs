@@ -1,26 +1,24 @@
-//! A hashed timer wheel: what is due when, with scheduling and cancelling in constant time.
+//! A hashed timer wheel: schedules and cancels timers in constant time.
 //!
-//! Varghese and Lauck, "Hashed and Hierarchical Timing Wheels" (1987), scheme 6, the one that Netty
-//! and so Redisson use: a ring of slots, one for each tick; a timer stands in the slot of its tick
-//! modulo the size of the ring and is passed over until its own round has come. A slot is an array
-//! and no list: with a hundred thousand timers each step from one node of a list to the next waits
-//! for the memory, and steps through an array do not.
+//! Varghese and Lauck, "Hashed and Hierarchical Timing Wheels" (1987), scheme 6, which Netty and so
+//! Redisson use: a ring of slots, one for each tick. A timer is in the slot of its tick modulo the
+//! size of the ring, and is skipped until its own round. A slot is an array and not a list: with a
+//! hundred thousand timers each step in a list waits for the memory, and steps in an array do not.
 
 use crate::time::Moment;
 use std::time::Duration;
 
-/// How many slots the ring has: more than there are ticks in a third of the default lease, so that
-/// none of its renewals is passed over. A power of two, so that 64 of them fit a word of the
-/// occupancy map.
+/// The number of slots: more than the ticks in a third of the default lease, so that its renewals
+/// are due within one round. A power of two and a multiple of 64, the bits of a word of `occupied`.
 const SLOTS: usize = 1024;
 
-/// An empty slot keeps memory for as many timers, and frees that of a burst.
+/// The number of timers for which an empty slot keeps memory after a burst.
 const KEPT: usize = 16;
 
-/// "No position": the end of the free ones.
+/// No position: the end of the list of free positions.
 const NIL: u32 = u32::MAX;
 
-/// Which timer. Keys of timers that fired or were cancelled match nothing.
+/// The key of a timer. It matches nothing once the timer has fired or was cancelled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TimerKey {
     slot: u32,
@@ -28,26 +26,26 @@ pub(crate) struct TimerKey {
     serial: u32,
 }
 
-/// The wheel.
+/// A hashed timer wheel.
 #[derive(Debug)]
 pub(crate) struct Wheel<T> {
     start: Moment,
-    /// In nanoseconds.
+    /// The length of a tick in nanoseconds.
     tick: u64,
     /// The first tick that was not processed yet.
     cursor: u64,
     slots: Vec<Slot<T>>,
     /// One bit for each slot that has a timer.
     occupied: [u64; SLOTS / 64],
-    /// Of the last timer that was scheduled.
+    /// The serial number of the last timer that was scheduled.
     serial: u32,
 }
 
-/// Timers whose ticks are the same, modulo the size of the ring. Free positions are used again.
+/// The timers whose ticks are equal modulo the size of the ring. Free positions are reused.
 #[derive(Debug)]
 struct Slot<T> {
     timers: Vec<Scheduled<T>>,
-    /// The first of the free positions, which are linked.
+    /// The first free position, linked to the next one.
     free: u32,
     taken: u32,
 }
@@ -61,7 +59,7 @@ struct Scheduled<T> {
 }
 
 impl<T> Wheel<T> {
-    /// An empty wheel that begins at `start`.
+    /// Makes an empty wheel that begins at `start`.
     pub(crate) fn new(start: Moment, tick: Duration) -> Self {
         let tick = u64::try_from(tick.as_nanos()).expect("a tick is short");
         let slots = (0..SLOTS).map(|_| Slot::new()).collect();
@@ -75,7 +73,7 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Hands `item` out at the first tick that is not before `due`.
+    /// Schedules `item` for the first tick that is not before `due`.
     pub(crate) fn schedule(&mut self, due: Moment, item: T) -> TimerKey {
         let due = self.nanos_to(due).div_ceil(self.tick).max(self.cursor);
         self.serial = self.serial.wrapping_add(1);
@@ -94,7 +92,7 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Takes a timer out; `None` if it is not there any more.
+    /// Removes a timer and returns its item; `None` if it fired or was cancelled before.
     pub(crate) fn cancel(&mut self, key: TimerKey) -> Option<T> {
         let slot = key.slot as usize;
         let timer = self.slots[slot].timers.get(key.index as usize)?;
@@ -106,14 +104,13 @@ impl<T> Wheel<T> {
         Some(item)
     }
 
-    /// Moves everything that is due at `now` into `expired`.
+    /// Moves all timers that are due at `now` into `expired`.
     pub(crate) fn expire(&mut self, now: Moment, expired: &mut Vec<T>) {
         let now = self.nanos_to(now) / self.tick;
         if now < self.cursor {
             return;
         }
-        // After a long sleep every slot is looked at once, not once for each tick that was slept
-        // through.
+        // After a long sleep each slot is visited once, not once for each tick slept through.
         let first = self.cursor.max((now + 1).saturating_sub(SLOTS as u64));
         for tick in first..=now {
             self.take_due(slot_of(tick), now, usize::MAX, expired);
@@ -121,8 +118,8 @@ impl<T> Wheel<T> {
         self.cursor = now + 1;
     }
 
-    /// Moves up to `most` of what is due after the present tick, by `until`, into `expired`: the
-    /// soonest first.
+    /// Moves up to `most` timers that are due after the present tick and by `until` into `expired`,
+    /// the soonest first.
     pub(crate) fn expire_early(&mut self, until: Moment, most: usize, expired: &mut Vec<T>) {
         let enough = expired.len().saturating_add(most);
         let last = (self.nanos_to(until) / self.tick).min(self.cursor + SLOTS as u64 - 1);
@@ -134,8 +131,8 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Until when to sleep: the next tick whose slot is not empty. Its timers may be due rounds
-    /// later.
+    /// Returns the next tick whose slot is not empty, to sleep until. Its timers may be due in a
+    /// later round.
     pub(crate) fn next(&self) -> Option<Moment> {
         let here = slot_of(self.cursor);
         let ahead = (0..=SLOTS / 64).find_map(|step| {
@@ -153,7 +150,7 @@ impl<T> Wheel<T> {
         Some(self.start + Duration::from_nanos(self.tick.saturating_mul(ticks)))
     }
 
-    /// Everything that is scheduled, in no order.
+    /// Returns all scheduled items, in no order.
     #[cfg(test)]
     pub(crate) fn items(&self) -> impl Iterator<Item = &T> {
         self.slots
@@ -166,7 +163,7 @@ impl<T> Wheel<T> {
         moment.as_nanos().saturating_sub(self.start.as_nanos())
     }
 
-    /// Moves up to `most` of what is due at tick `now` in this slot into `expired`.
+    /// Moves up to `most` timers of a slot that are due at tick `now` into `expired`.
     fn take_due(&mut self, at: usize, now: u64, most: usize, expired: &mut Vec<T>) {
         if self.occupied[at / 64] & (1 << (at % 64)) == 0 {
             return;
@@ -206,7 +203,7 @@ impl<T> Slot<T> {
         if self.free == NIL {
             let index = u32::try_from(self.timers.len()).expect("fewer than 2^32 locks are held");
             if self.timers.len() == self.timers.capacity() {
-                // By less than a vector doubles itself: each held lock pays for what is unused.
+                // Grow less than a vector doubles itself: each held lock pays for unused memory.
                 self.timers.reserve_exact((self.timers.len() / 4).max(4));
             }
             self.timers.push(timer);
@@ -358,7 +355,7 @@ mod tests {
         assert_eq!(expired(&mut wheel, 1010), [7]);
     }
 
-    /// Compares the wheel with the obvious implementation, a list that is searched.
+    /// Compares the wheel with a simple implementation, a list that is searched.
     #[test]
     fn wheel_agrees_with_a_plain_list() {
         let mut random = fastrand::Rng::with_seed(7);

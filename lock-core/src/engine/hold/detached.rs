@@ -1,4 +1,4 @@
-//! Holds without a guard: which thread may end which of them.
+//! Detached holds: holds without a guard, and the thread that may end each of them.
 
 use crate::engine::Engine;
 use crate::engine::acquisition::Acquisition;
@@ -7,7 +7,7 @@ use crate::name::{LockName, NameMap};
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-/// By the lock, which each of them keeps in use.
+/// The detached holds of a client, by lock. Each entry keeps its lock in use.
 pub(in crate::engine) type DetachedHolds = NameMap<(LockName, Scope), Vec<Detached>>;
 
 fn key_of(lock: &LocalLock) -> (LockName, Scope) {
@@ -19,21 +19,22 @@ pub(in crate::engine) struct Detached {
     thread: u64,
     lock: Arc<LocalLock>,
     pub(in crate::engine) acquisition: Arc<Acquisition>,
-    /// The hold on several locks that this is a part of.
+    /// The hold on several locks that this hold is a part of.
     whole: Option<CompositeHold>,
 }
 
 /// A hold on several locks that was detached as one.
 #[derive(Clone, Debug)]
 pub(crate) struct CompositeHold {
-    /// Which locks those are: equal for composites of the same locks.
+    /// The set of locks, as a text: equal for composites of the same locks.
     pub(crate) of: Arc<str>,
-    /// Larger than that of every one detached before.
+    /// The sequence number: larger than that of every composite hold detached before.
     pub(crate) number: u64,
 }
 
 impl Engine {
-    /// Leaves a hold with the calling thread, without a guard; alone, or as a part of a `whole`.
+    /// Detaches a hold from its guard, for the calling thread to end; alone, or as a part of
+    /// `whole`.
     pub(crate) fn detach(
         &self,
         thread: u64,
@@ -42,7 +43,7 @@ impl Engine {
         whole: Option<CompositeHold>,
     ) {
         if self.is_forked() {
-            return; // There is nothing that could be unlocked.
+            return; // A forked child holds nothing that could be unlocked.
         }
         let (lock, acquisition) = (Arc::clone(lock), Arc::clone(acquisition));
         let hold = Detached {
@@ -58,7 +59,8 @@ impl Engine {
         of_lock.push(hold);
     }
 
-    /// Forgets the holds on these: their threads have ended, and no other can end them.
+    /// Removes the detached holds on these acquisitions: their threads ended, so no thread can end
+    /// them.
     pub(in crate::engine) fn drop_detached(
         &self,
         lock: &Arc<LocalLock>,
@@ -78,11 +80,11 @@ impl Engine {
             of_lock.remove();
         }
         drop(detached);
-        drop(abandoned); // outside the mutex: dropping a lock takes others
+        drop(abandoned); // outside the mutex: dropping a lock locks other mutexes
     }
 
-    /// This thread's newest hold without a guard: of those alone, or the part of the `whole` of
-    /// that number. Not to be called in a forked child.
+    /// Removes and returns this thread's newest detached hold: the part of the composite hold
+    /// numbered `whole`, or of those alone if `None`. Must not be called in a forked child.
     pub(crate) fn take_detached(
         &self,
         thread: u64,
@@ -106,8 +108,8 @@ impl Engine {
         Some(hold.acquisition)
     }
 
-    /// The number of the newest composite hold on these locks of which this thread has a part here.
-    /// Not to be called in a forked child.
+    /// Returns the number of this thread's newest composite hold on the locks `of` with a part on
+    /// `lock`. Must not be called in a forked child.
     pub(crate) fn newest_composite(
         &self,
         thread: u64,

@@ -1,7 +1,7 @@
-//! What is held, and how that ends.
+//! Held locks: their validity, verification, loss and release.
 //!
 //! From the top down: releases (`release`), holds without a guard (`detached`), the verification of
-//! everything that is held (`recheck`), and whether a hold is valid, or lost (`validity`).
+//! all held locks (`recheck`), and the validity and loss of one of them (`validity`).
 
 pub(super) mod detached;
 pub(super) mod recheck;

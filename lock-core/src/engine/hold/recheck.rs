@@ -1,6 +1,4 @@
-//! [`Recheck`]: verifies everything that is held, because the backend says that the store may have
-//! lost it. All that is renewed is renewed at once, in batches, which settles it as well; the rest
-//! is verified one by one, and so is what the renewals have not come to.
+//! [`Recheck`]: verifies all held locks when the backend reports that the store may have lost them. Locks with a watchdog are renewed at once, in batches, which verifies them too. The other ones, and those that the renewals have not reached yet, are verified one by one.
 
 use crate::engine::Engine;
 use crate::engine::acquisition::Acquisition;
@@ -13,31 +11,31 @@ use crate::time::{Clock, Moment};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// The pauses before what could not be verified is tried again.
+/// The bounds on the pauses between attempts to verify a lock.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// A background task, which ends when all that is held is verified or over.
+/// A background task that ends when all held locks are verified or ended.
 pub(in crate::engine) struct Recheck {
     engine: Weak<Engine>,
     clock: Arc<dyn Clock>,
     task: BackgroundTask,
-    /// Asked for meanwhile: what was verified before may be lost by now.
+    /// Whether a new run was requested: locks verified before it may be lost by now.
     is_asked: AtomicBool,
 }
 
-/// What is left to be verified.
+/// The locks that are not verified yet.
 type Unsettled = Vec<Held>;
 
 struct Held {
     lock: Arc<LocalLock>,
     acquisition: Arc<Acquisition>,
-    /// Until when it was valid when that was asked for: a renewal since then settles it.
+    /// The end of the validity when the run began: a later end means that a renewal verified it.
     valid_until: Moment,
 }
 
 impl Recheck {
-    /// Verifies what `engine` holds whenever the backend asks for it.
+    /// Verifies the locks of `engine` whenever the backend requests it.
     pub(in crate::engine) fn start_on(notices: &Notices, engine: &Engine) -> Arc<Self> {
         let (clock, engine) = (Arc::clone(&engine.clock), Weak::clone(&engine.this));
         let (task, is_asked) = (BackgroundTask::default(), AtomicBool::new(false));
@@ -57,7 +55,7 @@ impl Recheck {
         self.task.wake();
         let (ours, mut left) = (Arc::clone(self), Unsettled::new());
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-        // Without a thread the next renewal tells, as it does without a notice.
+        // If no thread can be started, the next renewal finds a loss.
         let _started = self
             .task
             .start(&self.clock, move || ours.turn(&mut left, &mut backoff));
@@ -68,7 +66,7 @@ impl Recheck {
             *left = self.held();
             backoff.reset();
         }
-        // What is left when it is asked for once more is among what is held then.
+        // A new request collects all held locks again, so drop the rest of this run.
         left.retain(|held| !self.is_asked.load(Ordering::SeqCst) && self.is_left(held));
         (!left.is_empty()).then(|| self.clock.now() + backoff.next())
     }
@@ -91,7 +89,7 @@ impl Recheck {
         held
     }
 
-    /// Verifies it; whether that is to be tried again, because the store could not be asked.
+    /// Verifies a held lock. Returns whether to try again, because the store was unavailable.
     fn is_left(
         &self,
         Held {
@@ -119,7 +117,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    /// The memory scheme, and the notices of the last client that opened it.
+    /// The in-memory scheme, and the notices of the client that opened it last.
     #[derive(Clone, Default)]
     struct Noted(Arc<Mutex<Notices>>);
 
@@ -143,7 +141,7 @@ mod tests {
         let options = LockOptions::new().lease(Duration::from_secs(3_600));
         let take = |name: &str| client.mutex(name).unwrap().lock_with(&options).unwrap();
         let locks = [take("x"), take("y")];
-        // One of the two first verifications fails, and is repeated later.
+        // One of the first two verifications fails, and is repeated later.
         store.fail_next("inspect", Fault::NotSent);
         notices.verify_held();
         parked(&clock, 2);

@@ -1,18 +1,19 @@
-//! Ending holds: what a release may answer, and what each answer means.
+//! Ending holds: the possible answers to a release, and the meaning of each.
 //!
-//! | what the store says | what it means |
+//! | answer of the store | meaning |
 //! |---|---|
 //! | freed | released |
-//! | not ours, to the first request | lost: it was taken from us before |
-//! | not ours, to a repetition, the first sent before the local deadline | released by the first |
-//! | not ours, to a repetition, the first sent after the local deadline | lost |
-//! | something else is under the key | lost |
-//! | nothing, for half of the command timeout | it is asked again |
-//! | nothing, until the command timeout | unavailable; it is tried on in the background |
+//! | not held, to the first request | lost: it was taken from this client before |
+//! | not held, to a repetition, the first sent before the local deadline | released by the first request |
+//! | not held, to a repetition, the first sent after the local deadline | lost |
+//! | a value that is not a lock is under the key | lost |
+//! | none for half of the command timeout | the request is repeated |
+//! | none until the command timeout | unavailable; it is repeated in the background |
 //!
-//! A dropped guard does not wait for the answer. Its request is on its connection when the guard is
-//! gone, before any other of this client about the same lock. What the store answers is dealt with
-//! by the thread that reads it; until then it is pending, so a client that is dropped waits for it.
+//! A dropped guard does not wait for the answer. Its request is written to the connection before
+//! the drop returns, ahead of any later request of this client about the lock. The thread that
+//! reads the answer handles it. Until then the release is pending, so the end of the client waits
+//! for it.
 
 use crate::backend::{AcquisitionId, Failure, NodeId, Release, ReleaseOptions, call_backend};
 use crate::engine::Engine;
@@ -32,11 +33,11 @@ use std::time::Duration;
 /// The pause between two sends of a release.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// A hold that was the last one, and ended here; the store is to be asked.
+/// The last hold on an acquisition, ended locally. The release must still be sent.
 struct Ended {
     at: Moment,
-    /// Whether the clock may have skipped time since the store was asked: then that it was gone
-    /// before says nothing good.
+    /// Whether the clock may have skipped time since the last confirmation. Then the answer "not
+    /// held" cannot mean that an earlier request released the lock.
     is_doubtful: bool,
 }
 
@@ -79,14 +80,14 @@ impl Engine {
         drop(ending);
         match &outcome {
             Ok(_) => tell_released(&self.events, acquisition, now),
-            // Told as that.
+            // The loss was already reported.
             Err(error) if error.is_lost() => {}
             Err(error) => tell_failed(&self.events, acquisition, error.clone()),
         }
         outcome.map(drop)
     }
 
-    /// The same, without waiting for the store's answer. What it says is told as events.
+    /// Ends one hold without waiting for the store's answer, which is reported as an event.
     pub(crate) fn end_hold_async(&self, lock: &Arc<LocalLock>, acquisition: &Arc<Acquisition>) {
         let Ok(Some(Ended { at: ended, .. })) = self.end_locally(lock, acquisition) else {
             return;
@@ -118,7 +119,7 @@ impl Engine {
             Ok(())
         });
         if let Err(failure) = asked {
-            // A backend that panicked: whatever it did with the request.
+            // The backend panicked, and may or may not have sent the request.
             self.clean_up((id, options));
             tell_failed(
                 &self.events,
@@ -133,7 +134,8 @@ impl Engine {
         });
     }
 
-    /// Ends one hold. If it was the last one, and the store is to be asked, returns when that was.
+    /// Ends one hold locally. Returns the time if it was the last one and the store must be
+    /// notified.
     fn end_locally(
         &self,
         lock: &Arc<LocalLock>,
@@ -143,15 +145,15 @@ impl Engine {
         if held && acquisition.end_nested() {
             return Ok(None);
         }
-        // The parent holds it: what a forked child does must not reach the store. Nor may the child
-        // wait for the local lock: a thread that had it at the fork is not there to unlock it.
+        // The parent holds the lock: a forked child must not send its release. Nor may the child
+        // lock the local lock's mutex, whose owner at the fork does not exist here.
         self.refuse_if_forked()
             .map_err(|error| error.on(&acquisition.name))?;
         lock.end_hold(acquisition);
         if !held {
             return Err(acquisition.lost_error());
         }
-        // To the store a writer that goes on reading is a reader from its release on.
+        // No hand-off by a writer that also reads: after its release the store sees it as a reader.
         let is_doubtful = !acquisition.doubt_at(self.reading()).is_zero();
         let goes_on_reading = self.is_read_here(&lock.name);
         let handed = match is_doubtful || goes_on_reading {
@@ -169,13 +171,13 @@ impl Engine {
             return Err(acquisition.lost_error());
         };
         if lock.scope.is_guard() {
-            self.timer.disarm(lock); // no other acquisition will find it there
+            self.timer.disarm(lock); // no other acquisition uses a guard's local lock
         }
         Ok(Some(Ended { at, is_doubtful }))
     }
 
-    /// Stops renewing, so that no renewal follows the release. Returns when that was; `None` if it
-    /// ended already.
+    /// Ends an acquisition locally, so that no renewal follows the release. Returns the time;
+    /// `None` if it ended before.
     pub(in crate::engine) fn mark_released(&self, acquisition: &Acquisition) -> Option<Moment> {
         let mut inner = acquisition.lock();
         let now = self.clock.now();
@@ -186,7 +188,8 @@ impl Engine {
         Some(now)
     }
 
-    /// What the caller is told; how many clients were, if the store says that.
+    /// Maps the answer to a release. Returns how many clients the store notified, if it counts
+    /// them.
     fn released(
         &self,
         acquisition: &Acquisition,
@@ -205,8 +208,8 @@ impl Engine {
         }
     }
 
-    /// Sends a release until the store answers, from `now` on, at most until `by`. Returns also
-    /// when the first was sent that got no answer. Not to be called in a forked child.
+    /// Sends a release from `now` until the store answers, at most until `by`. Returns also the
+    /// time of the first send that got no answer. Must not be called in a forked child.
     pub(in crate::engine) fn send_release(
         &self,
         id: &AcquisitionId,
@@ -216,8 +219,8 @@ impl Engine {
     ) -> (Result<Release, Failure>, Option<Moment>) {
         let (begun, mut sent, mut first_unanswered) = (now, now, None);
         loop {
-            // Half of the time for the first send, so that there is time to ask again and hear what
-            // came of it; all of it where a request without an answer is not repeated.
+            // The first send gets half of the time, which leaves time for a repetition and its
+            // answer. It gets all of the time where an unanswered request is not repeated.
             let may_repeat = first_unanswered.is_none() && self.abilities.renewable;
             let answer_by = if may_repeat {
                 sent + by.since(sent) / 2
@@ -243,24 +246,25 @@ impl Engine {
         }
     }
 
-    /// Has the answers read that no caller waits for, by a request behind them. Waits until `by`.
+    /// Collects the answers that no caller waits for, by sending a request after them. Waits until
+    /// `by`.
     pub(in crate::engine) fn collect_async_releases(&self, by: Moment) {
-        // In a statement of its own: a guard that is dropped meanwhile must not wait for the mutex.
+        // A separate statement: a guard that is dropped concurrently must not wait for the mutex.
         let name = self.async_release.lock().take();
         if let Some(name) = name.filter(|_| self.workers.has_pending_cleanups()) {
-            // What it says of the lock does not matter; if it cannot be asked, nothing can be read.
+            // Only the order of answers matters here; if the request fails, no answer can be read.
             let _answer = call_backend(|| self.store()?.peek(&name, by));
         }
     }
 }
 
-/// A release that has begun: its acquisition has ended here, and no thread of this client asks for
-/// the lock before this is dropped.
+/// A release that has begun. Its acquisition has ended locally, and no thread of this client sends
+/// attempts for the lock until this is dropped.
 struct Ending<'a> {
     engine: &'a Engine,
     lock: &'a Arc<LocalLock>,
     acquisition: &'a Arc<Acquisition>,
-    /// `None`: a panic came before the store was told, or before its answer was weighed.
+    /// `None` if a panic came before the release was sent or its answer handled.
     timing: Option<ReleaseTiming>,
 }
 
@@ -285,18 +289,18 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// What an answer means: the table above.
+/// The meaning of an answer, as in the table of this file.
 enum ReleaseOutcome {
-    /// With how many clients were told, if the store says that.
+    /// Released; with the number of notified clients, if the store counts them.
     Released(Option<u32>),
-    /// Told as an event, too.
+    /// Lost; the event was emitted.
     Lost(Loss),
     Refused(Error),
     Unknown(Error),
 }
 
 impl ReleaseOutcome {
-    /// `first_unanswered`: when the first was sent that got no answer.
+    /// Maps an answer, where `first_unanswered` is the time of the first send that got no answer.
     fn of(
         events: &Events,
         acquisition: &Acquisition,
@@ -325,23 +329,23 @@ impl ReleaseOutcome {
     }
 }
 
-/// What is needed when the answer to a dropped guard's release comes. Not the engine itself: its
-/// end waits for this one's.
+/// The data that the answer to a dropped guard's release needs. Not the engine itself, whose end
+/// waits for this release.
 struct AsyncRelease {
     events: Events,
     clock: Arc<dyn Clock>,
     workers: Arc<Workers>,
     lock: Arc<LocalLock>,
     acquisition: Arc<Acquisition>,
-    /// Which worker cleans up: the thread that reads the answer must not ask the backend for it.
+    /// The node whose worker cleans up: the thread that reads the answer must not call the backend.
     node: Result<NodeId, Error>,
     start: RequestStart,
     _pending: PendingCleanup,
 }
 
 impl AsyncRelease {
-    /// The answer has come, or will not. Short, and asks nothing: the thread that reads it is in
-    /// the middle of a request of its own.
+    /// Handles the answer, or the failure to get one. Sends no request: the thread that reads
+    /// answers is in the middle of a request of its own.
     fn answered(self, answer: Result<Release, Failure>) {
         let Self {
             events,
@@ -386,7 +390,7 @@ fn unconfirmed(acquisition: &Acquisition, now: Moment, cause: &Error) -> Error {
         .on(&acquisition.name)
 }
 
-/// Tells that a lock was released.
+/// Emits an event that a lock was released.
 fn tell_released(events: &Events, acquisition: &Acquisition, now: Moment) {
     let held = now.since(acquisition.since);
     events.emit(|| Event::Released {
@@ -395,7 +399,7 @@ fn tell_released(events: &Events, acquisition: &Acquisition, now: Moment) {
     });
 }
 
-/// Tells that a release was not confirmed.
+/// Emits an event that a release was not confirmed.
 pub(in crate::engine) fn tell_failed(events: &Events, acquisition: &Acquisition, error: Error) {
     events.emit(|| Event::ReleaseFailed {
         lock: acquisition.name.clone(),
@@ -403,7 +407,7 @@ pub(in crate::engine) fn tell_failed(events: &Events, acquisition: &Acquisition,
     });
 }
 
-/// The store says that it was not ours when it was released: a loss after all, and told as one.
+/// Records that the lock was already gone at its release: a loss, which is reported as such.
 fn end_as_gone(events: &Events, acquisition: &Acquisition) -> Loss {
     let loss = acquisition.set_lost(&mut acquisition.lock(), LossCause::Gone);
     tell_lost(events, acquisition, loss.clone());

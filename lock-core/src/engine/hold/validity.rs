@@ -1,4 +1,4 @@
-//! What is held: whether it is valid, whether the store still has it, and when it is lost.
+//! The validity of held locks: local checks, verification with the store, and loss.
 
 use crate::backend::{HolderInfo, call_backend};
 use crate::engine::Engine;
@@ -17,12 +17,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Engine {
-    /// Whether it is valid now, by the clocks alone. Never in a forked child: the parent holds it.
+    /// Returns whether the acquisition is valid now, without a request. Always `false` in a forked
+    /// child: the parent holds the lock.
     pub(crate) fn is_valid(&self, acquisition: &Acquisition) -> bool {
         !self.remaining(acquisition).is_zero()
     }
 
-    /// What is left of the validity, by the clocks alone.
+    /// Returns the remaining validity, without a request. Zero in a forked child.
     pub(crate) fn remaining(&self, acquisition: &Acquisition) -> Duration {
         if self.is_forked() {
             Duration::ZERO
@@ -31,8 +32,9 @@ impl Engine {
         }
     }
 
-    /// Reads the clock. Has all that is held confirmed, on another thread, if that may have skipped
-    /// time. Not in a forked child, where a mutex may be locked for ever.
+    /// Reads the clock. Starts the verification of all held locks in the background if the clock
+    /// may have skipped time. Must not be called in a forked child, where a mutex may be locked for
+    /// ever.
     pub(crate) fn reading(&self) -> Reading {
         let (reading, look) = self.skipped.look();
         if look == Look::Leap
@@ -43,13 +45,13 @@ impl Engine {
         reading
     }
 
-    /// How long `sent` is ago, if all passed that the clock may have skipped.
+    /// Returns how long ago `sent` was, including all time that the clock may have skipped.
     pub(in crate::engine) fn passed_since(&self, sent: Moment) -> Duration {
         self.reading().since(self.skipped.reading_at(sent))
     }
 
-    /// Whether its deadline is to come, whatever the clock may have skipped. If it has passed, it
-    /// is lost from here on, also if the timer did not come by yet.
+    /// Returns whether the deadline is still ahead by the clock, ignoring skipped time. Otherwise
+    /// declares the loss at once, without waiting for the timer.
     pub(in crate::engine) fn still_holds(
         &self,
         lock: &Arc<LocalLock>,
@@ -62,7 +64,7 @@ impl Engine {
         is_valid
     }
 
-    /// The same, as an error where it is not.
+    /// Returns an error unless the deadline is still ahead by the clock.
     pub(crate) fn must_hold(
         &self,
         lock: &Arc<LocalLock>,
@@ -77,7 +79,7 @@ impl Engine {
         }
     }
 
-    /// What this thread holds of this lock and may still trust.
+    /// Returns the valid acquisition of this lock that `thread` holds.
     pub(in crate::engine) fn held_by(
         &self,
         name: &LockName,
@@ -88,19 +90,19 @@ impl Engine {
             false => Scope::thread(thread),
         };
         let (holds, acquisition) = self.find_local_lock(name, scope)?.holds_of(thread)?;
-        // By the deadline: in doubt the thread still has what keeps it out of another kind.
+        // Skipped time is ignored: a doubtful lock still excludes its thread from other kinds.
         let is_held = holds > 0 && acquisition.is_valid_at(self.clock.now()) && !self.is_forked();
         is_held.then_some(acquisition)
     }
 
-    /// Whether this is a write lock beside which the calling thread reads.
+    /// Returns whether `name` is a write lock and the calling thread holds the matching read lock.
     pub(in crate::engine) fn is_read_here(&self, name: &LockName) -> bool {
         let held = |kind| self.held_by(&name.of_kind(kind), thread_id());
         name.profile().readers.and_then(held).is_some()
     }
 
-    /// Asks the store whether it still has it, and what is left of its lease: what the store says,
-    /// less the time since it was asked.
+    /// Queries the store whether it still has the acquisition. Returns the remaining lease, less
+    /// the time since the query was sent.
     pub(crate) fn verify(
         &self,
         lock: &Arc<LocalLock>,
@@ -119,12 +121,12 @@ impl Engine {
         };
         match holder {
             Some(HolderInfo { remaining, .. }) => {
-                // What was true when the store answered may have ended before the answer came.
+                // The lease may have ended between the store's answer and its arrival.
                 self.must_hold(lock, acquisition)?;
                 let is_shortened = acquisition.confirmed(sent, remaining);
                 let now = self.reading();
                 if is_shortened {
-                    // A fixed lease has no renewal that would find its end in time.
+                    // A fixed lease has no renewal that would find the earlier end in time.
                     let mut state = lock.lock();
                     let next = acquisition.next_check(&acquisition.lock());
                     let _armed = self.timer.arm(lock, &mut state, now.now, next);
@@ -146,7 +148,8 @@ impl Engine {
         }
     }
 
-    /// Ends an acquisition by loss: tells the holder, and lets others of this client contend.
+    /// Ends an acquisition by loss: notifies the holder, and lets other threads of this client
+    /// contend.
     pub(in crate::engine) fn declare_lost(
         &self,
         lock: &Arc<LocalLock>,
@@ -154,7 +157,7 @@ impl Engine {
         cause: LossCause,
     ) {
         if self.is_forked() {
-            return; // It is the parent's to lose.
+            return; // The parent alone can lose it.
         }
         let mut state = lock.lock();
         let mut inner = acquisition.lock();
@@ -169,8 +172,8 @@ impl Engine {
             cause => cause,
         };
         let loss = acquisition.set_lost(&mut inner, cause);
-        // A lease that simply ran out needs nothing. After a renewal that failed, or is still under
-        // way, the store may keep it for longer than we trust it; an ended holder's it has still.
+        // An expired lease needs no cleanup. After a failed or pending renewal the store may keep
+        // the lock beyond the local validity; the lock of an ended holder is certainly still there.
         let may_be_there = inner.last_failure().is_some() || inner.renewing || inner.overlong;
         let is_left_over =
             cause != LossCause::Gone && (may_be_there || cause == LossCause::HolderEnded);
@@ -181,8 +184,9 @@ impl Engine {
         if acquisition.holder.has_ended() {
             self.drop_detached(lock, slice::from_ref(acquisition));
         }
-        // Also if the store says that it is gone: a copy of the first request may be under way.
-        // A writer may be kept by the reads of its thread, and of several permits some may be left.
+        // Clean up even if the store reports the lock as gone: a copy of the first request may
+        // still arrive, the reads of its thread may keep a writer, and some of several permits may
+        // remain.
         let name = &acquisition.name;
         let may_be_left =
             name.profile().readers.is_some() || matches!(name.permits(), Some((_, 2..)));
@@ -192,7 +196,7 @@ impl Engine {
         tell_lost(&self.events, acquisition, loss);
     }
 
-    /// The store found something that is not a lock under the name. Returns the loss as an error.
+    /// Ends an acquisition because a value that is not a lock is under its name. Returns the error.
     pub(in crate::engine) fn declare_overwritten(
         &self,
         lock: &Arc<LocalLock>,
@@ -207,7 +211,7 @@ impl Engine {
         acquisition.lost_error()
     }
 
-    /// Has lost acquisitions checked again while there are any: a thread may end.
+    /// Arms the timer while lost acquisitions remain: it detects when their threads end.
     pub(in crate::engine) fn arm_for_lost(
         &self,
         lock: &Arc<LocalLock>,
@@ -220,7 +224,7 @@ impl Engine {
     }
 }
 
-/// Tells of a loss.
+/// Emits the events of a loss.
 pub(in crate::engine) fn tell_lost(events: &Events, acquisition: &Acquisition, loss: Loss) {
     if loss.cause() == LossCause::Gone {
         let Acquisition { name, token, .. } = acquisition;

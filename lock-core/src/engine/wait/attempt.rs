@@ -102,7 +102,7 @@ impl<'a> Wait<'a> {
             .is_some_and(|since| clock.now() >= self.limit(since))
             && let Some(error) = waiter.why_not()
         {
-            return Err(error); // the previous head failed to reach the store for as long as this wait may
+            return Err(error); // previous heads failed to reach the store for this long
         }
         if self.plan.waits() && self.outage.since.is_none() && waiter.was_watched_lately() {
             // A watch that begins before the first attempt makes a second attempt after the watch

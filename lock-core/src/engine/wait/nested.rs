@@ -54,7 +54,8 @@ fn needs_longer(clock: &dyn Clock, acquisition: &Acquisition, plan: &Plan) -> Op
         return None; // both have the lease of the settings, or the outer one a longer one
     }
     match (acquisition.lock().renewal, plan.lease) {
-        // A fixed lease counts from now, so compare it with the time that limited renewals leave.
+        // An unlimited watchdog covers a fixed lease that is no longer than its own. With limited
+        // renewals the fixed lease is compared with the remaining validity below.
         (Some(outer), Lease::Fixed(_)) if outer.left.is_none() && plan.time <= outer.ttl => None,
         (Some(outer), Lease::Watched { .. }) => (plan.time > outer.ttl).then_some(plan.time),
         (None, Lease::Watched { .. }) => None,

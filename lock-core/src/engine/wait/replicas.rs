@@ -66,7 +66,7 @@ impl Wait<'_> {
     /// Releases a grant that does not count, and returns the error for the caller.
     fn revoke(&mut self, grant: Grant, insufficient: InsufficientReplicas) -> Error {
         let engine = self.engine;
-        // No caller saw a token, so all are returned, from the first one on.
+        // No caller saw a token: the counter goes back to the first one, which counts as used.
         let first = grant.tokens.map(|tokens| tokens.first());
         let options = HandoffChain::of(grant.tokens).release_options(self.unknown_outcome, first);
         let (name, time) = (self.lock.name.clone(), self.plan.time);
