@@ -1,4 +1,6 @@
-//! [`Recheck`]: verifies all held locks when the backend reports that the store may have lost them. Locks with a watchdog are renewed at once, in batches, which verifies them too. The other ones, and those that the renewals have not reached yet, are verified one by one.
+//! [`Recheck`]: verifies all held locks when the backend reports that the store may have lost them.
+//! Locks with a watchdog are renewed at once, in batches, which verifies them too. The other ones,
+//! and those that the renewals have not reached yet, are verified one by one.
 
 use crate::engine::Engine;
 use crate::engine::acquisition::Acquisition;

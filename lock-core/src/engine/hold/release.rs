@@ -4,7 +4,7 @@
 //! |---|---|
 //! | freed | released |
 //! | not held, to the first request | lost: it was taken from this client before |
-//! | not held, to a repetition, the first sent before the local deadline | released by the first request |
+//! | not held, to a repetition, the first sent before the local deadline | released by the first |
 //! | not held, to a repetition, the first sent after the local deadline | lost |
 //! | a value that is not a lock is under the key | lost |
 //! | none for half of the command timeout | the request is repeated |

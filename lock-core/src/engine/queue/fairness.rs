@@ -1,73 +1,79 @@
-//! [`FairnessPolicy`]: how long this client may keep a lock, and how long it leaves it to others.
+//! [`FairnessPolicy`]: how long a client may hold a lock, and how long it then lets others go
+//! first.
 //!
-//! The store serves the first request after a release, and notifies all waiting clients in the same
-//! order every time: left to that, the first two would alternate and the others starve. So a client
-//! that has had the lock for its time lets others go first, and a client that hears of a release
-//! waits before it asks - the longer, the more recently it had its turn. Until it has heard of as
-//! many releases as there are clients, its own included, others have waited for longer.
+//! The store serves the first request after a release, and notifies all waiting clients in a fixed
+//! order. Without a policy, the first two clients would alternate and the others starve. So a
+//! client that has used up its time lets others go first, and each client delays its attempt after
+//! a notified release: the more recent its last turn, the longer the delay. Other clients have
+//! waited longer until it has been notified of as many releases, its own included, as there are
+//! clients.
 //!
-//! The store says with each release how many clients it notified. Where it does not, a client
-//! estimates that from how many releases it usually hears of between two turns of its own. That
-//! favours clients with more turns than others, so it is used only for want of something better.
+//! The store reports with each release how many clients it notified. If it does not, a client
+//! estimates the number from the usual count of releases between two of its own turns. This
+//! estimate favours clients with more turns than others, so it is only a fallback.
 //!
-//! The store does not know all: some waiters listen at another of its nodes, and some poll. So a
-//! client that found the lock busy not long ago is not alone, whatever the store says; and one that
-//! seems to be alone leaves the lock free for a hundredth of its time.
+//! The store may not know all clients: some waiters subscribe at another node, and some poll. So a
+//! client that recently found the lock busy does not count itself as alone, whatever the store
+//! reports. A client that seems to be alone leaves the lock free for a hundredth of its time.
 //!
-//! This only delays requests: it decides which client asks first, never which one gets the lock.
+//! The policy only delays requests: it decides which client sends an attempt first, never which one
+//! gets the lock.
 
 use crate::time::Moment;
 use std::time::Duration;
 
-/// By how much one client asks later than the one before it: twice a request's time, within limits.
+/// The delay between two clients' attempts: twice the time of a request, within these limits.
 const SHORTEST_STEP: Duration = Duration::from_micros(300);
 const LONGEST_STEP: Duration = Duration::from_millis(5);
-/// The longest that a client leaves a free lock to others.
+/// The longest time for which a client leaves a free lock to others.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
-/// A client that seems to be alone leaves the lock free for this part of its time.
+/// The divisor for a client that seems to be alone: it leaves the lock free for this part of its
+/// time.
 const PART_OF_TIME: u32 = 100;
-/// So many clients at most are kept in order. Those that have gone are waited for no longer.
+/// The most clients that are kept in order, so that departed clients do not cause long delays.
 const MOST_CLIENTS: u16 = 64;
-/// For how long a client that had the lock counts as one that wants it.
+/// How long after its hold another client counts as one that wants the lock.
 const MEMORY: Duration = Duration::from_secs(5);
 
-/// How the lock went back to the store.
+/// When and how a lock went back to the store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReleaseTiming {
     pub(crate) at: Moment,
-    /// What the request took, if its answer was waited for.
+    /// The duration of the request, if the caller waited for the answer.
     pub(crate) took: Option<Duration>,
-    /// How many clients the store told, if it said so.
+    /// The number of clients that the store notified, if it reported that.
     pub(crate) told: Option<u32>,
 }
 
-/// Written and read under the local lock's mutex. With small numbers: each held lock has one.
+/// The fairness state of a lock, under the local lock's mutex. Small numbers: each held lock has
+/// one.
 #[derive(Default)]
 pub(super) struct FairnessPolicy {
-    /// Since when this client has had the lock without giving other clients a turn.
+    /// When this client last got the lock after other clients had a turn.
     stretch: Option<Moment>,
-    /// Since when it has not stood back, nor found that another client had the lock.
+    /// Since when this client has neither stood back nor found the lock held by another client.
     undisturbed: Option<Moment>,
     /// Until when the head leaves the lock to other clients.
     stand_back: Option<Moment>,
-    /// How many releases were heard of since this client had its last turn; its own counts, too.
+    /// The number of releases notified since this client's last turn; its own counts, too.
     heard: u16,
-    /// How many it usually hears of before it has its turn, in quarters.
+    /// The usual number of notified releases between two turns, in quarters.
     usual: u16,
-    /// How many clients wait for the lock, this one included, as the store said last.
+    /// The number of clients that wait for the lock, this one included, as last reported by the
+    /// store.
     waiting: Option<u16>,
-    /// When another client was last seen to have the lock.
+    /// When another client was last seen to hold the lock.
     others_seen: Option<Moment>,
-    /// What a request takes, in microseconds: no more than the last one did, and after a longer one
-    /// a quarter of the difference more. A thread that once ran late must not have its client stand
-    /// back for long.
+    /// The smoothed duration of a request in microseconds. A shorter request sets it, a longer one
+    /// adds a quarter of the difference: one late thread must not make its client stand back for
+    /// long.
     pace: u32,
-    /// When this client gave it back last.
+    /// When this client last released the lock.
     returned: Option<Moment>,
 }
 
 impl FairnessPolicy {
-    /// The first thread of this client wants it. Which clients wanted it long ago is forgotten.
+    /// Begins the first wait of this client. Forgets clients that wanted the lock long ago.
     pub(super) fn begin(&mut self, now: Moment) {
         if self
             .returned
@@ -80,15 +86,15 @@ impl FairnessPolicy {
         }
     }
 
-    /// The store granted the lock to an attempt that was sent at `sent`.
+    /// Records a grant to an attempt that was sent at `sent`.
     pub(super) fn granted(&mut self, sent: Moment, now: Moment) {
         if self
             .returned
             .is_some_and(|returned| now >= returned + LONGEST_PAUSE)
         {
-            self.stretch = None; // others could have had it
+            self.stretch = None; // other clients had time to acquire it
         }
-        // From when we know of it: on a busy machine the thread that asked may run late.
+        // Counted from the answer: on a busy machine the thread that sent the attempt may run late.
         self.stretch.get_or_insert(now);
         self.undisturbed.get_or_insert(now);
         self.set_pace(now.since(sent));
@@ -98,29 +104,30 @@ impl FairnessPolicy {
         self.heard = 0;
     }
 
-    /// Another client has the lock.
+    /// Records that another client holds the lock.
     pub(super) fn found_busy(&mut self, now: Moment) {
         self.stretch = None;
         self.undisturbed = None;
         self.others_seen = Some(now);
     }
 
-    /// The store told of a release.
+    /// Records a notified release.
     pub(super) fn release_heard(&mut self) {
         self.heard = (self.heard + 1).min(1_000);
     }
 
-    /// Whether this client has had the lock for as long as it may before others get a turn.
+    /// Returns whether this client has held the lock for its whole `budget` without a turn of
+    /// others.
     pub(super) fn is_over(&self, now: Moment, budget: Duration) -> bool {
         self.stretch.is_some_and(|since| now >= since + budget)
     }
 
-    /// So many clients wait for the lock, this one included.
+    /// Records how many clients wait for the lock, this one included.
     pub(super) fn waiting(&mut self, clients: u32) {
         self.waiting = Some(u16::try_from(clients).unwrap_or(u16::MAX));
     }
 
-    /// Whether no other client is known to want the lock.
+    /// Returns whether no other client is known to want the lock.
     fn is_alone(&self, now: Moment, counts_waiters: bool) -> bool {
         match self.waiting {
             Some(2..) => false,
@@ -129,8 +136,8 @@ impl FairnessPolicy {
         }
     }
 
-    /// The lock went back to the store, which `counts_waiters` or may not know them all. If this
-    /// client has had it for its time, its next attempt comes after the others'.
+    /// Records a release to the store, which may not know all waiters unless it `counts_waiters`.
+    /// If this client has used up its time, its next attempt comes after those of the others.
     pub(super) fn released(
         &mut self,
         ReleaseTiming { at: now, took, .. }: ReleaseTiming,
@@ -141,13 +148,13 @@ impl FairnessPolicy {
             self.set_pace(took);
         }
         self.returned = Some(now);
-        // To take it again takes a request: far from the store that is as good as a change of
+        // Acquiring again takes a request: far from the store, that costs as much as a change of
         // holder.
         if budget.is_zero() || !self.is_over(now + self.pace(), budget) {
             return;
         }
         self.stretch = None;
-        // Waiters elsewhere have to hear of it, wake up, and ask.
+        // Time for other waiters to be notified, wake up and send their attempts.
         let pause = (self.step() * 3).max(self.delay()).min(LONGEST_PAUSE);
         if self.is_alone(now, counts_waiters) {
             let is_due = |since| now >= since + pause * PART_OF_TIME;
@@ -156,46 +163,49 @@ impl FairnessPolicy {
             }
         }
         self.undisturbed = None;
-        // A release whose answer is not waited for has just left.
+        // A release that is not waited for was sent only just now.
         let on_its_way = took.map_or(self.pace().min(LONGEST_PAUSE), |_| Duration::ZERO);
         self.stand_back = Some(now + on_its_way + pause);
     }
 
-    /// No thread of this client waits any more, or the lock was lost.
+    /// Resets the turn: no thread of this client waits any more, or the lock was lost.
     pub(super) fn forget(&mut self) {
         self.stretch = None;
         self.undisturbed = None;
         self.stand_back = None;
     }
 
-    /// Until when the head leaves the lock to others; not if it must be done before.
+    /// Returns until when the head leaves the lock to others; `None` for a head with an earlier
+    /// deadline.
     pub(super) fn stand_back(&self, deadline: Option<Moment>) -> Option<Moment> {
         self.stand_back
             .filter(|until| deadline.is_none_or(|deadline| deadline > *until))
     }
 
-    /// The head contends from now on.
+    /// Ends the standing back: the head contends now.
     pub(super) fn contending(&mut self) {
         self.stand_back = None;
     }
 
-    /// How long a client that hears of a release waits, because others have waited for longer.
+    /// Returns how long this client delays its attempt after a notified release, because other
+    /// clients have waited longer.
     pub(super) fn delay(&self) -> Duration {
         (self.step() * u32::from(self.before_us())).min(LONGEST_PAUSE)
     }
 
-    /// Whether several clients have waited for longer. Far from the store, our request would come
-    /// between a release and theirs: so we look first, and ask only if they leave the lock free.
+    /// Returns whether several clients have waited longer. Far from the store, this client's
+    /// attempt would arrive between a release and theirs, so it peeks first, and attempts only if
+    /// they leave the lock free.
     pub(super) fn is_behind(&self) -> bool {
         self.before_us() > 1
     }
 
-    /// How many releases were heard of since the last turn.
+    /// Returns the number of releases notified since the last turn.
     pub(super) fn releases(&self) -> u16 {
         self.heard
     }
 
-    /// How many clients have waited for longer.
+    /// Returns how many clients have waited longer.
     fn before_us(&self) -> u16 {
         let clients = self.waiting.unwrap_or(self.usual / 4).min(MOST_CLIENTS);
         clients.saturating_sub(self.heard.max(1))
@@ -228,7 +238,7 @@ mod tests {
         Moment::from_nanos(millis * 1_000_000)
     }
 
-    /// The policy of a client that regularly gets the lock after `heard` releases.
+    /// Makes the policy of a client that regularly gets the lock after `heard` releases.
     fn used_to(heard: u32) -> FairnessPolicy {
         let mut fairness = FairnessPolicy::default();
         for round in 0..40 {
@@ -331,7 +341,7 @@ mod tests {
             usual < once && once < slow / 2,
             "{usual:?}, {once:?}, {slow:?}"
         );
-        // Where all are slow from now on, soon as if they had always been.
+        // When all requests become slow, the pause soon is as long as if they had always been slow.
         assert!(stands_back(&[[300; 10], [2_000; 10]].concat()) > slow * 9 / 10);
         assert_eq!(stands_back(&[2_000, 300]), usual);
     }

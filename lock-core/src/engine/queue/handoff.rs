@@ -1,11 +1,11 @@
-//! Hand-off: passing the lock to the next thread of this client without asking the store.
+//! Hand-off: passing the lock to the next thread of this client without a request to the store.
 //!
-//! The store sees one grant and one release, however many threads have their turn in between; each
-//! has a token of its own, from those that the store reserved with the grant. Handing on proves
-//! nothing about the store: if it says later that the lock was gone, an event tells of all holds.
+//! The store sees one grant and one release for any number of hand-offs. Each holder gets its own
+//! token from those that the store reserved with the grant. A hand-off does not check the store: if
+//! the store later reports the lock as gone, an event covers all holds on the grant.
 //!
-//! It is passed on only on equal terms, while nothing about it is open, and for a setting's time at
-//! a stretch, because waiters in other processes hear nothing of it.
+//! A lock is handed off only to a request with the same terms, while no request about it is pending
+//! or unknown, and for a configured time: waiters in other processes are not notified.
 
 use super::{LocalLock, LockRequest};
 use crate::backend::Tokens;
@@ -13,13 +13,13 @@ use crate::engine::acquisition::{Acquisition, GuardState, RenewalPlan};
 use crate::time::{Clock, Moment};
 use std::sync::Arc;
 
-/// How many tokens are reserved for hand-offs, where others of this client wait: more than can take
-/// their turns in the 5 ms for which a client keeps a lock by default.
+/// The number of tokens reserved for hand-offs if other threads of this client wait: more than can
+/// have their turns in the 5 ms for which a client hands a lock on by default.
 const RESERVE: u32 = 2_000;
 
 impl LocalLock {
-    /// The tokens to ask the store for: further ones for those that wait behind a holder that may
-    /// hand it off.
+    /// Returns the tokens to request; with reserved ones if waiters behind the holder may get
+    /// hand-offs.
     pub(crate) fn tokens(&self, has_followers: bool) -> Tokens {
         let hands_off = has_followers && !self.sharing().hand_off.is_zero();
         Tokens::Assign {
@@ -27,8 +27,8 @@ impl LocalLock {
         }
     }
 
-    /// Passes `acquisition`, whose last hold has ended, on to the head of the queue. Returns when
-    /// that was; `None` if it must go back to the store.
+    /// Hands `acquisition`, whose last hold has ended, off to the head of the queue. Returns the
+    /// time of the hand-off; `None` if the lock must go back to the store.
     pub(crate) fn hand_off(
         &self,
         acquisition: &Arc<Acquisition>,
@@ -36,7 +36,7 @@ impl LocalLock {
     ) -> Option<Moment> {
         let mut state = self.lock();
         state.queue.head()?;
-        // Read under the mutex: the timer, which takes it, too, cannot have come by since.
+        // Read under the mutex, which the timer also locks, so the timer cannot have run since.
         let now = clock.now();
         let is_current = state
             .current()
@@ -53,8 +53,7 @@ impl LocalLock {
     }
 }
 
-/// What follows `acquisition` for this request, if it may be handed off. From here on `acquisition`
-/// is released.
+/// Makes the next acquisition for this request and ends `acquisition`, if a hand-off is allowed.
 fn successor(acquisition: &Acquisition, request: &LockRequest, now: Moment) -> Option<Acquisition> {
     let mut inner = acquisition.lock();
     let Some(RenewalPlan {
@@ -66,20 +65,20 @@ fn successor(acquisition: &Acquisition, request: &LockRequest, now: Moment) -> O
     else {
         return None;
     };
-    // After a longer lease was asked for, or an extension that was not confirmed, only the store
-    // knows for how long it keeps it; an owner with an unanswered request is to be closed soon.
+    // After a longer lease was requested, or an extension went unconfirmed, only the store knows
+    // the end of the lease. An owner with an unanswered request must be closed soon.
     let is_open = inner.lease != ttl || inner.overlong || acquisition.has_unknown_outcome();
     let are_equal = request.watched == Some(ttl) && request.replication == acquisition.replication;
     if is_open || !are_equal {
         return None;
     }
-    // The answer to a renewal would come to a former holder. By default none is due yet: a third of
-    // the shortest watched lease is longer than the time for which a lock is handed on.
+    // The answer to a renewal would go to the former holder. By default none is due yet: a third of
+    // the shortest watched lease is longer than the time for hand-offs.
     let is_due = now >= due || inner.renewing;
     if is_due || acquisition.recorded_state() != GuardState::Held {
         return None;
     }
-    // A new holder needs replicas that have confirmed; and a minimum hold is that of its holder.
+    // A new holder needs confirmed replicas, and a minimum hold belongs to its holder alone.
     if inner.degraded || inner.minimum_hold().is_some() {
         return None;
     }

@@ -1,8 +1,8 @@
-//! [`LocalLock`]: what this client knows of one name: the thread that holds it, and the waiters.
+//! [`LocalLock`]: the state of one name in this client: its holder and its waiters.
 //!
-//! Of all threads of a client, only the head of the queue contends in the store, and only while no
-//! thread of this client holds the lock. All others wait locally, first in, first out. Nothing here
-//! asks a store: what it needs of the engine is a [`QueueOwner`].
+//! Only the head of the queue contends in the store, and only while no thread of this client holds
+//! the lock. All other threads wait locally, first in, first out. This module sends no request:
+//! what it needs of the engine is in [`QueueOwner`].
 
 mod fairness;
 mod handoff;
@@ -30,29 +30,30 @@ pub(crate) use fairness::ReleaseTiming;
 pub(crate) use registry::{Registry, Scope};
 pub(crate) use waiter::{Known, Turn, WaiterGuard};
 
-/// What a queue needs of its engine.
+/// The services that a queue needs of its engine.
 pub(crate) trait QueueOwner {
     fn clock(&self) -> &dyn Clock;
 
     fn command_timeout(&self) -> Duration;
 
-    /// A waiter that came at `since` was handed this acquisition.
+    /// Reports that a waiter, which arrived at `since`, got this acquisition by a hand-off.
     fn tell_acquired(&self, acquisition: &Acquisition, since: Moment);
 
-    /// A waiter left with a hold that it does not want: an interrupt, or a panic.
+    /// Ends the hold of a waiter that left without using its hand-off, after an interrupt or a
+    /// panic.
     fn decline(&self, lock: &Arc<LocalLock>, acquisition: &Arc<Acquisition>);
 }
 
-/// How the locks of a client are shared.
+/// The policy for sharing the locks of a client.
 #[derive(Clone, Copy)]
 pub(crate) struct Sharing {
-    /// For how long a lock passes from thread to thread before other clients get a turn.
+    /// How long a lock passes from thread to thread before other clients get a turn.
     pub(crate) hand_off: Duration,
-    /// Whether the store counts all clients that wait.
+    /// Whether the store counts all waiting clients.
     pub(crate) counts_waiters: bool,
 }
 
-/// One lock name of one client.
+/// The local lock of one name and scope of a client.
 pub(crate) struct LocalLock {
     pub(crate) name: LockName,
     pub(crate) scope: Scope,
@@ -60,70 +61,70 @@ pub(crate) struct LocalLock {
     state: Mutex<LocalLockState>,
 }
 
-/// A first renewal comes earlier by less than this part of the lease.
+/// The divisor of the lease that limits how much earlier a first renewal is due.
 const SPREAD: u32 = 12;
 
-/// All of it is read and written under the mutex, which is never held while the store is asked.
+/// The state of a local lock. Its mutex is never held during a request to the store.
 #[derive(Default)]
 pub(crate) struct LocalLockState {
-    /// Held, or just being released. While there is one, no thread of this client asks the store.
+    /// The current acquisition, held or being released. While there is one, no thread of this
+    /// client sends attempts.
     current: Option<Arc<Acquisition>>,
     queue: WaitQueue,
-    /// When the store last answered a head, or granted it the lock, or took it back.
+    /// When the store last answered the head, granted the lock or got it back.
     answered: Option<Moment>,
-    /// The timer of this name in the wheel, and when it is due. Written by the
+    /// The key of this name's timer in the wheel, and its due time. Written by the
     /// [timer](super::renew).
     pub(crate) timer: Option<(TimerKey, Moment)>,
     fairness: FairnessPolicy,
     rare: Option<Box<RareState>>,
 }
 
-/// What most locks never have, apart: a client may hold very many.
+/// State that most locks never need. Boxed to save memory: a client may hold very many.
 #[derive(Default)]
 struct RareState {
     /// Lost acquisitions whose guards are not all dropped yet.
     lost: Vec<Arc<Acquisition>>,
-    /// Written by the head, inherited by the next one.
+    /// The present outage of the store, written by a head and inherited by the next one.
     outage: Option<StoreOutage>,
-    /// Waiters whose deadline has passed, and that wait for the end of the head's request.
+    /// Signals of waiters past their deadline that wait for the end of the head's request.
     overdue: Vec<Arc<Signal>>,
-    /// Kept while a thread queues and the store was found busy once.
+    /// The watch, held while threads queue after the store was once found busy.
     watch: Option<Watch>,
-    /// Whether another client had the lock while these threads queued.
+    /// Whether another client held the lock while these threads queued.
     was_busy: bool,
-    /// When the last watch ended during which another client had it.
+    /// When the last watch ended that saw the lock held by another client.
     watch_ended: Option<Moment>,
 }
 
-/// Why the head cannot take the lock from the store, although no other client has it.
+/// The reason why the head cannot acquire the lock, although no other client holds it.
 #[derive(Clone)]
 pub(crate) struct StoreOutage {
     pub(crate) since: Moment,
     pub(crate) error: Error,
-    /// When it ends, and not before: a [pause](crate::backend::RetryCause::Paused).
+    /// The known end of the outage, for a [pause](crate::backend::RetryCause::Paused).
     pub(crate) ends: Option<Moment>,
 }
 
-/// What a waiter wants.
+/// The terms on which a waiter wants the lock.
 #[derive(Clone)]
 pub(crate) struct LockRequest {
     pub(crate) holder: Holder,
     pub(crate) signal: Arc<Signal>,
     pub(crate) since: Moment,
-    /// The lease that a handed-off acquisition must have; `None` if only one from the store will
-    /// do.
+    /// The lease that a handed-off acquisition must have; `None` if the waiter accepts no hand-off.
     pub(crate) watched: Option<LeaseTime>,
-    /// How many replicas must have confirmed it.
+    /// The replication policy that a handed-off acquisition must have.
     pub(crate) replication: Replication,
 }
 
-/// What a caller that wants the lock finds.
+/// The result of entering the queue.
 pub(crate) enum Entered<'a> {
-    /// This thread holds it: one hold more.
+    /// The calling thread holds the lock: a hold was added.
     Nested(Arc<Acquisition>),
-    /// Another thread of this client has it or waits for it, and the caller does not want to wait.
+    /// Another thread of this client holds the lock or waits for it, and the caller does not wait.
     Busy,
-    /// In the queue.
+    /// The caller is in the queue.
     Queued(WaiterGuard<'a>),
 }
 
@@ -141,7 +142,7 @@ impl LocalLock {
         let sharing = self.registry.sharing;
         match self.scope == Scope::CLIENT {
             true => sharing,
-            // There is no other thread to hand it to, and the store alone says who is next.
+            // There is no other thread to hand the lock to, and only the store orders the waiters.
             false => Sharing {
                 hand_off: Duration::ZERO,
                 ..sharing
@@ -149,11 +150,11 @@ impl LocalLock {
         }
     }
 
-    /// How much earlier the first renewal with this lease is due. As good as random, so that very
-    /// many locks taken together are not renewed together for ever; and constant for a name, so
-    /// that the timer of one that is taken again and again is where it was.
+    /// Returns how much earlier the first renewal with this lease is due. Spread over names, so
+    /// that locks acquired together are not renewed together; constant for a name, so that the
+    /// timer of a lock that is acquired repeatedly need not move.
     ///
-    /// Nothing in this crate's own tests: they say to the millisecond when what happens.
+    /// Zero in this crate's own tests, which check times to the millisecond.
     pub(crate) fn earlier(&self, lease: LeaseTime) -> Duration {
         let what = (self.registry.phase, &self.name, self.scope);
         let hash = BuildHasherDefault::<NameHasher>::default().hash_one(what);
@@ -166,20 +167,20 @@ impl LocalLock {
         self.state.lock()
     }
 
-    /// Brings all of them from memory before each is locked in turn: plain reads do not wait for
-    /// each other, as locks do, and of very many most are in no cache when they are due.
+    /// Prefetches all locks into the cache before each is locked in turn. Plain reads overlap,
+    /// unlike locking, and with very many locks most are in no cache when they are due.
     pub(crate) fn fetch<'a>(locks: impl IntoIterator<Item = &'a Arc<Self>>) {
         for lock in locks {
             std::hint::black_box(lock.state.is_locked());
         }
     }
 
-    /// One hold more if that `thread` has the lock, otherwise a position in the queue.
+    /// Adds a hold if `thread` holds the lock, otherwise queues the caller.
     ///
     /// # Errors
     ///
-    /// If the thread holds it too often, or lost it and still has guards of it; or if it would be
-    /// busy because other threads of this client cannot ask the store.
+    /// If the thread holds the lock too often, or lost it and still has guards of it. Also if the
+    /// caller does not wait and other threads of this client cannot reach the store.
     pub(crate) fn enter<'a>(
         self: &Arc<Self>,
         owner: &'a dyn QueueOwner,
@@ -218,8 +219,8 @@ impl LocalLock {
         }))
     }
 
-    /// Ends a hold. After the last one the acquisition stays here until the store was told, so that
-    /// no thread of this client asks before.
+    /// Ends a hold. After the last one the acquisition stays current until [`Self::released`], so
+    /// that no thread of this client sends an attempt before the release.
     pub(crate) fn end_hold(&self, acquisition: &Arc<Acquisition>) {
         let mut state = self.lock();
         if let (0, Some(rare)) = (acquisition.end_hold(), &mut state.rare) {
@@ -227,15 +228,15 @@ impl LocalLock {
         }
     }
 
-    /// The store was told: the head of the queue may contend, unless this client has had the lock
-    /// for long enough and leaves it to others first.
+    /// Removes an acquisition after its release was sent. The head of the queue may contend, unless
+    /// this client has used up its time and leaves the lock to others first.
     pub(crate) fn released(&self, acquisition: &Arc<Acquisition>, timing: ReleaseTiming) {
         let mut state = self.lock();
         if let Some(told) = timing.told {
             self.note_told(&mut state, told);
         }
         if !state.is_watched() && self.leaves_turns() {
-            state.fairness.release_heard(); // a client that watches hears of its own release, too
+            state.fairness.release_heard(); // a client with a watch is notified of its own release, too
         }
         if state
             .current
@@ -248,13 +249,13 @@ impl LocalLock {
                 counts_waiters,
             } = self.sharing();
             state.fairness.released(timing, hand_off, counts_waiters);
-            // It was held until then. A wait that began since does not know that it is.
+            // The lock was held until then. A wait that began later does not know it to be busy.
             state.answered = Some(Moment::from_nanos(timing.at.as_nanos().saturating_sub(1)));
             state.wake_head();
         }
     }
 
-    /// Keeps a lost acquisition apart, so that other threads may ask the store for the lock.
+    /// Moves a lost acquisition out of the way, so that other threads may request the lock.
     pub(crate) fn set_lost(&self, state: &mut LocalLockState, acquisition: &Arc<Acquisition>) {
         if let Some(lost) = state.current.take_if(|it| Arc::ptr_eq(it, acquisition)) {
             self.registry.free(self);
@@ -266,30 +267,30 @@ impl LocalLock {
         }
     }
 
-    /// The store told so many clients of the last release.
+    /// Records how many clients the store notified of the last release.
     pub(crate) fn told(&self, clients: u32) {
         self.note_told(&mut self.lock(), clients);
     }
 
     fn note_told(&self, state: &mut LocalLockState, clients: u32) {
-        // Beside a writer, readers are told, too, and they do not contend for its turn.
+        // The count includes waiters of the other kind, which do not compete for the same turn.
         if self.leaves_turns() && !self.name.profile().notifies_other_kinds {
             state.told(clients);
         }
     }
 
-    /// Whether the client's fairness policy is for it: where threads ask for themselves, the store
-    /// orders them, or there is room for several.
+    /// Returns whether the fairness policy applies. It does not if threads send their own attempts,
+    /// if the store orders them, or if several can hold the lock.
     fn leaves_turns(&self) -> bool {
         self.scope == Scope::CLIENT && self.name.profile().hands_off
     }
 
-    /// How many threads queue, the head included.
+    /// Returns how many threads queue, the head included.
     pub(crate) fn waiting(&self) -> usize {
         self.lock().queue.len()
     }
 
-    /// How many holds this thread has, lost ones too, and on which acquisition.
+    /// Returns the acquisition of this thread, even a lost one, and its hold count.
     pub(crate) fn holds_of(&self, thread: u64) -> Option<(u32, Arc<Acquisition>)> {
         let state = self.lock();
         let mut acquisitions = state.current.iter().chain(state.lost());
@@ -299,12 +300,12 @@ impl LocalLock {
 }
 
 impl LocalLockState {
-    /// The acquisition of the thread of this client that holds the lock.
+    /// Returns the current acquisition of this client, held or being released.
     pub(crate) fn current(&self) -> Option<&Arc<Acquisition>> {
         self.current.as_ref()
     }
 
-    /// Takes out lost acquisitions of threads that have ended: no other thread can end their holds.
+    /// Removes lost acquisitions of ended threads: no other thread can end their holds.
     pub(crate) fn take_abandoned(&mut self) -> Vec<Arc<Acquisition>> {
         let Some(rare) = &mut self.rare else {
             return Vec::new();
@@ -314,12 +315,13 @@ impl LocalLockState {
             .collect()
     }
 
-    /// The shortest lease of the lost acquisitions whose holds have not ended.
+    /// Returns the shortest lease of the lost acquisitions whose holds have not ended.
     pub(crate) fn shortest_lost(&self) -> Option<LeaseTime> {
         self.lost().iter().map(|it| it.lock().lease).min()
     }
 
-    /// Why no thread of this client can ask the store, if that is so. Then "busy" would be a guess.
+    /// Returns why no thread of this client can acquire the lock, if so. Then "busy" would be a
+    /// guess.
     fn why_not(&self) -> Option<Error> {
         self.outage().map(|outage| outage.error.clone())
     }
@@ -336,7 +338,7 @@ impl LocalLockState {
         self.rare.as_ref().map_or(&[], |rare| &rare.lost)
     }
 
-    /// Whether the store tells its releases.
+    /// Returns whether the store notifies this client of the name's releases.
     fn is_watched(&self) -> bool {
         self.rare.as_ref().is_some_and(|rare| rare.watch.is_some())
     }
@@ -345,7 +347,8 @@ impl LocalLockState {
         self.rare.get_or_insert_default()
     }
 
-    /// The head's request has ended; at `answered`, if the store has answered it.
+    /// Ends the head's request, and wakes the waiters past their deadline. `answered` is the time
+    /// of the store's answer, if there was one.
     fn request_ended(&mut self, answered: Option<Moment>) {
         if let Some(head) = self.queue.head_mut() {
             head.asks_until = None;
@@ -356,14 +359,14 @@ impl LocalLockState {
         }
     }
 
-    /// See [`FairnessPolicy::waiting`].
+    /// Records the number of notified clients; see [`FairnessPolicy::waiting`].
     fn told(&mut self, clients: u32) {
-        // We were among them if we watch.
+        // The number includes this client if it has a watch.
         self.fairness
             .waiting(clients.saturating_add(u32::from(!self.is_watched())));
     }
 
-    /// It is held for long: frees what only waiting needs.
+    /// Frees memory that only waiting needs, once the lock has been held for a while.
     pub(crate) fn free_unused(&mut self) {
         self.queue.free_unused();
         self.rare.take_if(|rare| {
@@ -391,7 +394,7 @@ mod tests {
     use crate::kind::LockKind;
     use crate::threads::process::Origin;
 
-    /// A client may hold very many locks, each with these two.
+    /// A client may hold very many locks, each with these two values.
     #[test]
     #[cfg(target_pointer_width = "64")]
     fn states_of_a_held_lock_are_small() {
@@ -399,7 +402,7 @@ mod tests {
         assert!(size_of::<Acquisition>() <= 208 + size_of::<crate::observe::metrics::Counted>());
     }
 
-    /// Beside a writer, those that were told are mostly readers.
+    /// The clients notified of a writer's release are mostly readers.
     #[test]
     fn client_gives_way_to_told_clients_but_for_a_writer() {
         let sharing = Sharing {

@@ -1,4 +1,4 @@
-//! [`Registry`]: the local locks of a client, by name.
+//! [`Registry`]: the local locks of a client, by name and scope.
 
 use super::{LocalLock, Sharing};
 use crate::name::{LockName, NameMap};
@@ -8,64 +8,65 @@ use crate::threads::process::Origin;
 use std::slice;
 use std::sync::{Arc, Weak};
 
-/// Which acquisitions of a name a local lock has. One number, as each name in use has it twice: odd
-/// for a thread, even for a guard.
+/// The part of a client to which a local lock belongs: the whole client, a thread or a guard. One
+/// number, to save memory: odd for a thread, even for a guard, and 0 for the client.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Scope(u64);
 
 impl Scope {
-    /// All of the client: its threads queue here, and the head asks the store.
+    /// The whole client: its threads queue here, and the head sends the attempts.
     pub(crate) const CLIENT: Self = Self(0);
 
-    /// Those of this thread, which asks the store for itself.
+    /// Returns the scope of a thread, which sends its own attempts.
     pub(crate) fn thread(id: u64) -> Self {
         Self(2 * id + 1)
     }
 
-    /// The only one of a guard.
+    /// Returns the scope of a single guard.
     pub(crate) fn guard(number: u64) -> Self {
         Self(2 * number + 2)
     }
 
-    /// Whether it is that of a guard.
+    /// Returns whether this is the scope of a guard.
     pub(crate) fn is_guard(self) -> bool {
         self != Self::CLIENT && self.0.is_multiple_of(2)
     }
 }
 
-/// The names in use: those of which there is a handle, a guard, a timer or a waiter.
+/// The names in use: those with a handle, a guard, a timer or a waiter.
 ///
-/// In a forked child there are none: a thread of the parent may have had the mutex at the fork.
+/// Empty in a forked child: a thread of the parent may have held the mutex at the fork.
 pub(crate) struct Registry {
     locks: Mutex<LocksInUse>,
-    /// Whether there was ever a lock that is no mutex: quick locks look for none then.
+    /// Whether there ever was a lock that is not a mutex. If not, plain mutexes skip the search for
+    /// other kinds.
     uses_kinds: AtomicBool,
     origin: Arc<Origin>,
     pub(super) sharing: Sharing,
-    /// Random, so that clients do not renew in step.
+    /// A random number, so that clients do not renew in step.
     pub(super) phase: u64,
-    /// How often locks were looked at.
+    /// How often locks were visited.
     #[cfg(test)]
     pub(crate) visits: std::sync::atomic::AtomicUsize,
 }
 
-/// An index by name: nothing here goes through other names than the one that is asked for, but
+/// The index of local locks by name. No operation visits other names than the requested one, except
 /// [`Registry::all`].
 #[derive(Default)]
 struct LocksInUse {
-    /// Those of [`Scope::CLIENT`].
+    /// The locks of [`Scope::CLIENT`].
     shared: NameMap<LockName, Weak<LocalLock>>,
-    /// Those of threads and guards.
+    /// The locks of threads and guards.
     apart: NameMap<LockName, ApartLocks>,
-    /// How many those are.
+    /// The number of locks in `apart`.
     apart_count: usize,
 }
 
-/// What the threads and guards of this client have of one name.
+/// The local locks of a client's threads and guards of one name.
 #[derive(Default)]
 struct ApartLocks {
     all: NameMap<Scope, Weak<LocalLock>>,
-    /// Those that hold a lock that several holders do not share: one, and such as are lost.
+    /// The held ones, if holders do not share the lock: at most one valid, and any lost ones.
     held: Vec<Weak<LocalLock>>,
 }
 
@@ -122,18 +123,19 @@ impl LocksInUse {
         }
     }
 
-    /// Whether this one was not replaced since its last handle was dropped.
+    /// Returns whether `lock` is still the registered one: not replaced since its last handle was
+    /// dropped.
     fn has(&self, lock: &LocalLock) -> bool {
         let found = self.find(&lock.name, lock.scope);
         found.is_some_and(|found| std::ptr::eq(found.as_ptr(), lock))
     }
 }
 
-/// Below this capacity a map keeps its memory.
+/// The capacity below which a map keeps its memory.
 const SMALL: usize = 1_024;
 
-/// Frees most of the memory of names that are in use no more. Each time as many were removed as are
-/// moved now.
+/// Frees most of the memory of names that are no longer in use. The entries moved here are fewer
+/// than those removed before, so removal stays cheap on average.
 fn shrink<V>(map: &mut NameMap<LockName, V>) {
     if map.capacity() > SMALL && map.len() < map.capacity() / 4 {
         map.shrink_to(map.len() * 2);
@@ -153,19 +155,20 @@ impl Registry {
         }
     }
 
-    /// Counts the locks that are looked at, for a test of what that depends on.
+    /// Counts visited locks, for a test of the cost of an operation.
     #[inline]
     pub(in crate::engine) fn note_visits(&self, _count: usize) {
         #[cfg(test)]
         self.visits.fetch_add(_count, Ordering::Relaxed);
     }
 
-    /// The map; `None` in a forked child.
+    /// Locks the index; `None` in a forked child.
     fn lock(&self) -> Option<MutexGuard<'_, LocksInUse>> {
         (!self.origin.is_elsewhere()).then(|| self.locks.lock())
     }
 
-    /// The lock of this name; `None` in a forked child.
+    /// Returns the local lock of this name and scope, and makes one if needed; `None` in a forked
+    /// child.
     pub(crate) fn get(self: &Arc<Self>, name: &LockName, scope: Scope) -> Option<Arc<LocalLock>> {
         let mut locks = self.lock()?;
         if let Some(lock) = locks.find(name, scope).and_then(Weak::upgrade) {
@@ -179,18 +182,18 @@ impl Registry {
         Some(lock)
     }
 
-    /// The lock of this name, if it is in use.
+    /// Returns the local lock of this name and scope, if it is in use.
     pub(crate) fn find(&self, name: &LockName, scope: Scope) -> Option<Arc<LocalLock>> {
         self.lock()?.find(name, scope).and_then(Weak::upgrade)
     }
 
-    /// Whether there was ever a lock that is no mutex.
+    /// Returns whether there ever was a lock that is not a mutex.
     pub(crate) fn uses_kinds(&self) -> bool {
         self.uses_kinds.load(Ordering::Relaxed)
     }
 
-    /// Those of this text that one owner holds at a time, of each kind; those of threads and guards
-    /// only while they are held.
+    /// Returns the exclusive locks of this text, of every kind. Locks of threads and guards are
+    /// included only while they are held.
     pub(crate) fn exclusive(&self, name: &LockName) -> Vec<Arc<LocalLock>> {
         let names: Vec<_> = match self.uses_kinds() {
             true => name.excluding().filter(|it| !it.profile().shared).collect(),
@@ -205,7 +208,7 @@ impl Registry {
         })
     }
 
-    /// Those of this name of all threads and guards.
+    /// Returns the locks of this name of all threads and guards.
     pub(crate) fn apart(&self, name: &LockName) -> Vec<Arc<LocalLock>> {
         self.upgraded(|locks| {
             locks
@@ -217,7 +220,7 @@ impl Registry {
         })
     }
 
-    /// All names in use; none in a forked child.
+    /// Returns all locks in use; none in a forked child.
     pub(crate) fn all(&self) -> Vec<Arc<LocalLock>> {
         self.upgraded(|locks| {
             let apart = locks.apart.values().flat_map(|apart| apart.all.values());
@@ -232,20 +235,21 @@ impl Registry {
         let Some(locks) = self.lock() else {
             return Vec::new();
         };
-        // All are kept until the lock is free: one that goes takes it.
+        // Collect the strong references under the mutex and drop them later: dropping a lock locks
+        // it.
         let found: Vec<_> = find(&locks).into_iter().filter_map(Weak::upgrade).collect();
         drop(locks);
         self.note_visits(found.len());
         found
     }
 
-    /// How many names are in use.
+    /// Returns how many names are in use, counted once for each scope.
     pub(crate) fn len(&self) -> usize {
         self.lock()
             .map_or(0, |locks| locks.shared.len() + locks.apart_count)
     }
 
-    /// A thread or guard holds it from now on.
+    /// Lists the lock as held by a thread or guard.
     pub(super) fn held(&self, lock: &Arc<LocalLock>) {
         if lock.is_listed_while_held() {
             self.lock()
@@ -254,7 +258,7 @@ impl Registry {
         }
     }
 
-    /// It is held no more.
+    /// Removes the lock from the list of held ones.
     pub(super) fn free(&self, lock: &LocalLock) {
         if lock.is_listed_while_held() {
             self.lock()
@@ -265,7 +269,8 @@ impl Registry {
 }
 
 impl LocalLock {
-    /// Whether the registry knows while it is held: it would not be found by its name otherwise.
+    /// Returns whether the registry lists the lock while it is held: a search by name alone would
+    /// not find its scope.
     fn is_listed_while_held(&self) -> bool {
         self.scope != Scope::CLIENT && !self.name.profile().shared
     }
@@ -279,8 +284,8 @@ impl Drop for LocalLock {
         if self.is_listed_while_held() {
             locks.free(self);
         }
-        // Since our last handle was dropped, another thread may have made a new one: that one
-        // stays.
+        // Another thread may have registered a new lock since the last handle was dropped: keep
+        // that one.
         if locks.has(self) {
             locks.remove(self);
         }

@@ -8,11 +8,11 @@ use crate::time::{Moment, Signal};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A waiter that is granted a hand-off stays where it is until it fetches it. So those with a grant
-/// stand in front, and the first without one is the head.
+/// A queue of waiters. A waiter that got a hand-off stays in the queue until it fetches the lock,
+/// so waiters with a grant are in front; the first waiter without one is the head.
 #[derive(Default)]
 pub(super) struct WaitQueue {
-    /// Apart, and freed while a lock is held for long: a client may hold very many.
+    /// Boxed to save memory, and freed while a lock is held for long: a client may hold very many.
     waiters: Option<Box<Waiters>>,
     next_ticket: u64,
 }
@@ -20,7 +20,7 @@ pub(super) struct WaitQueue {
 #[derive(Default)]
 struct Waiters {
     all: VecDeque<Waiter>,
-    /// How many of them have a grant.
+    /// The number of waiters with a grant.
     granted: usize,
 }
 
@@ -28,19 +28,19 @@ struct Waiters {
 pub(super) struct Waiter {
     pub(super) ticket: u64,
     pub(super) request: LockRequest,
-    /// What it was handed and has not fetched yet. It may have been lost meanwhile.
+    /// The handed-off acquisition that was not fetched yet. It may have been lost meanwhile.
     granted: Option<Arc<Acquisition>>,
-    /// The head that asks the store: wake-ups from the store are for it.
+    /// Whether the waiter is a head that sends attempts: the store's notifications wake it.
     pub(super) contending: bool,
-    /// By when its request that is under way must be answered.
+    /// When the answer to its pending request is due.
     pub(super) asks_until: Option<Moment>,
-    /// As which owner it asked last.
+    /// The owner ID of its last attempt.
     pub(super) asks_as: Option<OwnerId>,
-    /// What the release of another client granted that owner, and it has not looked at yet.
+    /// The direct grant to that owner by another client's release, not fetched yet.
     pub(super) direct: Option<DirectGrant>,
 }
 
-/// What a waiter left behind.
+/// The state of a waiter that left the queue.
 #[derive(Default)]
 pub(super) struct Departure {
     pub(super) granted: Option<Arc<Acquisition>>,
@@ -48,12 +48,12 @@ pub(super) struct Departure {
 }
 
 impl WaitQueue {
-    /// Whether no thread waits without a grant.
+    /// Returns whether no thread without a grant waits.
     pub(super) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many threads wait without a grant.
+    /// Returns how many threads without a grant wait.
     pub(super) fn len(&self) -> usize {
         self.waiters
             .as_ref()
@@ -70,20 +70,20 @@ impl WaitQueue {
         all.get_mut(*granted)
     }
 
-    /// Those that wait behind the head.
+    /// Returns the waiters behind the head.
     pub(super) fn behind_head(&self) -> impl Iterator<Item = &Waiter> {
         self.waiters
             .iter()
             .flat_map(|waiters| waiters.all.iter().skip(waiters.granted + 1))
     }
 
-    /// Goes to the end. Returns the waiter's ticket.
+    /// Adds a waiter at the end. Returns its ticket.
     pub(super) fn push(&mut self, request: LockRequest) -> u64 {
         self.insert(|waiters| waiters.all.len(), request)
     }
 
-    /// Goes to the front. Behind a contending head: otherwise two waiters contend, and one misses
-    /// its hand-off.
+    /// Adds a waiter at the front, but behind a contending head: otherwise two waiters contend, and
+    /// one misses its hand-off. Returns its ticket.
     pub(super) fn push_front(&mut self, request: LockRequest) -> u64 {
         let is_behind = self.head().is_some_and(|head| head.contending);
         self.insert(|waiters| waiters.granted + usize::from(is_behind), request)
@@ -105,16 +105,16 @@ impl WaitQueue {
         };
         let waiters = self.waiters.get_or_insert_default();
         if waiters.all.capacity() == 0 {
-            waiters.all.reserve_exact(1); // mostly there is one
+            waiters.all.reserve_exact(1); // there is rarely more than one
         }
         match at(waiters) {
-            at if at == waiters.all.len() => waiters.all.push_back(waiter), // the quicker way
+            at if at == waiters.all.len() => waiters.all.push_back(waiter), // the faster case
             at => waiters.all.insert(at, waiter),
         }
         ticket
     }
 
-    /// Hands this to the head. Returns what wakes it.
+    /// Hands the acquisition off to the head. Returns the signal that wakes it.
     pub(super) fn grant(&mut self, acquisition: Arc<Acquisition>) -> Option<Arc<Signal>> {
         let Waiters { all, granted } = &mut **self.waiters.as_mut()?;
         let head = all.get_mut(*granted)?;
@@ -123,14 +123,14 @@ impl WaitQueue {
         Some(Arc::clone(&head.request.signal))
     }
 
-    /// What this waiter was handed: then it leaves.
+    /// Removes this waiter if it got a hand-off, and returns the acquisition.
     pub(super) fn take_granted(&mut self, ticket: u64) -> Option<Arc<Acquisition>> {
         let waiters = self.waiters.as_mut()?;
         let at = (0..waiters.granted).find(|at| waiters.all[*at].ticket == ticket)?;
         waiters.remove_at(at).granted
     }
 
-    /// The waiter leaves, if it is still here.
+    /// Removes the waiter, if it is still in the queue.
     pub(super) fn remove(&mut self, ticket: u64) -> Departure {
         let Some(waiters) = &mut self.waiters else {
             return Departure::default();
@@ -142,7 +142,7 @@ impl WaitQueue {
         at.map_or_else(Departure::default, |at| waiters.remove_at(at))
     }
 
-    /// Frees the memory of a queue that no thread is in.
+    /// Frees the memory of an empty queue.
     pub(super) fn free_unused(&mut self) {
         self.waiters.take_if(|waiters| waiters.all.is_empty());
     }
@@ -189,7 +189,7 @@ mod tests {
         )))
     }
 
-    /// Beside two lists, those with a grant and those without.
+    /// Compares the queue with two lists: waiters with a grant and waiters without.
     #[test]
     fn waiters_with_a_grant_stand_before_the_head() {
         let mut random = fastrand::Rng::with_seed(7);

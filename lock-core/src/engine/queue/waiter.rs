@@ -1,4 +1,4 @@
-//! [`WaiterGuard`]: a thread's position in the queue of a name, and whose turn it is.
+//! [`WaiterGuard`]: a thread's position in the queue of a name, and its turn.
 
 use super::wait_queue::{Departure, Waiter};
 use super::{LocalLock, LocalLockState, LockRequest, QueueOwner, StoreOutage};
@@ -10,12 +10,12 @@ use crate::time::{Moment, Signal};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How long after the end of a watch another one costs no request: half of the time for which the
+/// How long after the end of a watch a new one costs no request: half of the time for which the
 /// stores stay subscribed. The subscription may have broken meanwhile.
 const LATELY: Duration = Duration::from_millis(500);
 
-/// A position in the queue. Dropping it leaves the queue, wakes the next head, and declines what
-/// was handed to it and not fetched.
+/// A position in the queue. Dropping it leaves the queue, wakes the next head, and declines a
+/// hand-off that was not fetched.
 pub(crate) struct WaiterGuard<'a> {
     pub(super) owner: &'a dyn QueueOwner,
     pub(super) lock: Arc<LocalLock>,
@@ -23,33 +23,33 @@ pub(crate) struct WaiterGuard<'a> {
     pub(super) since: Moment,
 }
 
-/// Whose turn it is.
+/// The turn of a waiter.
 pub(crate) enum Turn {
-    /// Ours: we are the head, no thread of this client holds the lock, and the store wakes us.
+    /// The waiter is the head, no thread of this client holds the lock, and notifications wake it.
     Mine,
-    /// The lock was handed to us: one hold on this acquisition.
+    /// The lock was handed to the waiter, with one hold on this acquisition.
     Handed(Arc<Acquisition>),
-    /// Ours at that moment: until then other clients go first.
+    /// The waiter's turn comes at that moment: until then other clients go first.
     StandBack(Moment),
-    /// Not ours yet. The acquisition in the way, if it is one, ends by itself at its deadline.
+    /// Not yet the waiter's turn. An acquisition in the way ends at its deadline at the latest.
     Wait(Option<Arc<Acquisition>>),
 }
 
-/// What a waiter that did not ask the store itself knows of the lock.
+/// The knowledge of a waiter that has not sent an attempt itself.
 pub(crate) enum Known {
-    /// It is held, or was, since the wait began.
+    /// The lock is held, or was held since the wait began.
     Busy,
-    /// The store cannot be asked.
+    /// The store is unavailable.
     Unavailable(Error),
-    /// Nothing yet: the head's request is under way, and must be answered by then.
+    /// Nothing yet: the head's request is pending, and its answer is due by then.
     By(Moment),
-    /// Nothing since the wait began, and no request is under way: the head sleeps.
+    /// Nothing since the wait began, and no request is pending: the head sleeps.
     Nothing,
 }
 
 impl WaiterGuard<'_> {
-    /// Looks whether it is our turn to ask the store, and takes it if so; or what we were handed. A
-    /// waiter that must be done by `deadline` does not stand back beyond it.
+    /// Checks whose turn it is, and begins this waiter's turn if it has come; or fetches a
+    /// hand-off. A waiter does not stand back beyond its `deadline`.
     pub(crate) fn turn(&self, deadline: Option<Moment>) -> Turn {
         let mut state = self.lock.lock();
         if let Some(acquisition) = state.queue.take_granted(self.ticket) {
@@ -69,7 +69,7 @@ impl WaiterGuard<'_> {
                     if let Some(until) = stand_back.filter(|until| now < *until) {
                         return Turn::StandBack(until);
                     }
-                    // Waiters behind us wait for this answer: see `known`.
+                    // The waiters behind wait for this answer: see `known`.
                     head.asks_until = Some(now + self.owner.command_timeout());
                 }
                 head.contending = true;
@@ -80,12 +80,12 @@ impl WaiterGuard<'_> {
         }
     }
 
-    /// Goes to the front: what we were handed was lost before we fetched it.
+    /// Goes back to the front of the queue, after a hand-off that was lost before it was fetched.
     pub(crate) fn requeue(&mut self, request: LockRequest) {
         self.ticket = self.lock.lock().queue.push_front(request);
     }
 
-    /// Leaves the queue, or takes what we were handed in this very moment.
+    /// Leaves the queue. Returns the acquisition if a hand-off arrived just now.
     pub(crate) fn leave(&self) -> Option<Arc<Acquisition>> {
         let mut state = self.lock.lock();
         let Departure { granted, was_head } = state.queue.remove(self.ticket);
@@ -100,8 +100,8 @@ impl WaiterGuard<'_> {
                 }
                 Some(watch)
             });
-            // If we leave as the holder, our client's time goes on: the next thread may be handed
-            // the lock. Otherwise that time is over: a thread that takes it much later must not
+            // A holder that leaves the queue continues its client's time, and may hand the lock
+            // off. Otherwise that time is over: a thread that acquires the lock much later must not
             // stand back for others and leave the lock idle.
             if state.current.is_none() {
                 state.fairness.forget();
@@ -110,21 +110,21 @@ impl WaiterGuard<'_> {
         if was_head {
             state.request_ended(None);
             if state.current.is_none() {
-                // What woke us may have been meant for the next waiter: pass it on.
+                // The signal may have been meant for the next waiter: pass it on.
                 state.wake_head();
             }
         }
         drop(state);
         drop(ended);
         if let Some(acquisition) = &granted {
-            // Also if it is released at once, or was lost before: its end is told, too.
+            // Report it even if it is released at once or was lost: its end is reported, too.
             self.owner.tell_acquired(acquisition, self.since);
         }
         granted
     }
 
-    /// We ask the store as this owner, and are answered by then. Returns whether other waiters are
-    /// behind us.
+    /// Records that the head sends a request as `owner`, whose answer is due at `by`. Returns
+    /// whether other waiters are behind it.
     pub(crate) fn asks(&self, by: Moment, owner: OwnerId) -> bool {
         let mut state = self.lock.lock();
         if let Some(head) = state.queue.head_mut() {
@@ -134,7 +134,7 @@ impl WaiterGuard<'_> {
         state.queue.len() > 1
     }
 
-    /// Whether all that came before us have left.
+    /// Returns whether this waiter is the head.
     pub(crate) fn is_head(&self) -> bool {
         let state = self.lock.lock();
         state
@@ -143,12 +143,12 @@ impl WaiterGuard<'_> {
             .is_some_and(|head| head.ticket == self.ticket)
     }
 
-    /// What the release of another client granted us, since we last looked.
+    /// Fetches the direct grant by another client's release, if one arrived since the last call.
     pub(crate) fn take_direct_grant(&self) -> Option<DirectGrant> {
         self.lock.lock().queue.head_mut()?.direct.take()
     }
 
-    /// Another client has the lock: the store said so at `now`.
+    /// Records the store's answer at `now` that another client holds the lock.
     pub(crate) fn found_busy(&self, now: Moment) {
         let mut state = self.lock.lock();
         state.fairness.found_busy(now);
@@ -156,35 +156,34 @@ impl WaiterGuard<'_> {
         state.request_ended(Some(now));
     }
 
-    /// The store answered at `now` that another client had the lock until then.
+    /// Records the store's answer at `now` that the lock was held by another client until then.
     pub(crate) fn answered(&self, now: Moment) {
         self.lock.lock().request_ended(Some(now));
     }
 
-    /// How long to leave a lock that was just released to clients that have waited for longer.
+    /// Returns how long to leave a just released lock to clients that have waited longer.
     pub(crate) fn delay(&self) -> Duration {
         self.lock.lock().fairness.delay()
     }
 
-    /// Whether several clients have waited for longer, and how many releases were heard of until
-    /// now.
+    /// Returns whether several clients have waited longer, and how many releases were notified so
+    /// far.
     pub(crate) fn is_behind(&self) -> (bool, u16) {
         let fairness = &self.lock.lock().fairness;
         (fairness.is_behind(), fairness.releases())
     }
 
-    /// What wakes the head of this queue.
+    /// Returns the callback that wakes the head of this queue.
     pub(crate) fn wake(&self) -> LockWake {
         LockWake(Arc::downgrade(&self.lock))
     }
 
-    /// Whether the store tells this name's releases already.
+    /// Returns whether the store notifies this client of the name's releases.
     pub(crate) fn is_watched(&self) -> bool {
         self.lock.lock().is_watched()
     }
 
-    /// Whether the store told them until a moment ago, when other clients had the lock, and does
-    /// not any more.
+    /// Returns whether a watch that saw the lock held by another client ended a moment ago.
     pub(crate) fn was_watched_lately(&self) -> bool {
         let state = self.lock.lock();
         let ended = state.rare.as_ref().filter(|rare| rare.watch.is_none());
@@ -192,18 +191,18 @@ impl WaiterGuard<'_> {
         ended.is_some_and(|ended| self.owner.clock().now() < ended + LATELY)
     }
 
-    /// Keeps a watch while a thread queues.
+    /// Stores a watch while a thread queues.
     pub(crate) fn keep_watch(&self, watch: Watch) {
         let previous = self.lock.lock().rare().watch.replace(watch);
-        drop(previous); // ends outside the lock
+        drop(previous); // ends outside the mutex
     }
 
-    /// Since when the store cannot be asked.
+    /// Returns when the present outage of the store began.
     pub(crate) fn outage_since(&self) -> Option<Moment> {
         self.lock.lock().outage().map(|outage| outage.since)
     }
 
-    /// Why the store grants nothing until after `deadline`, if that is so.
+    /// Returns why the store grants nothing until after `deadline`, if so.
     pub(crate) fn paused_beyond(&self, deadline: Moment) -> Option<Error> {
         let state = self.lock.lock();
         let outage = state
@@ -212,7 +211,7 @@ impl WaiterGuard<'_> {
         Some(outage.error.clone())
     }
 
-    /// The store cannot be asked; or `None`, it has answered.
+    /// Records an outage of the store; `None` after an answer.
     pub(crate) fn set_outage(&self, outage: Option<StoreOutage>) {
         let mut state = self.lock.lock();
         let Some(outage) = outage else {
@@ -226,7 +225,7 @@ impl WaiterGuard<'_> {
         let is_new = previous.is_none_or(|it| it.ends.is_some() != is_pause);
         state.request_ended(None);
         if is_new {
-            // Each waiter has a limit of its own, which may come while the head goes on asking.
+            // Each waiter has its own limit, which may come while the head continues.
             state
                 .queue
                 .behind_head()
@@ -234,13 +233,13 @@ impl WaiterGuard<'_> {
         }
     }
 
-    /// Why no thread of this client could ask the store; `None` if one could.
+    /// Returns why no thread of this client can acquire the lock; `None` if one can.
     pub(crate) fn why_not(&self) -> Option<Error> {
         self.lock.lock().why_not()
     }
 
-    /// What is known at the deadline of a wait that began at `start` and has not asked the store.
-    /// `signal` is raised when more is known.
+    /// Returns what is known at the deadline of a wait that began at `start` and has sent no
+    /// attempt. If the head's answer is due, `signal` is raised when its request ends.
     pub(crate) fn known(&self, start: Moment, signal: &Arc<Signal>) -> Known {
         let mut state = self.lock.lock();
         if let Some(error) = state.why_not() {
@@ -251,8 +250,8 @@ impl WaiterGuard<'_> {
         }
         let head = state.queue.head().filter(|head| head.ticket != self.ticket);
         let asks_until = head.and_then(|head| head.asks_until);
-        // A head that stands back asks right after, and one whose turn has just come at once: until
-        // then the lock may be free, or refused.
+        // A head that stands back sends a request right after that, and a new head at once. Until
+        // then the lock may be free, or the request refused.
         let comes = head.filter(|head| !head.contending);
         let asks_from = comes.map(|_| {
             state
@@ -268,8 +267,8 @@ impl WaiterGuard<'_> {
         Known::By(by)
     }
 
-    /// Leaves the queue as the holder, with one hold. The next waiter becomes the head.
-    /// `then` runs before another thread can see it.
+    /// Leaves the queue as the holder, with one hold. The next waiter becomes the head. `then` runs
+    /// before another thread can see the acquisition.
     pub(crate) fn occupy<R>(
         self,
         acquisition: &Arc<Acquisition>,
@@ -284,7 +283,7 @@ impl WaiterGuard<'_> {
         state.request_ended(Some(now));
         let result = then(&mut state);
         drop(state);
-        result // dropping `self` leaves the queue, and wakes no waiter, because the lock is held
+        result // dropping `self` wakes no waiter: the lock is held
     }
 }
 
@@ -296,7 +295,7 @@ impl Drop for WaiterGuard<'_> {
     }
 }
 
-/// Wakes the head of a name's queue.
+/// The callback that wakes the head of a name's queue.
 pub(crate) struct LockWake(pub(crate) Weak<LocalLock>);
 
 impl LockWake {
@@ -309,7 +308,7 @@ impl LockWake {
         let head = state.queue.head_mut().filter(|head| head.contending);
         let signal =
             head.and_then(|head| is_meant(&lock, head).then(|| Arc::clone(&head.request.signal)));
-        // Not under the mutex: it would wait for that as soon as it is awake.
+        // Raised outside the mutex, which the woken thread locks at once.
         drop(state);
         if let Some(signal) = signal {
             signal.raise();
@@ -318,7 +317,8 @@ impl LockWake {
 }
 
 impl Wake for LockWake {
-    /// Also after a failover: what its former master granted is asked for anew.
+    /// Wakes the head; after a failover, too. Drops a direct grant, which a former master may have
+    /// made.
     fn wake(&self) {
         self.wake_if(|_, head| {
             head.direct = None;
@@ -328,7 +328,7 @@ impl Wake for LockWake {
 
     fn wake_next(&self, next: &NextOwner) {
         self.wake_if(|lock, head| {
-            // Of another kind it is a foreign client's message, whatever it says.
+            // For other kinds only a foreign client sends this message, so its content is ignored.
             if !lock.name.profile().queued_in_store {
                 return true;
             }
