@@ -4,8 +4,8 @@
 //! |---|---|
 //! | freed | released |
 //! | not held, to the first request | lost: it was taken from this client before |
-//! | not held, to a repetition, the first sent before the local deadline | released by the first |
-//! | not held, to a repetition, the first sent after the local deadline | lost |
+//! | not held, to a repetition after a send before the local deadline | released by that send |
+//! | not held, to a repetition after a send after the local deadline | lost |
 //! | a value that is not a lock is under the key | lost |
 //! | none for half of the command timeout | the request is repeated |
 //! | none until the command timeout | unavailable; it is repeated in the background |

@@ -236,7 +236,7 @@ impl LocalLock {
             self.note_told(&mut state, told);
         }
         if !state.is_watched() && self.leaves_turns() {
-            state.fairness.release_heard(); // a client with a watch is notified of its own release, too
+            state.fairness.release_heard(); // a watch notifies of our own release, too
         }
         if state
             .current

@@ -1,15 +1,15 @@
-//! Renewal: a timer that knows when a held lock is due, and threads that send what is due.
+//! Renewal: a timer that knows when a held lock is due, and threads that send the due renewals.
 //!
-//! From the top down: what is renewed when (`policy`), the `timer`, and the threads (`workers`),
-//! each with a queue for its node (`node_queue`), with `spare_workers` and `pending_cleanups`, and
-//! with the time that a request usually takes (`renewal_time`).
+//! From the top down: the rules for renewals (`policy`), the `timer`, and the threads (`workers`).
+//! Each worker has the queue of a node (`node_queue`). The queues use `spare_workers`,
+//! `pending_cleanups` and the usual duration of a request (`renewal_time`).
 //!
-//! The timer asks no store, so no store can hold it up. For each node the backend has a
-//! [worker](workers) for leases of about one length, so a node that is slow holds up its own only,
-//! and [spare workers] send the next renewals while one hangs. What is due, and what an answer
-//! means, says a [`RenewalHandler`].
+//! The timer sends no requests, so no store can delay it. Each node of the backend has its own
+//! [worker](workers) for leases of similar length, so a slow node delays only its own renewals.
+//! [Spare workers] send the next renewals while one worker hangs. A [`RenewalHandler`] decides
+//! which renewals are due and what an answer means.
 //!
-//! [spare workers]: spare_workers
+//! [Spare workers]: spare_workers
 
 mod node_queue;
 mod pending_cleanups;
@@ -34,13 +34,14 @@ pub(super) use pending_cleanups::PendingCleanup;
 pub(super) use timer::{FIRST_LOOK, TICK, Timer};
 pub(super) use workers::Workers;
 
-/// What is to be renewed, and what a renewal means. Implemented in `policy`.
+/// The rules for renewals: which ones are due, and the meaning of an answer. Implemented in
+/// `policy`.
 pub(super) trait RenewalHandler: Send + Sync {
-    /// The timer of this name has fired. Returns the renewal that is due.
+    /// Checks a lock whose timer has fired. Returns the renewal that is due.
     fn check(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob>;
 
-    /// A renewal that was sent at `sent` came back, or could not be sent. Returns the one that is
-    /// to follow at once.
+    /// Handles the answer to a renewal sent at `sent`, or the failure to send it. Returns a renewal
+    /// to send at once.
     fn renewal_answered(
         &self,
         job: &RenewalJob,
@@ -48,7 +49,7 @@ pub(super) trait RenewalHandler: Send + Sync {
         answer: Result<Renewal, Error>,
     ) -> Option<RenewalJob>;
 
-    /// A cleanup failed, and must not be tried again.
+    /// Reports a cleanup that failed and must not be repeated.
     fn cleanup_failed(&self, lock: &LockName, error: Error);
 }
 
@@ -57,13 +58,13 @@ pub(super) struct RenewalJob {
     pub(super) lock: Arc<LocalLock>,
     pub(super) acquisition: Arc<Acquisition>,
     pub(super) lease: LeaseTime,
-    /// How much before they are due others may be sent along, to fill the batch.
+    /// How much before they are due other renewals may be sent along, to fill the batch.
     pub(super) slack: Duration,
-    /// The extension that a thread asked for and waits for; `None` if the timer asked.
+    /// The extension for which a thread waits; `None` for a renewal by the timer.
     pub(super) extension: Option<Arc<PendingExtension>>,
 }
 
-/// Where a thread waits for the extension for which it asked.
+/// The result of an extension, for which a thread waits.
 #[derive(Default)]
 pub(super) struct PendingExtension {
     pub(super) signal: Arc<Signal>,

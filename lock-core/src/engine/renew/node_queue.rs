@@ -1,4 +1,4 @@
-//! [`NodeQueue`]: what the workers of a node have to do, and which of it comes next.
+//! [`NodeQueue`]: the work of a node's workers, and its order.
 
 use super::RenewalJob;
 use super::pending_cleanups::PendingCleanup;
@@ -13,18 +13,18 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a worker stays without work.
+/// How long a worker without work stays alive.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// The work of one kind on one node.
+/// The work of one task on one node.
 pub(super) struct NodeQueue {
     pub(super) node: NodeId,
     pub(super) work: Mutex<Work>,
-    /// For the main worker.
+    /// The signal of the main worker.
     pub(super) signal: Arc<Signal>,
-    /// For the spare worker that stands by: there is one at most.
+    /// The signal of the spare worker that stands by, at most one.
     pub(super) spare: Arc<Signal>,
-    /// What renewals of all classes took on this node.
+    /// The recent duration of renewals on this node, for all time classes.
     pub(super) time: Arc<RenewalTime>,
 }
 
@@ -40,17 +40,17 @@ pub(super) struct Work {
 pub(super) struct Cleanup {
     pub(super) acquisition: AcquisitionId,
     pub(super) options: ReleaseOptions,
-    /// When it was queued, with these options.
+    /// When the cleanup was queued, with these options.
     pub(super) since: Moment,
-    /// When the lease has ended whatever there was.
+    /// When the lease has ended in any case.
     pub(super) until: Moment,
     pub(super) next: Moment,
     pub(super) backoff: Backoff,
-    /// `None` once no caller waits for this one any more.
+    /// The pending entry; `None` once no caller waits for this cleanup.
     pub(super) pending: Option<PendingCleanup>,
 }
 
-/// Cleanups by when they are due: after an outage there may be very many.
+/// Cleanups ordered by due time: after an outage there may be very many.
 #[derive(Default)]
 pub(super) struct Cleanups {
     by_due: BTreeMap<(Moment, u64), Cleanup>,
@@ -64,18 +64,18 @@ impl Cleanups {
             .insert((cleanup.next, self.last_number), cleanup);
     }
 
-    /// When the next is due.
+    /// Returns when the next cleanup is due.
     pub(super) fn next(&self) -> Option<Moment> {
         self.by_due.first_key_value().map(|((due, _), _)| *due)
     }
 
-    /// Takes the one that has been due the longest.
+    /// Removes the cleanup that has been due the longest.
     fn take_due(&mut self, now: Moment) -> Option<Cleanup> {
         let first = self.by_due.first_entry().filter(|it| it.key().0 <= now)?;
         Some(first.remove())
     }
 
-    /// Makes all of them due.
+    /// Makes all cleanups due.
     fn make_due(&mut self, now: Moment) {
         for (_, cleanup) in std::mem::take(&mut self.by_due) {
             self.push(Cleanup {
@@ -86,7 +86,7 @@ impl Cleanups {
     }
 }
 
-/// What a worker does next.
+/// The next action of a worker.
 pub(super) enum Step {
     Renew(Vec<RenewalJob>),
     CleanUp(Cleanup),
@@ -105,14 +105,14 @@ impl NodeQueue {
         }
     }
 
-    /// Makes everything due that waits for its next try.
+    /// Makes all queued cleanups due at once.
     pub(super) fn retry_cleanups_now(&self, now: Moment) {
         self.work.lock().cleanups.make_due(now);
         self.signal.raise();
         self.spare.raise();
     }
 
-    /// What wakes this worker.
+    /// Returns the signal that wakes this worker.
     pub(super) fn signal_of(&self, worker: WorkerId) -> &Arc<Signal> {
         if worker == WorkerId::MAIN {
             &self.signal
@@ -121,8 +121,8 @@ impl NodeQueue {
         }
     }
 
-    /// What this worker does next. A spare one stands by while the main worker sends, and does its
-    /// work while that hangs.
+    /// Returns the next action of this worker. A spare worker stands by while the main worker
+    /// sends, and takes over if the main worker hangs.
     pub(super) fn next_step(&self, worker: WorkerId, now: Moment, stopping: bool) -> Step {
         let mut work = self.work.lock();
         if worker != WorkerId::MAIN {
@@ -133,7 +133,7 @@ impl NodeQueue {
                 Next::Leave => Step::End,
             };
         }
-        // In one go with taking the next batch: no spare worker shall come in between.
+        // Under the same mutex as taking the next batch: no spare worker may take it in between.
         if work.spares.main_is_back(now) {
             self.spare.raise();
         }
@@ -153,7 +153,7 @@ impl NodeQueue {
     }
 }
 
-/// As how many acquisitions it counts in a batch.
+/// Returns how many acquisitions the job counts as in a batch.
 fn weight(job: &RenewalJob) -> usize {
     let permits = job.acquisition.name.permits();
     permits.map_or(1, |(_, count)| {

@@ -1,25 +1,25 @@
-//! [`PendingCleanups`]: how many requests with unknown outcome are not cleaned up yet.
+//! [`PendingCleanups`]: the number of requests with unknown outcome that are not cleaned up yet.
 
 use crate::sync::Mutex;
 use crate::time::{Clock, Moment, Signal, Woken};
 use std::sync::Arc;
 
-/// Counts them, and lets threads wait until there are none.
+/// A counter of pending cleanups that threads can wait on until it is zero.
 #[derive(Default)]
 pub(super) struct PendingCleanups(Mutex<Open>);
 
 #[derive(Default)]
 struct Open {
     count: usize,
-    /// Raised when the last one is done.
+    /// The signals of the threads that wait for zero.
     waiting: Vec<Arc<Signal>>,
 }
 
-/// One of them, until this is dropped.
+/// One pending cleanup, until this is dropped.
 pub(in crate::engine) struct PendingCleanup(Arc<PendingCleanups>);
 
 impl PendingCleanups {
-    /// One more from here on.
+    /// Adds a pending cleanup.
     pub(super) fn add(self: &Arc<Self>) -> PendingCleanup {
         self.0.lock().count += 1;
         PendingCleanup(Arc::clone(self))
@@ -29,7 +29,8 @@ impl PendingCleanups {
         self.0.lock().count > 0
     }
 
-    /// Waits until none is left, at most until `until` on `clock`. Returns how many are.
+    /// Waits until no cleanup is pending, at most until `until` on `clock`. Returns how many are
+    /// pending.
     pub(super) fn wait(&self, clock: &dyn Clock, until: Moment) -> usize {
         let signal = Arc::new(Signal::new());
         {
@@ -40,7 +41,7 @@ impl PendingCleanups {
             open.waiting.push(Arc::clone(&signal));
         }
         if clock.wait(&signal, until) == Woken::Signalled {
-            return 0; // what is pending by now came later
+            return 0; // any pending cleanup began after all earlier ones ended
         }
         let mut open = self.0.lock();
         open.waiting.retain(|it| !Arc::ptr_eq(it, &signal));
@@ -65,7 +66,7 @@ mod tests {
     use super::*;
     use crate::time::SystemClock;
 
-    /// A clock on which the last cleanup ends and the next begins before the waiter looks again.
+    /// A clock on which the last cleanup ends and the next begins before the waiter checks again.
     struct Busy(Arc<PendingCleanups>, Mutex<Option<PendingCleanup>>);
 
     impl std::fmt::Debug for Busy {

@@ -1,4 +1,5 @@
-//! What is renewed when, what a renewal came to, and when a failed one is repeated.
+//! The rules for renewals: when one is due, the meaning of an answer, and the retry after a
+//! failure.
 
 use crate::backend::replication::Replication;
 use crate::backend::{RENEW_BATCH, Renewal};
@@ -16,16 +17,16 @@ use crate::time::lease::LeaseTime;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How soon a failed renewal is tried again: a thirtieth of the lease, within these limits.
+/// The bounds on the pause before a failed renewal is retried: a thirtieth of the lease.
 const SHORTEST_RETRY: Duration = Duration::from_millis(10);
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
-/// How much before it is due a renewal may join those that are: a thirtieth of the lease, which is
-/// a tenth of the time between two renewals, and at most this. Once they are sent together they are
-/// due together, so in the long run few are early.
+/// The longest time before its due time at which a renewal may join a batch. The limit is a
+/// thirtieth of the lease, a tenth of the time between two renewals, and at most this. Renewals
+/// that are sent together are due together, so in the long run few are early.
 const LONGEST_SLACK: Duration = Duration::from_secs(1);
 
-/// What the timer finds when it checks an acquisition, and when it checks it next.
+/// The result of checking an acquisition, with the time of the next check.
 #[derive(Clone, Copy)]
 enum CheckResult {
     Fine {
@@ -40,11 +41,11 @@ enum CheckResult {
         next: Moment,
     },
     Over(LossCause),
-    /// Its release has begun.
+    /// The release of the acquisition has begun.
     Released,
 }
 
-/// Whether the store reported a change while a renewal was under way, perhaps behind it.
+/// Whether the store reported a change during a renewal, which that renewal may have missed.
 enum StoreChange {
     None,
     Reported,
@@ -52,10 +53,10 @@ enum StoreChange {
 
 impl RenewalHandler for Engine {
     fn check(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob> {
-        // Before a renewal is sent, which then confirms it.
+        // Detect skipped time before the renewal is sent, which then confirms the lock.
         let _ = self.reading();
         let fired = lock.lock().timer.take();
-        // One that fired early may be another by now, that a thread has armed since.
+        // The timer of this lock may have been re-armed by a thread since it fired.
         if let Some((key, _)) = fired.filter(|(_, due)| *due > now) {
             self.timer.cancel(key);
         }
@@ -85,7 +86,7 @@ impl RenewalHandler for Engine {
                 self.declare_lost(lock, acquisition, LossCause::Gone);
                 Err(acquisition.lost_error())
             }
-            // Something else lives under the key: that is an answer, and it says that ours is gone.
+            // A value that is not a lock is under the key, so the lock is gone.
             Err(error) if error.is_foreign_format() => {
                 Err(self.declare_overwritten(lock, acquisition, error))
             }
@@ -124,7 +125,7 @@ fn examine(acquisition: &Acquisition, now: Moment) -> CheckResult {
     if now >= end {
         return CheckResult::Over(LossCause::Expired);
     }
-    // A lease that ends by itself lasts until then: the caller has said for how long.
+    // A fixed lease outlives its thread: the caller chose how long it lasts.
     if inner.renewal.is_some() && acquisition.holder.has_ended() {
         return CheckResult::Over(LossCause::HolderEnded);
     }
@@ -139,8 +140,7 @@ fn examine(acquisition: &Acquisition, now: Moment) -> CheckResult {
         }
         Some(plan) if !inner.renewing => {
             inner.renewing = true;
-            // Armed for the renewal after this one: if this one is answered in time, nothing has to
-            // be armed again.
+            // Armed for the renewal after this one: an answer in time need not arm the timer again.
             let next = RenewalPlan::next(now, plan.ttl).min(end);
             CheckResult::Renew {
                 lease: plan.ttl,
@@ -152,10 +152,10 @@ fn examine(acquisition: &Acquisition, now: Moment) -> CheckResult {
     }
 }
 
-/// How much before it is due this one may be renewed.
+/// Returns how much before its due time an acquisition may be renewed.
 ///
-/// A tick early is never too early: a renewal is sent a little after the check that found it due,
-/// so the next check, which was armed by that one, comes as much before the time.
+/// At least a tick: a renewal is sent a little after the check that found it due. The next check
+/// was armed by that check, so it comes early by the same time.
 fn slack(acquisition: &Acquisition, plan: &RenewalPlan) -> Duration {
     let is_regular = plan.is_regular() && acquisition.recorded_state() == GuardState::Held;
     if is_regular {
@@ -166,9 +166,9 @@ fn slack(acquisition: &Acquisition, plan: &RenewalPlan) -> Duration {
 }
 
 impl Engine {
-    /// The renewal of what is held, if it is due; what is over is lost from here on, and the timer
-    /// is armed for the next check. `now` was read shortly before: what is over since is found at
-    /// the next check, or when the answer to the renewal comes.
+    /// Returns the renewal of a held lock, if it is due, and arms the timer for the next check.
+    /// Declares the loss of an expired lock. `now` was read shortly before: a lock that expires in
+    /// between is detected at the next check, or when the answer to the renewal arrives.
     fn renewal_due(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob> {
         let mut state = lock.lock();
         state.free_unused();
@@ -195,7 +195,7 @@ impl Engine {
             }
             CheckResult::Released => return None,
         };
-        // The timer's thread is running for as long as anything is held.
+        // The timer's thread runs as long as any lock is held.
         let _armed = self.timer.arm(&lock, &mut state, now, next);
         drop(state);
         match finding {
@@ -218,13 +218,13 @@ impl Engine {
         }
     }
 
-    /// Renews these at once (`None`: all that is held), because the store says that they have
-    /// changed. Those with a fixed lease or a number of renewals are left as they are.
+    /// Renews these locks at once (`None`: all held locks), because the store reported a change.
+    /// Does not renew locks with a fixed lease or a limited number of renewals.
     pub(in crate::engine) fn renew_now(&self, names: Option<&[LockName]>) {
         if self.is_forked() {
             return;
         }
-        // The store says which name has changed, and not of which kind the lock was.
+        // The store reports the changed name without the kind of the lock.
         let of_name = |name| self.registry.exclusive(name);
         let locks = match names {
             Some(names) => names.iter().flat_map(of_name).collect(),
@@ -240,7 +240,8 @@ impl Engine {
         self.workers.renew(&mut jobs);
     }
 
-    /// The renewal of what the store says has changed. If one is under way, that is followed by it.
+    /// Returns the renewal of a lock that the store reports as changed. If a renewal is under way,
+    /// another one follows it.
     fn renewal_of_changed(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob> {
         let is_due = lock
             .lock()
@@ -249,7 +250,7 @@ impl Engine {
         is_due.then(|| self.renewal_due(lock, now)).flatten()
     }
 
-    /// By how much earlier a lease ends on a replica that may take its master's place.
+    /// Returns how much earlier a lease ends on a replica that may be promoted.
     pub(crate) fn replica_lead(
         &self,
         name: &LockName,
@@ -262,9 +263,9 @@ impl Engine {
         }
     }
 
-    /// Shortens what is held if the lead of the replicas is larger than `lead`, by which the
-    /// validity of this acquisition was computed. If it grew before that validity was stored, the
-    /// notice has missed this acquisition.
+    /// Shortens held locks if the lead of the replicas has grown beyond `lead`, from which the
+    /// validity of this acquisition was computed. A growth before that validity was stored is
+    /// otherwise missed: the notice did not find this acquisition.
     pub(in crate::engine) fn shorten_if_lead_grew(
         &self,
         acquisition: &Acquisition,
@@ -276,8 +277,8 @@ impl Engine {
         }
     }
 
-    /// Shortens what is held under a policy for replicas, because clocks of replicas are known to
-    /// be further ahead. What is over by that is lost.
+    /// Shortens held locks with a replication policy, because the clocks of replicas are known to
+    /// be further ahead. Locks that are expired by then are lost.
     pub(in crate::engine) fn shorten_for_replicas(&self) {
         if self.is_forked() {
             return;
@@ -318,7 +319,7 @@ impl Engine {
             inner.renewing = false;
         }
         if acquisition.has_ended() {
-            // Released or lost meanwhile. What it extended, the release or the cleanup ends.
+            // Ended meanwhile. The release or the cleanup ends the extended lease.
             drop(inner);
             return Err(acquisition.lost_error());
         }
@@ -326,15 +327,15 @@ impl Engine {
         let left = end.since(sent);
         let sent = self.skipped.reading_at(sent);
         if now >= end || !acquisition.extended(&mut inner, sent, lease, lead) {
-            // Lost is final: a successor's work may have begun. But the store keeps it for a lease
-            // from now on, so it is to be released.
+            // A loss is final: a successor may have begun its work. But the store keeps the lock
+            // for a lease from now on, so release it.
             inner.overlong = true;
             drop((inner, state));
             self.declare_lost(lock, acquisition, LossCause::Expired);
             return Err(acquisition.lost_error());
         }
         inner.renewal_succeeded();
-        // Confirmed to the longest that was ever asked for: nothing longer can be in the store.
+        // Confirmed for the longest lease requested so far: the store cannot have a longer one.
         inner.overlong &= lease < inner.lease;
         let mut suspended = false;
         let changed = by_timer && std::mem::take(&mut inner.changed);
@@ -343,7 +344,7 @@ impl Engine {
                 plan.renewed(sent.now);
             }
         } else {
-            suspended = acquisition.recorded_state() == GuardState::Suspended; // none are left
+            suspended = acquisition.recorded_state() == GuardState::Suspended; // no renewals are left
         }
         acquisition.set_suspended(&mut inner, suspended);
         let next = acquisition.next_check(&inner);
@@ -380,7 +381,7 @@ impl Engine {
         acquisition.set_suspended(&mut inner, true);
         if let Some(plan) = &mut inner.renewal {
             let pause = (plan.ttl.duration() / 30).clamp(SHORTEST_RETRY, LONGEST_RETRY);
-            // Half of it is random, so that the locks of a node do not all come back at once.
+            // Half of the pause is random, so that the locks of a node are not all retried at once.
             plan.due = now.max(sent) + pause / 2 + pause.mul_f64(fastrand::f64() / 2.0);
         }
         let next = acquisition.next_check(&inner);
@@ -395,7 +396,7 @@ impl Engine {
         }
     }
 
-    /// Makes the lease last for at least `lease` from now, and returns when that is confirmed.
+    /// Extends the lease to at least `lease` from now. Waits until the store confirms that.
     pub(crate) fn extend(
         &self,
         lock: &Arc<LocalLock>,
@@ -408,7 +409,7 @@ impl Engine {
             return Err(Error::new(ErrorKind::Unsupported, why).on(&acquisition.name));
         }
         {
-            // From here on the store may keep it for that long, whatever we hear.
+            // The store may keep the lock for that long from here on, whatever the answer.
             let mut inner = acquisition.lock();
             inner.lease = inner.lease.max(lease);
             inner.overlong = true;
@@ -422,7 +423,7 @@ impl Engine {
             extension: Some(Arc::clone(&extension)),
         };
         self.workers.renew(&mut vec![job]);
-        // Another batch may be under way before ours.
+        // Another batch may be under way before this one.
         let time = self.settings.command_timeout + acquisition.replication.patience();
         let by = self.clock.now() + time * 2;
         loop {

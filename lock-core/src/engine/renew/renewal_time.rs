@@ -1,19 +1,20 @@
-//! [`RenewalTime`]: how long a batch of renewals may take, and which renewals share a batch.
+//! [`RenewalTime`]: the time limit of a batch of renewals, and which renewals share a batch.
 
 use super::RenewalJob;
 use crate::sync::Mutex;
 use std::time::Duration;
 
-/// The shortest time that a batch of renewals is given, however short the leases are.
+/// The shortest time limit of a batch of renewals, even for very short leases.
 const SHORTEST_RENEWAL: Duration = Duration::from_millis(50);
 
-/// Renewals that may take about as long. Only they share a batch and the workers of a node: a short
-/// lease neither cuts the time of a long one nor waits for its request.
+/// A class of renewals with similar time limits. Only one class shares a batch and the workers of a
+/// node: a short lease neither shortens the time limit of a long one nor waits for its request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum TimeClass {
-    /// A command timeout, and so many milliseconds for replicas.
+    /// A whole command timeout, plus this many milliseconds for replicas.
     Whole(u32),
-    /// A third of the lease, which is less: its milliseconds have so many binary digits.
+    /// A third of the lease, if that is less. The number is the binary logarithm of its
+    /// milliseconds.
     Third(u32),
 }
 
@@ -29,21 +30,21 @@ impl TimeClass {
     }
 }
 
-/// A third of the lease: a second try fits into what is left.
+/// Returns a third of the lease, which leaves time for a second attempt.
 fn third(job: &RenewalJob) -> Duration {
     (job.lease.duration() / 3).max(SHORTEST_RENEWAL)
 }
 
-/// What the renewals on a node took lately, with the dials that they needed.
+/// The recent duration of renewals on a node, including the connections that they opened.
 #[derive(Default)]
 pub(super) struct RenewalTime(Mutex<Duration>);
 
 impl RenewalTime {
-    /// How long this batch, of one class, may take: what its leases can bear, but twice what a
-    /// renewal took lately, and at most the command timeout.
+    /// Returns the time limit of this batch of one class: a third of the shortest lease, or twice
+    /// the recent duration of a renewal if that is longer, and at most the command timeout.
     ///
-    /// On a far server a third of a short lease is less than a round trip: each request would be
-    /// given up, with its connection, and the next could only be given up again.
+    /// On a far server a third of a short lease is less than a round trip. Without the recent
+    /// duration, each request would time out and close its connection, and so would the next one.
     pub(super) fn time_for(&self, batch: &[RenewalJob], command_timeout: Duration) -> Duration {
         let recent = *self.0.lock();
         let one = |job: &RenewalJob| {
@@ -53,13 +54,13 @@ impl RenewalTime {
         batch.iter().map(one).min().unwrap_or(command_timeout)
     }
 
-    /// A renewal took so long. One that took longer is remembered for a while.
+    /// Records the duration of a successful renewal. A longer one is remembered for a while.
     pub(super) fn succeeded(&self, took: Duration) {
         let mut recent = self.0.lock();
         *recent = took.max(*recent / 2);
     }
 
-    /// A renewal failed after so long: it may have needed longer.
+    /// Records that a renewal failed after this time: it may have needed longer.
     pub(super) fn failed(&self, after: Duration) {
         let mut recent = self.0.lock();
         *recent = after.max(*recent);

@@ -1,26 +1,27 @@
-//! [`SpareWorkers`]: which thread sends renewals while a node's main worker waits for an answer.
+//! [`SpareWorkers`]: the choice of the thread that sends renewals while a node's main worker waits
+//! for an answer.
 //!
-//! One spare worker *stands by* whenever work is queued while the main worker sends. It looks when
-//! the request that was sent last has been under way for twice the usual time, [`PATIENCE`] at
-//! least: if work is queued even then, all that send are stuck; it takes the next batch and calls
-//! for the next worker to stand by. They leave when the main worker is back. All of this is
-//! bookkeeping under the lock of the queue.
+//! One spare worker *stands by* whenever work is queued while the main worker sends. It checks the
+//! queue when the latest request has been under way for twice the usual time, and for [`PATIENCE`]
+//! at least. If work is queued even then, all sending workers are stuck: the spare worker takes the
+//! next batch and calls another worker to stand by. Spare workers end when the main worker is back.
+//! This file only keeps these records, under the mutex of the queue.
 //!
-//! A lock that is renewed on one connection and then on another costs a renewal more, because the
-//! server reports the second as a change: no spare worker is to be used only because the server is
-//! far.
+//! A lock that is renewed on one connection and then on another costs one more renewal, because the
+//! server reports the second one as a change. So a far server alone must not cause the use of a
+//! spare worker.
 
 use crate::time::Moment;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// How long a request may be under way at least before the next is sent on another connection.
+/// The shortest time that a request is under way before the next one uses another connection.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// The most workers that send renewals beside the main one.
+/// The most workers of a queue besides the main one.
 const MOST: usize = 3;
 
-/// The longest that one stands by when all others hang and nothing is queued. It is woken before.
+/// The longest standby while all other workers hang and nothing is queued. New work ends it early.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// A thread that sends renewals.
@@ -31,18 +32,18 @@ impl WorkerId {
     pub(super) const MAIN: Self = Self(0);
 }
 
-/// Which worker has to be called so that one stands by.
+/// The worker to call so that one stands by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Call {
-    /// It is not needed, or one will look in time, or all that there may be are there.
+    /// None: not needed, a worker checks in time, or the maximum of workers runs.
     None,
-    /// The one that sleeps.
+    /// The worker that sleeps on standby.
     Wake,
-    /// One to be started.
+    /// A new worker to be started.
     Start(WorkerId),
 }
 
-/// What a spare worker does next.
+/// The next action of a spare worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Next {
     Take,
@@ -53,26 +54,26 @@ pub(super) enum Next {
 /// The workers of one queue that send renewals.
 #[derive(Default, Debug)]
 pub(super) struct SpareWorkers {
-    /// Since when each that waits for an answer does so, the main one included.
+    /// The workers that wait for an answer, the main one included, and since when.
     sending: HashMap<WorkerId, Moment>,
-    /// How many there are beside the main one.
+    /// The number of workers besides the main one.
     threads: usize,
-    /// Which stands by, and until when it sleeps.
+    /// The worker that stands by, and until when it sleeps.
     standby: Option<(WorkerId, Moment)>,
-    /// The number of the last one that was started.
+    /// The number of the last worker that was started.
     last: u64,
-    /// How long the main worker's requests take. One that hangs doubles it at most.
+    /// The usual duration of the main worker's requests. One request at most doubles it.
     usual: Duration,
 }
 
 impl SpareWorkers {
-    /// This worker sends from now on.
+    /// Records that this worker sends from now on.
     pub(super) fn sends(&mut self, worker: WorkerId, now: Moment) {
         self.sending.insert(worker, now);
     }
 
-    /// The main worker looks for its next work. Says whether the one that stands by must be woken,
-    /// to leave.
+    /// Records that the main worker continues. Returns whether the worker on standby must be woken,
+    /// to end.
     pub(super) fn main_is_back(&mut self, now: Moment) -> bool {
         if let Some(sent) = self.sending.remove(&WorkerId::MAIN) {
             let most = self.usual.max(PATIENCE / 4) * 2;
@@ -81,9 +82,9 @@ impl SpareWorkers {
         self.wake_before(now + self.patience())
     }
 
-    /// Work is queued: which worker has to be called?
+    /// Returns the worker to call because work was queued.
     pub(super) fn call(&mut self) -> Call {
-        // If the main worker is not sending it has been woken, and takes it.
+        // A main worker that is not sending has been woken and takes the work.
         let Some(look) = self.next_look().filter(|_| self.main_is_sending()) else {
             return Call::None;
         };
@@ -100,11 +101,11 @@ impl SpareWorkers {
         self.threads += 1;
         self.last += 1;
         let worker = WorkerId(self.last);
-        self.standby = Some((worker, look)); // from here on: no other is started before it runs
+        self.standby = Some((worker, look)); // set here, so that no other worker is started before this one runs
         Call::Start(worker)
     }
 
-    /// What this spare worker does next, where the queue has work or has none.
+    /// Returns the next action of this spare worker.
     pub(super) fn next(
         &mut self,
         worker: WorkerId,
@@ -132,13 +133,13 @@ impl SpareWorkers {
         Next::Leave
     }
 
-    /// This spare worker is gone, or was never started.
+    /// Removes a spare worker that ended or could not be started.
     pub(super) fn left(&mut self, worker: WorkerId) {
         self.standby.take_if(|(standby, _)| *standby == worker);
         self.threads -= 1;
     }
 
-    /// How many threads there are beside the main one.
+    /// Returns the number of threads besides the main one.
     #[cfg(test)]
     pub(super) fn threads(&self) -> usize {
         self.threads
@@ -152,7 +153,7 @@ impl SpareWorkers {
         self.sending.contains_key(&WorkerId::MAIN)
     }
 
-    /// When every worker that sends has been waiting for too long.
+    /// Returns when all sending workers have been waiting for too long.
     fn next_look(&self) -> Option<Moment> {
         self.sending
             .values()
@@ -160,7 +161,8 @@ impl SpareWorkers {
             .map(|latest| *latest + self.patience())
     }
 
-    /// Whether the one that stands by must be woken to look by `look`. It counts as woken then.
+    /// Returns whether the worker on standby must be woken to check by `look`, and records it as
+    /// woken.
     fn wake_before(&mut self, look: Moment) -> bool {
         let Some((_, until)) = self.standby.as_mut().filter(|(_, until)| *until > look) else {
             return false;

@@ -1,8 +1,8 @@
-//! [`Timer`]: one thread that knows when which lock must be checked, and asks no store itself.
+//! [`Timer`]: one thread that knows when each lock must be checked. It sends no requests itself.
 //!
-//! There is one timer for each name that is or was just held, and it is re-armed lazily: unlocking
-//! leaves it in the wheel, and the next lock of that name finds it there. So a quick lock and
-//! unlock of a name in use touches neither the wheel nor the thread.
+//! Each name that is held, or was recently, has one timer. It is re-armed lazily: unlocking leaves
+//! it in the wheel, and the next lock of the name reuses it. So a quick lock and unlock of a name
+//! in use involves neither the wheel nor the thread.
 
 use super::{RenewalHandler, RenewalJob, Workers};
 use crate::backend::RENEW_BATCH;
@@ -16,27 +16,26 @@ use crate::time::{Clock, Moment, Signal, Woken};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How exactly the wheel keeps time. A renewal is due at a third of a lease of at least 100 ms, and
-/// whether a lock is valid is read from the clock, not from the wheel.
+/// The precision of the wheel. A renewal is due at a third of a lease of at least 100 ms, and the
+/// validity of a lock is read from the clock, not from the wheel.
 pub(in crate::engine) const TICK: Duration = Duration::from_millis(10);
 
-/// The longest time between two checks of a name that is or was just held, however long its lease:
-/// a released name leaves memory then, and a holder's ended thread is noticed.
+/// The longest time between two checks of a name, however long its lease: the check frees the
+/// memory of a released name and detects the end of a holder's thread.
 const LONGEST_LOOK: Duration = Duration::from_secs(10);
 
-/// The first check after a grant comes at this time at the latest: of a name that was used once,
-/// and is released by then, nothing is kept for longer.
+/// The latest time of the first check after a grant, which frees a name that was used only once.
 pub(in crate::engine) const FIRST_LOOK: Duration = Duration::from_secs(1);
 
-/// How long the thread stays when nothing is held.
+/// How long the thread stays alive when nothing is held.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// The timer thread and what it waits for.
+/// The timer thread and the timers for which it waits.
 pub(in crate::engine) struct Timer {
     clock: Arc<dyn Clock>,
     state: Mutex<TimerState>,
     signal: Arc<Signal>,
-    /// Weak, or the thread would keep the backend.
+    /// Weak, so that the thread does not keep the backend alive.
     workers: Weak<Workers>,
     handler: Weak<dyn RenewalHandler>,
 }
@@ -70,8 +69,8 @@ impl Timer {
         }
     }
 
-    /// Has `lock` checked by `due`, and within [`LONGEST_LOOK`] of `now`. Does nothing if it will
-    /// be checked before that anyway.
+    /// Schedules a check of `lock` by `due`, and within [`LONGEST_LOOK`] of `now`. Does nothing if
+    /// an earlier check is scheduled.
     ///
     /// # Errors
     ///
@@ -88,7 +87,8 @@ impl Timer {
             return Ok(());
         }
         let mut state = self.state.lock();
-        // The thread first: a timer without one would be taken for an armed one by the next caller.
+        // Start the thread first: the next caller would take a timer without a thread for an armed
+        // one.
         if !state.stopping {
             let timer = Arc::clone(self);
             let name = || "distlock-timer".to_owned();
@@ -106,7 +106,7 @@ impl Timer {
         Ok(())
     }
 
-    /// Does not have `lock` checked any more.
+    /// Cancels the check of `lock`.
     pub(in crate::engine) fn disarm(&self, lock: &LocalLock) {
         let Some((key, _)) = lock.lock().timer.take() else {
             return;
@@ -114,10 +114,10 @@ impl Timer {
         self.cancel(key);
     }
 
-    /// Takes this one out of the wheel, if it is there.
+    /// Removes this timer from the wheel, if it is there.
     pub(in crate::engine) fn cancel(&self, key: TimerKey) {
         let ended = self.state.lock().wheel.cancel(key);
-        drop(ended); // outside the mutex: dropping a lock takes others
+        drop(ended); // outside the mutex: dropping a lock locks other mutexes
     }
 
     /// Ends the thread.
@@ -126,13 +126,13 @@ impl Timer {
         self.signal.raise();
     }
 
-    /// How many threads there are: one or none.
+    /// Returns the number of threads: one or none.
     #[cfg(test)]
     pub(in crate::engine) fn threads(&self) -> usize {
         usize::from(self.state.lock().thread.is_running())
     }
 
-    /// How many timers are armed.
+    /// Returns the number of armed timers.
     #[cfg(test)]
     pub(in crate::engine) fn timers(&self) -> usize {
         self.state.lock().wheel.items().count()
@@ -152,7 +152,7 @@ impl Timer {
                 state.thread.busy();
             }
             let until = match next {
-                // It does not sleep: it looks at the wheel again.
+                // No sleep: the due locks are checked, then the wheel again.
                 _ if !due.is_empty() => now,
                 Some(next) => next,
                 None => match state.thread.idle(now, IDLE) {
@@ -171,7 +171,7 @@ impl Timer {
             };
             self.check(handler.as_ref(), &mut due, &mut renewals);
         }
-        // The last locks go outside the mutex: dropping one may drop what it holds.
+        // Drop the last locks outside the mutex: dropping one may drop what it holds.
         let rest = std::mem::replace(
             &mut self.state.lock().wheel,
             Wheel::new(self.clock.now(), TICK),
@@ -179,10 +179,11 @@ impl Timer {
         drop(rest);
     }
 
-    /// Checks what is due, the longest overdue first, and sends the renewals in batches.
+    /// Checks the due locks, the longest overdue first, and sends the renewals in batches.
     ///
-    /// A batch costs the more, the more it lacks: the last one is filled up with renewals that are
-    /// due soon. So what is sent together stays together, and the rest of a batch joins the next.
+    /// An incomplete batch costs more for each renewal, so the last one is filled up with renewals
+    /// that are due soon. So renewals sent together stay together, and the rest of a batch joins
+    /// the next.
     fn check(
         &self,
         handler: &dyn RenewalHandler,
@@ -198,7 +199,7 @@ impl Timer {
         self.send(renewals);
     }
 
-    /// Checks these, and sends each batch that is full; the rest stays in `renewals`.
+    /// Checks these locks, and sends each full batch; the rest stays in `renewals`.
     fn check_each(
         &self,
         handler: &dyn RenewalHandler,
@@ -211,7 +212,7 @@ impl Timer {
             LocalLock::fetch(rest.as_slice().iter().take(room));
             let now = self.clock.now();
             for lock in rest.by_ref().take(room) {
-                // A backend's panic must not end the timer of all other locks.
+                // A panic of the backend must not end the timer of all other locks.
                 renewals.extend(contain(|| handler.check(lock, now)).flatten());
             }
             if renewals.len() == RENEW_BATCH {

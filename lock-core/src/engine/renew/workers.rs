@@ -1,8 +1,8 @@
-//! [`Workers`]: the threads that send renewals, and those that clean up after unknown outcomes.
+//! [`Workers`]: the threads that send renewals, and the ones that clean up after unknown outcomes.
 //!
-//! For each node there is one of each task, started by the first work. A cleanup that hangs holds
-//! up no renewal, and outlives the call that caused it: it goes on until it is confirmed, or until
-//! the lease has ended everything by itself.
+//! Each node has one thread for each task, started by the first work. A cleanup that hangs delays
+//! no renewal. It continues after the call that caused it, until it is confirmed or the lease has
+//! ended.
 
 use super::node_queue::{Cleanup, NodeQueue, Step, Work};
 use super::pending_cleanups::{PendingCleanup, PendingCleanups};
@@ -24,7 +24,7 @@ use crate::time::{Clock, Moment, SystemClock, Woken};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// The pauses between the tries of a cleanup.
+/// The bounds on the pauses between the attempts of a cleanup.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -33,7 +33,7 @@ pub(in crate::engine) struct Workers {
     backend: Arc<dyn Backend>,
     clock: Arc<dyn Clock>,
     command_timeout: Duration,
-    /// What the holders are called.
+    /// The label that describes this client as a holder.
     label: Option<Arc<str>>,
     handler: Weak<dyn RenewalHandler>,
     state: Mutex<State>,
@@ -47,7 +47,8 @@ struct State {
 }
 
 impl State {
-    /// The queue of this task. A new one knows what renewals took that wait for as many replicas.
+    /// Returns the queue of this task. A new one shares the recent duration of renewals that wait
+    /// for as many replicas.
     fn queue(&mut self, node: NodeId, task: Task) -> Arc<NodeQueue> {
         if let Some(queue) = self.queues.get(&(node, task)) {
             return Arc::clone(queue);
@@ -62,16 +63,17 @@ impl State {
     }
 }
 
-/// What a worker is there for.
+/// The task of a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Task {
-    /// Renewals that so many replicas must confirm wait for them, and none of the others does.
+    /// Renewals that this many replicas must confirm, in one time class: renewals without replicas
+    /// must not wait for them.
     Renew(Replicas, TimeClass),
     CleanUp,
 }
 
 impl Task {
-    /// Whether the requests of both take as long.
+    /// Returns whether the requests of both tasks take equally long.
     fn is_like(self, other: Self) -> bool {
         matches!((self, other), (Self::Renew(one, _), Self::Renew(two, _)) if one == two)
     }
@@ -106,8 +108,8 @@ impl Workers {
         }
     }
 
-    /// Queues these for their nodes, and leaves `jobs` empty. Together, so that a batch costs one
-    /// wake-up. Those that no thread can send have failed.
+    /// Queues these jobs for their nodes, and leaves `jobs` empty. Jobs of one node are queued
+    /// together, so that a batch costs one wake-up. A job fails if no thread can send it.
     pub(in crate::engine) fn renew(self: &Arc<Self>, jobs: &mut Vec<RenewalJob>) {
         while let Some(job) = jobs.pop() {
             let node = match self.renewal_node(&job.acquisition.name) {
@@ -124,7 +126,7 @@ impl Workers {
                         .renewal_node(&job.acquisition.name)
                         .is_ok_and(|its| its == node)
             };
-            // With one node, which is the rule, these are all.
+            // With a single node, as is usual, these are all jobs.
             let mut together = if jobs.iter().all(is_there) {
                 std::mem::take(jobs)
             } else {
@@ -139,7 +141,7 @@ impl Workers {
                 }
             }
             if jobs.capacity() == 0 {
-                *jobs = together; // empty, and its memory is used again
+                *jobs = together; // empty; reuses its memory
             }
         }
     }
@@ -149,7 +151,7 @@ impl Workers {
         Task::Renew(job.acquisition.replication.count(), class)
     }
 
-    /// Tells what came of the renewals that were sent at `sent`. Returns those that are to follow.
+    /// Reports the answers to renewals sent at `sent`. Returns the renewals to send next.
     fn tell_renewed(
         &self,
         answers: impl IntoIterator<Item = (RenewalJob, Result<Renewal, Error>)>,
@@ -158,19 +160,19 @@ impl Workers {
         let Some(handler) = self.handler.upgrade() else {
             return Vec::new();
         };
-        // A panic, of a backend's receipt perhaps, must not lose the answers of the others.
+        // A panic, for example in a backend's receipt, must not lose the other answers.
         let tell = |(job, answer)| contain(|| handler.renewal_answered(&job, sent, answer));
         answers.into_iter().filter_map(tell).flatten().collect()
     }
 
-    /// Which node renews this name now.
+    /// Returns the node that renews this name now.
     pub(in crate::engine) fn renewal_node(&self, name: &LockName) -> Result<NodeId, Error> {
         call_backend(|| Ok(self.backend.renewal_node(name))).map_err(Failure::into_error)
     }
 
-    /// Releases an acquisition until that is confirmed, or until the lease has ended it.
+    /// Releases an acquisition until that is confirmed, or until the lease has ended.
     ///
-    /// `node` may be another one's by now: it says only which thread does it.
+    /// The name may have moved away from `node`, which only selects the thread.
     pub(in crate::engine) fn clean_up(
         self: &Arc<Self>,
         node: Result<NodeId, Error>,
@@ -190,7 +192,7 @@ impl Workers {
             backoff,
             pending,
         };
-        // If not even a thread can be had, the lease must do.
+        // If no thread can be started, only the lease ends it.
         let _started = node
             .and_then(|node| self.submit(node, Task::CleanUp, |work| work.cleanups.push(cleanup)));
     }
@@ -201,7 +203,8 @@ impl Workers {
         task: Task,
         add: impl FnOnce(&mut Work),
     ) -> Result<Arc<NodeQueue>, Error> {
-        // Until the work is in it: a thread that ends just now would take the queue away.
+        // Locked until the work is queued: a thread that is ending would otherwise remove the
+        // queue.
         let mut state = self.state.lock();
         let queue = state.queue(node, task);
         let mut work = queue.work.lock();
@@ -219,10 +222,10 @@ impl Workers {
         Ok(queue)
     }
 
-    /// Has a spare worker stand by for what is queued while all that send wait for answers.
+    /// Calls a spare worker for queued work while all sending workers wait for answers.
     ///
-    /// Called after every change that leaves work behind a sender: when it is added, and when a
-    /// batch is taken that was not all. So a spare worker always looks if that batch hangs.
+    /// Called after every change that leaves work behind a sending worker: new work, and a batch
+    /// that did not take all of it. So a spare worker always checks whether that batch hangs.
     fn call_spare(self: &Arc<Self>, queue: &Arc<NodeQueue>) {
         let mut work = queue.work.lock();
         if work.renewals.is_empty() {
@@ -240,13 +243,13 @@ impl Workers {
                     .name(format!("distlock-spare{}", queue.node.number()))
                     .spawn(move || workers.run(&ours, worker));
                 if spawned.is_err() {
-                    work.spares.left(worker); // what is queued waits for the main worker
+                    work.spares.left(worker); // the queued work waits for the main worker
                 }
             }
         }
     }
 
-    /// A request with unknown outcome is pending until this is dropped.
+    /// Adds a pending cleanup, for a request whose outcome is unknown until this is dropped.
     pub(in crate::engine) fn pending_cleanup(&self) -> PendingCleanup {
         self.cleanups.add()
     }
@@ -255,15 +258,15 @@ impl Workers {
         self.cleanups.any()
     }
 
-    /// Waits until no cleanup is pending, at most until `until`. Returns how many are.
+    /// Waits until no cleanup is pending, at most until `until`. Returns how many are pending.
     pub(in crate::engine) fn settle(&self, until: Moment) -> usize {
         self.cleanups.wait(self.clock.as_ref(), until)
     }
 
-    /// Ends the workers as soon as nothing is left to be cleaned up.
+    /// Ends the workers once no cleanup is left.
     ///
-    /// The process may exit next. So each cleanup is tried once more at once, and this waits for
-    /// that until `until` on the machine's clock: no other clock may advance by then.
+    /// The process may exit next. So each cleanup is repeated at once, and this waits for the
+    /// result until `until` on the system clock: any other clock may stand still by then.
     pub(in crate::engine) fn stop(&self, until: Moment) {
         let mut state = self.state.lock();
         state.stopping = true;
@@ -275,7 +278,7 @@ impl Workers {
         self.cleanups.wait(&SystemClock, until);
     }
 
-    /// How many threads there are, and whether any has work that is due.
+    /// Returns the number of threads, and whether any has work that is due.
     #[cfg(test)]
     pub(in crate::engine) fn threads(&self) -> (usize, bool) {
         let (now, state) = (self.clock.now(), self.state.lock());
@@ -291,7 +294,7 @@ impl Workers {
             })
     }
 
-    /// How many queues there are.
+    /// Returns the number of queues.
     #[cfg(test)]
     pub(in crate::engine) fn queues(&self) -> usize {
         self.state.lock().queues.len()
@@ -304,7 +307,7 @@ impl Workers {
             if matches!(step, Step::End) {
                 return;
             }
-            // A panic, of a backend's receipt perhaps, must not end the renewals of all other
+            // A panic, for example in a backend's receipt, must not end the renewals of all other
             // locks.
             contain(|| match step {
                 Step::Renew(batch) => {
@@ -320,8 +323,8 @@ impl Workers {
         }
     }
 
-    /// Takes the queue of a thread that has ended away, unless there is another thread already:
-    /// nodes come and go, as with failovers.
+    /// Removes the queue of an ended thread, unless a new thread runs: nodes come and go, for
+    /// example at failovers.
     fn forget(&self, queue: &Arc<NodeQueue>) {
         let mut state = self.state.lock();
         let is_running = queue.work.lock().thread.is_running();
@@ -386,7 +389,7 @@ impl Workers {
         );
         match call_backend(|| self.backend.release(&cleanup.acquisition, options, by)) {
             Ok(_) => return,
-            // It has answered, and will answer the same again.
+            // The store has refused, and will refuse again.
             Err(Failure::Refused(error)) if !error.is_unavailable() => return,
             Err(Failure::Final(error)) => {
                 if let Some(handler) = self.handler.upgrade() {
@@ -398,7 +401,7 @@ impl Workers {
         }
         let now = self.clock.now();
         if now >= cleanup.until {
-            return; // The lease has ended by now whatever there was.
+            return; // The lease has ended by now in any case.
         }
         cleanup.next = now + cleanup.backoff.next();
         if is_last {
@@ -406,14 +409,14 @@ impl Workers {
         }
         queue.work.lock().cleanups.push(cleanup);
         if !is_last && self.state.lock().stopping {
-            // `stop` may have come by while this one was not in the queue.
+            // `stop` may have run while this cleanup was not in the queue.
             queue.retry_cleanups_now(now);
         }
     }
 }
 
 impl RenewalJob {
-    /// Whether it is still to be sent. If not, that is answered here.
+    /// Returns whether the job must still be sent. Otherwise answers it.
     fn is_wanted(&self) -> bool {
         let is_wanted = !self.acquisition.has_ended();
         match &self.extension {
