@@ -344,7 +344,7 @@ impl Engine {
                 plan.renewed(sent.now);
             }
         } else {
-            suspended = acquisition.recorded_state() == GuardState::Suspended; // no renewals are left
+            suspended = acquisition.recorded_state() == GuardState::Suspended; // used up
         }
         acquisition.set_suspended(&mut inner, suspended);
         let next = acquisition.next_check(&inner);

@@ -101,7 +101,7 @@ impl SpareWorkers {
         self.threads += 1;
         self.last += 1;
         let worker = WorkerId(self.last);
-        self.standby = Some((worker, look)); // set here, so that no other worker is started before this one runs
+        self.standby = Some((worker, look)); // set here: no other worker starts meanwhile
         Call::Start(worker)
     }
 
