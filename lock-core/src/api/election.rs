@@ -1,7 +1,8 @@
-//! [`Election`]: one leader among all clients that take part, held as an [`OwnedMutex`] is.
+//! [`Election`]: one leader among all participating clients, based on an [`OwnedMutex`].
 //!
-//! One thread campaigns: it waits for the mutex, and while it has it, for the end of its validity.
-//! It runs no code of the caller, and ends with [`Election::resign`] and with the last handle.
+//! One thread campaigns: it waits for the mutex and then, as the leader, for the end of its
+//! validity. It runs no code of the caller. It ends with [`Election::resign`] and with the last
+//! handle.
 
 use crate::api::guard::OwnedGuard;
 use crate::api::mutex::OwnedMutex;
@@ -24,23 +25,23 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The pauses after a wait for leadership that failed: the store was unreachable for as long as the
-/// client's outage limit, or refused.
+/// The pauses after a failed wait for leadership: the store was unavailable for the client's outage
+/// limit, or refused.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
-/// How often a thread that waits for leadership looks while the leadership is in doubt.
+/// The interval at which a thread that waits for leadership checks a doubtful leadership.
 const DOUBT_LOOK: Duration = Duration::from_millis(100);
 
 /// An election of one leader among all clients that take part under a name.
 ///
 /// The leader holds the [mutex](crate::Client::owned_mutex) of the name, which the watchdog renews,
-/// and its [`term`](Self::term) is the token of that. All that is true of a mutex is true of the
-/// leadership: it ends by the local clock before another client can be the leader, and a leader
-/// that goes on working after that is stopped by the resource that compares terms.
+/// and its [`term`](Self::term) is the mutex's fencing token. The guarantees of a mutex apply: the
+/// leadership ends by the local clock before another client can become the leader. A former leader
+/// that continues to work after that is stopped by a resource that compares terms.
 ///
-/// Clones are the same election. While it [campaigns](Self::campaign) it has a thread, and so has
-/// each callback. Dropping the last handle gives the leadership up, as dropping a guard unlocks,
-/// and ends the threads.
+/// Clones are the same election. A [campaign](Self::campaign) has a thread, and so has each
+/// callback. Dropping the last handle gives up the leadership, as dropping a guard unlocks, and
+/// ends the threads.
 ///
 /// # Examples
 ///
@@ -65,21 +66,22 @@ pub struct Election(Arc<Handle>);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum LeadershipChange {
-    /// This client is the leader.
+    /// This client became the leader.
     Gained {
         /// The token of this term; `None` if the store has no tokens.
         term: Option<FencingToken>,
     },
-    /// This client was the leader, and is not any more. It campaigns again.
+    /// This client lost the leadership. It campaigns again.
     Lost {
-        /// Why.
+        /// The cause of the loss.
         cause: LossCause,
     },
-    /// This client was the leader, and has given that up.
+    /// This client gave up the leadership.
     Resigned,
 }
 
-/// What the handles share. The thread does not have it: it would keep them alive.
+/// The data that the handles share. The thread shares only the [`Core`], so that it does not keep
+/// the handles alive.
 struct Handle(Arc<Core>);
 
 struct Core {
@@ -91,28 +93,28 @@ struct Core {
 #[derive(Default)]
 struct State {
     campaign: Option<Campaign>,
-    /// That of the newest campaign.
+    /// The number of the newest campaign.
     last_number: u64,
-    /// Wakes the newest campaign out of anything but a wait for the lock. Its own: the thread of a
-    /// former one may still sleep, and would take what is meant for this one.
+    /// Wakes the newest campaign from anything but a wait for the lock. Each campaign has its own:
+    /// the thread of a former one may still sleep, and would consume the signal.
     signal: Arc<Signal>,
     leadership: Option<OwnedGuard>,
-    /// Why the campaign does not know whether it could lead; `None` since the store answered.
+    /// The reason why the campaign cannot determine whether it could lead; `None` after an answer.
     last_error: Option<Error>,
-    /// How many waits for the lock a refusal has ended.
+    /// How many waits for the lock ended with a refusal.
     refusals: u64,
-    /// What was told as an event since the store answered.
+    /// The error reported as an event since the last answer of the store.
     told: Option<Error>,
     consumers: Vec<Sender<LeadershipChange>>,
-    /// Threads that wait until this client leads.
+    /// The signals of threads that wait until this client leads.
     waiting: Vec<Arc<Signal>>,
     has_ended: bool,
 }
 
-/// What is to be told to a thread that campaigns.
+/// The handle to a campaigning thread.
 struct Campaign {
     number: u64,
-    /// Ends its wait for the lock.
+    /// Ends the thread's wait for the lock.
     interrupt: Interrupt,
 }
 
@@ -131,8 +133,8 @@ impl Election {
         &self.0.0
     }
 
-    /// Takes part: starts the thread that waits for the leadership, keeps it, and waits for it
-    /// again after a loss. Does nothing if that runs. Does not block.
+    /// Starts the campaign: a thread that waits for the leadership, keeps it, and waits again after
+    /// a loss. Does nothing during a campaign. Does not block.
     ///
     /// # Errors
     ///
@@ -161,18 +163,18 @@ impl Election {
             .map_err(|error| no_thread("cannot start the thread of an election", error));
         started.map_err(|error| error.on(core.lock.name()))?;
         state.last_number = number;
-        // What became of the campaign before says nothing of this one.
+        // The result of the former campaign does not apply to this one.
         (state.last_error, state.told) = (None, None);
         state.campaign = Some(Campaign { number, interrupt });
         Ok(())
     }
 
-    /// Gives the leadership up, if this client has it, and takes part no longer until
+    /// Gives up the leadership, if this client has it, and ends the campaign until
     /// [`campaign`](Self::campaign) is called again.
     ///
     /// # Blocking
     ///
-    /// The leader until the store has answered, at most for the command timeout.
+    /// For a leader, until the store has answered, at most for the command timeout.
     ///
     /// # Errors
     ///
@@ -182,44 +184,45 @@ impl Election {
         core.engine
             .refuse_if_forked()
             .map_err(|error| error.on(core.lock.name()))?;
-        // The guard comes out before the store is told: from here on this client does not lead.
+        // The guard is taken out before the release is sent: from here on this client does not
+        // lead.
         let leadership = core.stop(&mut core.state.lock());
         leadership.map_or(Ok(()), OwnedGuard::unlock)
     }
 
-    /// Returns whether this client is the leader, by the local clock: without a request, and
-    /// correct also at the first call after this process was paused past its lease.
+    /// Returns whether this client is the leader, by the local clock. Sends no request. The answer
+    /// is correct even in the first call after this process was paused past its lease.
     #[must_use]
     pub fn is_leader(&self) -> bool {
         self.core().look(|guard| guard.is_valid()).unwrap_or(false)
     }
 
-    /// Returns the token of this client's leadership: larger than that of every leader before, and
-    /// smaller than that of every leader after it. Pass it to what the leader changes, and let that
-    /// refuse smaller ones than it has seen.
+    /// Returns the token of this client's leadership: larger than that of every earlier leader, and
+    /// smaller than that of every later one. Pass it to each resource that the leader changes, and
+    /// let the resource refuse smaller tokens than it has seen.
     ///
     /// `None` if this client is not the leader. Always `None` on a store without tokens, or with
-    /// `tokens=off`: there a leader that was paused cannot be told from its successor.
+    /// `tokens=off`: then a leader that was paused cannot be distinguished from its successor.
     #[must_use]
     pub fn term(&self) -> Option<FencingToken> {
         let term = |guard: &OwnedGuard| guard.fencing_token().filter(|_| guard.is_valid());
         self.core().look(term).flatten()
     }
 
-    /// Returns for how long this client is the leader if the lease is not renewed; zero if it is
-    /// not. Sends no request.
+    /// Returns how long this client stays the leader without a renewal; zero if it is not the
+    /// leader. Sends no request.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.core().look(OwnedGuard::remaining).unwrap_or_default()
     }
 
-    /// Fails unless this client is the leader for at least `time` yet. Sends no request. Call it
+    /// Fails unless this client stays the leader for at least `time`. Sends no request. Call it
     /// before a step of the leader's work that takes that long.
     ///
     /// # Errors
     ///
-    /// [`Error::is_not_held`] if this client is not the leader, [`Error::is_lost`] if it just was,
-    /// [`Error::is_lease_too_short`] if less is left.
+    /// [`Error::is_not_held`] if this client is not the leader, [`Error::is_lost`] if it was until
+    /// now, [`Error::is_lease_too_short`] if less time remains.
     pub fn ensure(&self, time: Duration) -> Result<(), Error> {
         self.core()
             .look(|guard| guard.ensure(time))
@@ -229,23 +232,23 @@ impl Election {
             })
     }
 
-    /// Returns a channel of all changes from now on, which begins with
-    /// [`Gained`](LeadershipChange::Gained) if this client is the leader. Each call makes a channel
-    /// of its own, which is there until a change finds its receiver dropped: call it once, not in a
-    /// loop. One that is not read grows. It is closed when the last handle is dropped.
+    /// Returns a channel of all changes from now on. Its first message is
+    /// [`Gained`](LeadershipChange::Gained) if this client is the leader. Each call makes a new
+    /// channel, which is removed when a change finds its receiver dropped: call it once, not in a
+    /// loop. The channel is unbounded, and closed when the last handle is dropped.
     ///
-    /// A loss is told when the validity ends by the local clock, or when the process runs again
-    /// after that: before work, ask [`ensure`](Self::ensure).
+    /// A loss is reported when the validity ends by the local clock, or when the process continues
+    /// after that: call [`ensure`](Self::ensure) before each step of the work.
     #[must_use]
     pub fn changes(&self) -> Receiver<LeadershipChange> {
         let (sender, receiver) = unbounded();
-        // In a forked child a thread of the parent may have the mutex.
+        // In a forked child a thread of the parent may hold the mutex.
         if self.core().engine.is_forked() {
             return receiver;
         }
         let mut state = self.core().state.lock();
         if let Some(guard) = &state.leadership {
-            // A receiver that is here.
+            // Cannot fail: the receiver exists.
             let _sent = sender.try_send(LeadershipChange::Gained {
                 term: guard.fencing_token(),
             });
@@ -256,8 +259,8 @@ impl Election {
         receiver
     }
 
-    /// Calls `callback` with each change that [`changes`](Self::changes) would tell, one after the
-    /// other, on a thread of its own. A panic in it does not keep it from the next one.
+    /// Calls `callback` with each change that [`changes`](Self::changes) reports, one after the
+    /// other, on a separate thread. After a panic it is called with the next change.
     ///
     /// The callback must not own a handle of this election, which would never be dropped then.
     ///
@@ -286,16 +289,17 @@ impl Election {
     ///
     /// # Blocking
     ///
-    /// At most for `wait`, and until `interrupt` fires, or the store refuses. An outage ends no
-    /// wait before its time: [`last_error`](Self::last_error) and
-    /// [`CampaignFailed`](crate::Event::CampaignFailed) tell of it.
+    /// At most for `wait`, and until `interrupt` fires, or the store refuses. An outage does not
+    /// end the wait early; [`last_error`](Self::last_error) and
+    /// [`CampaignFailed`](crate::Event::CampaignFailed) report it.
     ///
     /// # Errors
     ///
-    /// [`Error::is_interrupted`]; [`Error::is_misuse`] if it does not
-    /// [campaign](Self::campaign). What ends [`lock`](OwnedMutex::lock) at once, such as a wrong
-    /// password; the campaign goes on, so it may be called again. [`Error::is_unavailable`] if the
-    /// store could not be asked when the time was over.
+    /// - [`Error::is_interrupted`].
+    /// - [`Error::is_misuse`] without a [campaign](Self::campaign).
+    /// - The errors that end [`lock`](OwnedMutex::lock) at once, such as a wrong password. The
+    ///   campaign continues, so this may be called again.
+    /// - [`Error::is_unavailable`] if the store was unavailable at the end of the wait.
     pub fn wait_for_leadership(
         &self,
         wait: Duration,
@@ -324,7 +328,7 @@ impl Election {
             let now = core.engine.clock.now();
             let is_over = now >= until;
             if is_over || Some(state.refusals) != refusals {
-                // Not known is not "no". A refusal may be over, too, and then the wait goes on.
+                // An unknown state is not "no". After a refusal that is over the wait continues.
                 let error = state
                     .last_error
                     .clone()
@@ -337,7 +341,7 @@ impl Election {
             if is_over {
                 return Ok(false);
             }
-            // A leader in doubt is told nothing when the store has confirmed it.
+            // A confirmation of a doubtful leadership raises no signal.
             let is_doubtful = core.look(|guard| guard.state()) == Some(GuardState::Suspended);
             let next = if is_doubtful {
                 now + DOUBT_LOOK
@@ -348,9 +352,9 @@ impl Election {
         }
     }
 
-    /// Returns why the campaign does not know whether it could lead: the store cannot be asked, or
-    /// refuses. `None` since it answered. The campaign goes on after an error, with pauses of up to
-    /// five seconds.
+    /// Returns why the campaign cannot determine whether it could lead: the store is unavailable,
+    /// or refuses. `None` after an answer. The campaign continues after an error, with pauses of up
+    /// to five seconds.
     #[must_use]
     pub fn last_error(&self) -> Option<Error> {
         self.core()
@@ -372,7 +376,7 @@ impl fmt::Debug for Election {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // In a forked child a thread of the parent may have the mutex.
+        // In a forked child a thread of the parent may hold the mutex.
         if self.0.engine.is_forked() {
             return;
         }
@@ -381,11 +385,11 @@ impl Drop for Handle {
         let leadership = self.0.stop(&mut state);
         state.consumers.clear();
         drop(state);
-        drop(leadership); // sends the release, without the lock
+        drop(leadership); // sends the release, outside the mutex
     }
 }
 
-/// Whether waiting does not help: a setting or the code is to be corrected.
+/// Returns whether waiting does not help: a setting or the code must be changed.
 fn is_refusal(error: &Error) -> bool {
     use ErrorKind::{Configuration, ForeignFormat, Misuse, Unsupported};
     matches!(
@@ -399,12 +403,12 @@ impl Core {
         (!self.engine.is_forked()).then(|| look(&self.state.lock()))
     }
 
-    /// Asks the guard of the present leadership, if there is one.
+    /// Calls `question` with the guard of the present leadership, if there is one.
     fn look<T>(&self, question: impl FnOnce(&OwnedGuard) -> T) -> Option<T> {
         self.look_at_state(|state| state.leadership.as_ref().map(question))?
     }
 
-    /// Ends the campaign, and returns the leadership to be given up.
+    /// Ends the campaign, and returns the guard of the leadership to be given up.
     fn stop(&self, state: &mut State) -> Option<OwnedGuard> {
         if let Some(campaign) = state.campaign.take() {
             campaign.interrupt.fire();
@@ -418,7 +422,7 @@ impl Core {
         lost.or_else(|| state.leadership.take())
     }
 
-    /// The state, while this campaign is the present one.
+    /// Locks the state, if this campaign is the present one.
     fn lock_for(&self, number: u64) -> Option<MutexGuard<'_, State>> {
         let state = self.state.lock();
         let is_present = state
@@ -439,7 +443,7 @@ impl State {
         self.waiting.iter().for_each(|waiting| waiting.raise());
     }
 
-    /// The leadership, if it is lost, which is told.
+    /// Removes a lost leadership, reports the loss, and returns the guard.
     fn take_lost(&mut self) -> Option<OwnedGuard> {
         let lost = self
             .leadership
@@ -459,7 +463,7 @@ struct Thread {
 }
 
 impl Thread {
-    /// Until this campaign is not the present one any more.
+    /// Campaigns until this campaign is not the present one any more.
     fn run(&self) {
         let clock = &self.core.engine.clock;
         let mut backoff = BACKOFF;
@@ -508,7 +512,7 @@ impl Thread {
             .interrupt(&self.interrupt)
             .progress(progress);
         let guard = self.core.lock.lock_with(&options)?;
-        // Here, where no question waits for the answer.
+        // Before the leadership is visible, so that no query waits for the answer.
         guard.begin_lease()?;
         let signal = Arc::clone(&self.signal);
         guard.on_loss(Listener::new(Wanted::always(), move |_| signal.raise()));
@@ -528,14 +532,14 @@ impl Thread {
         Ok(())
     }
 
-    /// Until when this campaign leads if the lease is not renewed; `None` if it does not.
+    /// Returns the end of this campaign's leadership without a renewal; `None` if it does not lead.
     fn leads_until(&self) -> Option<Moment> {
         let mut state = self.core.lock_for(self.number)?;
         let lost = state.take_lost();
-        // Not what is left: that is nothing while the lock is in doubt.
+        // Not the remaining validity, which is zero while the lock is doubtful.
         let deadline = state.leadership.as_ref().map(OwnedGuard::deadline);
         drop(state);
-        drop(lost); // tells the store, without the lock
+        drop(lost); // sends the release, outside the mutex
         deadline
     }
 }

@@ -21,17 +21,17 @@ use std::time::Duration;
 pub(crate) struct Hold {
     engine: Arc<EngineHandle>,
     local: Arc<LocalLock>,
-    /// `None`: unlocked or detached, and `Drop` does nothing.
+    /// `None` after `unlock` and `detach`: then `Drop` does nothing.
     acquisition: Option<Arc<Acquisition>>,
 }
 
-/// The holds on several locks that were taken as one, with the methods of [`Hold`].
+/// The holds on several locks that were acquired together, with the methods of [`Hold`].
 pub(crate) trait CompositeGuard: fmt::Debug + Sync {
     fn unlock(self: Box<Self>) -> Result<(), Error>;
     fn detach(self: Box<Self>, composite: Option<CompositeHold>);
     fn name(&self) -> &LockName;
     fn fencing_tokens(&self) -> Vec<(LockName, Option<FencingToken>)>;
-    /// None: the grants of several locks have no common order.
+    /// Returns `None`: the grants of several locks have no common order.
     fn fencing_token(&self) -> Option<FencingToken> {
         None
     }
@@ -119,7 +119,7 @@ impl Hold {
     fn ensure(&self, time: Duration) -> Result<(), Error> {
         self.engine.must_hold(&self.local, self.acquisition())?;
         if self.remaining() < time {
-            // Whatever comes of it shows in what is left.
+            // The result shows in the remaining validity.
             let _outcome = self.begin_lease();
             self.engine.must_hold(&self.local, self.acquisition())?;
         }
@@ -131,7 +131,7 @@ impl Hold {
         if self.remaining() >= time {
             return Ok(());
         }
-        // At least `time` must be left when this returns, so the lease is a little longer.
+        // At least `time` must remain when this returns, so the lease is a little longer.
         let Acquisition {
             name, replication, ..
         } = &**self.acquisition();
@@ -145,7 +145,7 @@ impl Hold {
         self.restart_lease(checked(lease.saturating_add(lead))?)
     }
 
-    /// Begins the lease that was asked for, if a release granted the lock for less.
+    /// Extends a direct grant, which has a shorter lease, to the requested lease.
     fn begin_lease(&self) -> Result<(), Error> {
         self.acquisition()
             .lease_to_come()
@@ -179,8 +179,8 @@ impl Hold {
         }
     }
 
-    /// The state, where a passed deadline is a loss even before the watchdog records it. `None` in
-    /// a forked child, which must not lock a mutex that a thread of the parent may hold.
+    /// Returns the state. A passed deadline counts as a loss even before the watchdog records it.
+    /// `None` in a forked child, which must not lock a mutex that a thread of the parent may hold.
     fn current_state(&self) -> Option<GuardState> {
         match self.engine.must_hold(&self.local, self.acquisition()) {
             Err(error) if error.is_misuse() => None,
@@ -224,7 +224,7 @@ macro_rules! either {
     };
 }
 
-/// The same for a guard that has a single hold only.
+/// Calls the method of a guard that always has a single hold.
 macro_rules! single {
     ($held:expr, $hold:ident => $call:expr) => {{
         let $hold = $held;
@@ -238,7 +238,7 @@ impl fmt::Debug for Held {
     }
 }
 
-/// Fails if less than `time` is left of the lease.
+/// Fails if less than `time` remains of the lease.
 pub(crate) fn require_remaining(
     left: Duration,
     time: Duration,
@@ -266,20 +266,21 @@ macro_rules! guard_methods {
         /// # Errors
         ///
         /// - [`Error::is_lost`]: the lock was lost before. Another holder may have entered while
-        ///   this guard was held; treat what was done under it as suspect.
+        ///   this guard was held; treat the work done under it as suspect.
         /// - [`Error::is_unavailable`]: the release was not confirmed. The client retries it in the
         ///   background, and the lease ends the lock in any case.
         pub fn unlock(self) -> Result<(), Error> {
             $dispatch!(self.0, hold => hold.unlock())
         }
 
-        /// Keeps the lock for at least this time, counted from its acquisition: like
-        /// [`LockOptions::at_least`](crate::LockOptions::at_least), for a job that has begun.
+        /// Sets a minimum hold: the lock stays busy for at least this time, counted from its
+        /// acquisition. Like [`LockOptions::at_least`](crate::LockOptions::at_least), for a job
+        /// that has begun.
         ///
         /// # Errors
         ///
-        /// [`Error::is_misuse`] or [`ErrorKind::Unsupported`]: the store does not keep a lock for
-        /// so long, or not at all; [`Error::is_lost`] if the lock is lost.
+        /// [`Error::is_misuse`] or [`ErrorKind::Unsupported`]: the store does not keep a released
+        /// lock for so long, or not at all; [`Error::is_lost`] if the lock is lost.
         pub fn keep_at_least(&self, time: Duration) -> Result<(), Error> {
             $dispatch!(&self.0, hold => hold.keep_at_least(time))
         }
@@ -290,12 +291,12 @@ macro_rules! guard_methods {
             $dispatch!(&self.0, hold => hold.name())
         }
 
-        /// Returns the token of this acquisition, also after the lock was lost.
+        /// Returns the token of this acquisition, even after the lock was lost.
         ///
         /// Nested guards have the same token. `None` if the store or its wire format has no tokens,
-        /// if they are switched off, or for the guard of several locks, also of the same name on
-        /// several servers: their grants have no common order, so that a single number could let an
-        /// old holder pass. [`LockGuard::fencing_tokens`] returns that of each lock.
+        /// if they are switched off, or for the guard of several locks, even of one name on several
+        /// servers: their grants have no common order, so a single number could let an old holder
+        /// pass. [`LockGuard::fencing_tokens`] returns the token of each lock.
         ///
         /// Pass it to the protected resource, and let the resource refuse smaller tokens than it
         /// has seen.
@@ -304,56 +305,57 @@ macro_rules! guard_methods {
             $dispatch!(&self.0, hold => hold.fencing_token())
         }
 
-        /// Returns whether the lock is still held, by the local clock: without a request, and
-        /// correct also at the first call after this process was paused past its lease.
+        /// Returns whether the lock is still held, by the local clock. Sends no request. The answer
+        /// is correct even in the first call after this process was paused past its lease.
         ///
         /// If the time of day was set ahead, as after a pause of a virtual machine with its clocks,
-        /// that much may have passed: a lock that would be over by then is not valid until the
-        /// store has confirmed it, which is begun at once in the background.
+        /// that much time may have passed. A lock that would have expired by then is not valid
+        /// until the store confirms it, which starts at once in the background.
         #[must_use]
         pub fn is_valid(&self) -> bool {
             $dispatch!(&self.0, hold => hold.is_valid())
         }
 
-        /// Returns a `tracing` span for the work under the lock, of level debug, with its name and
-        /// its token. Each call makes a new one; enter it as in
-        /// `let _entered = guard.span().entered();`.
+        /// Returns a `tracing` span of level debug for the work under the lock, with the lock's
+        /// name and token. Each call makes a new one; enter it as in `let _entered =
+        /// guard.span().entered();`.
         #[cfg(feature = "tracing")]
         #[must_use]
         pub fn span(&self) -> tracing::Span {
             crate::observe::trace::held(self.name(), self.fencing_token())
         }
 
-        /// Returns how long the lock is held if it is not renewed; zero if it is lost. Sends no
+        /// Returns how long the lock stays held without a renewal; zero if it is lost. Sends no
         /// request.
         #[must_use]
         pub fn remaining(&self) -> Duration {
             $dispatch!(&self.0, hold => hold.remaining())
         }
 
-        /// Fails unless at least `time` is left of the lease. Call it before a step that takes that
+        /// Fails unless at least `time` remains of the lease. Call it before a step that takes that
         /// long.
         ///
         /// # Blocking
         ///
-        /// Sends no request, unless it is a fair lock that the release of another client has just
-        /// granted: its whole lease begins with its first renewal, within a second. That is sent
-        /// at once, and may take twice the command timeout.
+        /// Sends no request, except for a fair lock that the release of another client has just
+        /// granted: its whole lease begins with its first renewal, within a second. That renewal is
+        /// sent at once, and may take twice the command timeout.
         ///
         /// # Errors
         ///
-        /// [`Error::is_lost`] if the lock is lost, [`Error::is_lease_too_short`] if less is left.
+        /// [`Error::is_lost`] if the lock is lost, [`Error::is_lease_too_short`] if less time
+        /// remains.
         pub fn ensure(&self, time: Duration) -> Result<(), Error> {
             $dispatch!(&self.0, hold => hold.ensure(time))
         }
 
-        /// Asks the store whether the lock is still held, and returns at least how much of the
-        /// lease is left there ([`Duration::MAX`] if it has no end).
+        /// Queries the store whether the lock is still held, and returns a lower bound of the lease
+        /// that remains there ([`Duration::MAX`] if it has no end).
         ///
-        /// If another holder or none has it, or the answer comes after the guard's own deadline,
-        /// the guard is lost from here on.
+        /// If another holder or none has the lock, or the answer arrives after the guard's own
+        /// deadline, the guard is lost from here on.
         ///
-        /// The answer never comes from a replica. With Sentinel, the sentinels are also asked
+        /// The answer never comes from a replica. With Sentinel, the sentinels are also queried
         /// whether the server that answered is still the master. An isolated master is believed if
         /// no reachable sentinel knows of its successor, and the state may change after the answer:
         /// use the fencing token against both.
@@ -365,26 +367,26 @@ macro_rules! guard_methods {
         ///
         /// # Errors
         ///
-        /// [`Error::is_lost`] if it is not held, [`Error::is_unavailable`] if the store did not
-        /// answer, [`Error::is_unsupported`] if the wire format does not say who holds it.
+        /// [`Error::is_lost`] if the lock is not held, [`Error::is_unavailable`] if the store did
+        /// not answer, [`Error::is_unsupported`] if the wire format does not record the holder.
         pub fn verify(&self) -> Result<Duration, Error> {
             $dispatch!(&self.0, hold => hold.verify())
         }
 
-        /// Extends the lease to at least `time` from now. Sends no request if as much is left;
+        /// Extends the lease to at least `time` from now. Sends no request if as much remains;
         /// never shortens the lease.
         ///
         /// # Blocking
         ///
-        /// One request, at most for twice the command timeout; with `replicas`, twice the sum of
-        /// it and the replication timeout.
+        /// One request, at most for twice the command timeout; with `replicas`, twice the sum of it
+        /// and the replication timeout.
         ///
         /// # Errors
         ///
         /// [`Error::is_lost`] if the lock is lost, [`Error::is_unavailable`] if the store did not
         /// confirm, or [`Error::is_insufficient_replicas`] if too few replicas did (the old
         /// deadline then remains), [`Error::is_misuse`] for an invalid lease,
-        /// [`Error::is_unsupported`] if the wire format does not say who holds it.
+        /// [`Error::is_unsupported`] if the wire format does not record the holder.
         pub fn extend(&self, time: Duration) -> Result<(), Error> {
             $dispatch!(&self.0, hold => hold.extend(time))
         }
@@ -405,13 +407,13 @@ macro_rules! guard_methods {
         /// Returns a channel that gets one message when the lock is lost or will not be renewed any
         /// more, at once if that has happened.
         ///
-        /// It is closed without a message when the lock is released. Any thread may receive from
-        /// it. Each call makes a channel of its own.
+        /// The channel is closed without a message when the lock is released. Any thread may
+        /// receive from it. Each call makes a new channel.
         #[must_use]
         pub fn losses(&self) -> Notification<Loss> {
             let (sender, wanted, notification) = notification();
             let listener = Listener::new(wanted, move |loss| {
-                // The receiver may be gone.
+                // The receiver may have been dropped.
                 let _sent = sender.try_send(loss);
             });
             $dispatch!(&self.0, hold => hold.listen(listener));
@@ -420,23 +422,23 @@ macro_rules! guard_methods {
     };
 }
 
-/// A hold on a lock that belongs to the thread that took it. Dropping it unlocks.
+/// A hold on a lock that belongs to the thread that acquired it. Dropping it unlocks.
 ///
 /// `Drop` stops the renewal first, so that the lease ends in any case. Then it sends the release
-/// without waiting for the answer, where the store supports that: the request has left when `drop`
-/// returns, or leaves with those of other threads, and another client may still find the lock held.
-/// A program that ends without dropping its client, as by [`std::process::exit`], may end before:
-/// then the lock stays until its lease ends.
-/// [`unlock`](Self::unlock) waits. `Drop` blocks for at most the command timeout, if the store
-/// takes no requests. It never panics. A failed release is reported as an event and retried in the
-/// background. There is no poisoning: a panic releases.
+/// without waiting for the answer, where the store supports that. When `drop` returns, the request
+/// has been sent or is queued with those of other threads, and another client may still find the
+/// lock held. A program that exits without dropping its client, for example by
+/// [`std::process::exit`], may exit before the request is sent: then the lock stays held until its
+/// lease ends. [`unlock`](Self::unlock) waits for the answer. `Drop` blocks for at most the command
+/// timeout, if the store accepts no requests. It never panics. A failed release is reported as an
+/// event and retried in the background. There is no poisoning: a panic releases.
 ///
 /// A leaked guard ([`std::mem::forget`]) leaves the lock held, and renewed, until its thread or the
 /// program ends.
 ///
-/// The thread that locked must unlock, as in Java: the guard is not `Send`, and the compiler says
-/// `GuardStaysOnItsThreadUseOwnedMutexToSendOne`. The guard of an
-/// [`OwnedMutex`](crate::OwnedMutex) can be sent.
+/// The thread that locked must unlock, as in Java: the guard is not `Send`, and the compiler prints
+/// `GuardStaysOnItsThreadUseOwnedMutexToSendOne`. The guard of an [`OwnedMutex`](crate::OwnedMutex)
+/// can be sent.
 ///
 /// ```compile_fail,E0277
 /// # extern crate lock_core as distlock;
@@ -454,7 +456,7 @@ macro_rules! guard_methods {
 /// # Ok::<(), distlock::Error>(())
 /// ```
 ///
-/// It unlocks once:
+/// A guard unlocks once:
 ///
 /// ```compile_fail,E0382
 /// # extern crate lock_core as distlock;
@@ -478,19 +480,19 @@ impl LockGuard {
         Self(Held::Single(hold), PhantomData)
     }
 
-    /// The guard of several locks as one.
+    /// Makes the guard of several locks that were acquired together.
     pub(crate) fn composite(composite: impl CompositeGuard + 'static) -> Self {
         Self(Held::Composite(Box::new(composite)), PhantomData)
     }
 
     guard_methods!(either);
 
-    /// Returns the token of each lock of this guard with the name of the lock, in the order in
-    /// which they were given. For a single lock that is [`fencing_token`](Self::fencing_token).
+    /// Returns the name and the token of each lock of this guard, in the order in which the locks
+    /// were given. For a single lock the token is [`fencing_token`](Self::fencing_token).
     ///
     /// Several locks have no common token: each protected resource compares the token of *its* lock
-    /// with those that it has seen. A lock that a [`MajorityLock`](crate::MajorityLock) did not get
-    /// is listed with `None`.
+    /// with those that it has seen. A lock that a [`MajorityLock`](crate::MajorityLock) did not
+    /// acquire is listed with `None`.
     #[must_use]
     pub fn fencing_tokens(&self) -> Vec<(LockName, Option<FencingToken>)> {
         match &self.0 {
@@ -499,7 +501,7 @@ impl LockGuard {
         }
     }
 
-    /// Has the store keep it for at least this time, also after its release.
+    /// Sets a minimum hold: the store keeps the lock busy for this time, even after its release.
     pub(crate) fn keep(&self, time: LeaseTime) {
         either!(&self.0, hold => hold.keep(time));
     }
@@ -516,7 +518,7 @@ impl LockGuard {
         either!(self.0, hold => hold.detach(composite));
     }
 
-    /// How many listeners wait for a loss.
+    /// Returns how many listeners wait for a loss.
     #[cfg(test)]
     pub(crate) fn listeners(&self) -> usize {
         match &self.0 {
@@ -525,12 +527,13 @@ impl LockGuard {
         }
     }
 
-    /// Leaves the hold with this thread, without a guard:
+    /// Detaches the hold from its guard: it stays with this thread until
     /// [`DistLock::unlock`](crate::DistLock::unlock) ends it. For code that locks in one place and
     /// unlocks in another.
     ///
-    /// The watchdog renews it for as long as the thread lives. A fixed lease lasts until its end,
-    /// even if the thread ends before. Dropping the last handle of the client releases the lock.
+    /// The watchdog renews the hold for as long as the thread lives. A fixed lease lasts until its
+    /// end, even if the thread ends before. Dropping the last handle of the client releases the
+    /// lock.
     pub fn detach(self) {
         self.detach_as(None);
     }
@@ -544,8 +547,8 @@ impl fmt::Debug for LockGuard {
 
 /// A hold on a lock that belongs to no thread and can be sent to another one. Dropping it unlocks.
 ///
-/// It behaves as [`LockGuard`] does, but is never reentrant. If the thread that took it ends, the
-/// guard and its lock continue.
+/// It behaves like a [`LockGuard`], but is never reentrant. If the thread that acquired it ends,
+/// the guard and its lock continue.
 #[must_use = "a guard that is not kept unlocks at once: write `let _guard = ...`"]
 #[clippy::has_significant_drop]
 pub struct OwnedGuard(Hold);
@@ -555,26 +558,26 @@ impl OwnedGuard {
         Self(hold)
     }
 
-    /// Until when it is held if it is not renewed, by the machine's clock alone.
+    /// Returns the end of the validity without a renewal, by the clock alone.
     pub(crate) fn deadline(&self) -> Moment {
         self.0.acquisition().valid_until()
     }
 
-    /// Begins the lease that was asked for, if a release granted the lock for less. Blocks for at
-    /// most twice the command timeout, and mostly sends no request.
+    /// Extends a direct grant, which has a shorter lease, to the requested lease. Blocks for at
+    /// most twice the command timeout; for other grants it sends no request.
     pub(crate) fn begin_lease(&self) -> Result<(), Error> {
         self.0.begin_lease()
     }
 
-    /// Tells of a loss, at once if there was one.
+    /// Adds a listener for a loss, and calls it at once after a loss.
     pub(crate) fn on_loss(&self, listener: Listener) {
         self.0.listen(listener);
     }
 
     /// Returns the permits of a [semaphore](crate::Semaphore) that this guard holds, as other
-    /// programs name them; none for another kind of lock. Sends no request.
+    /// programs name them; empty for another kind of lock. Sends no request.
     ///
-    /// Any program that knows one can release it.
+    /// Any program that knows a permit's ID can release it.
     #[must_use]
     pub fn permit_ids(&self) -> Vec<PermitId> {
         let Acquisition { name, owner, .. } = &**self.0.acquisition();

@@ -1,4 +1,4 @@
-//! [`DistLock`]: the methods of a lock, for code that is given any of them.
+//! [`DistLock`]: the methods of a lock, for code that accepts any lock.
 
 use crate::api::guard::LockGuard;
 use crate::backend::LockInfo;
@@ -9,10 +9,10 @@ use crate::name::LockName;
 use std::fmt;
 use std::time::Duration;
 
-/// Why a wait without a deadline is never busy.
+/// The reason why a wait without a deadline never returns "busy".
 pub(crate) const UNBOUNDED: &str = "a wait without a deadline ends with the lock or an error";
 
-/// The verbs that follow from `acquire` and `inspect`, for a handle and for the trait.
+/// The methods that call `acquire` and `inspect`, for a handle and for the trait.
 macro_rules! derived_verbs {
     ($vis:vis, $guard:ident) => {
         /// Waits for the lock. The watchdog renews it until the guard is dropped, unless the
@@ -43,7 +43,8 @@ macro_rules! derived_verbs {
             self.lock_with(&LockOptions::new().interrupt(interrupt))
         }
 
-        /// Takes the lock if it is free now. It is busy while threads of this client wait for it.
+        /// Acquires the lock if it is free now. The lock counts as busy while threads of this
+        /// client wait for it.
         ///
         /// # Errors
         ///
@@ -52,7 +53,7 @@ macro_rules! derived_verbs {
             self.try_lock_with(&LockOptions::new())
         }
 
-        /// Takes the lock with these options if it is free now.
+        /// Acquires the lock with these options if it is free now.
         ///
         /// # Errors
         ///
@@ -61,7 +62,7 @@ macro_rules! derived_verbs {
             self.try_lock_for_with(Duration::ZERO, options)
         }
 
-        /// Waits for the lock for at most `wait`. Zero is one attempt.
+        /// Waits for the lock for at most `wait`. Zero makes one attempt.
         ///
         /// # Errors
         ///
@@ -83,7 +84,7 @@ macro_rules! derived_verbs {
             self.acquire(Some(wait), options)
         }
 
-        /// Asks the store whether the lock is held.
+        /// Queries the store whether the lock is held.
         ///
         /// # Blocking
         ///
@@ -96,9 +97,9 @@ macro_rules! derived_verbs {
             Ok(self.inspect()?.holder.is_some())
         }
 
-        /// Asks the store what is left of the holder's lease: `None` if the lock is free,
-        /// [`Duration::MAX`] if the lease has no end. The holder itself may trust the
-        /// [`remaining`](LockGuard::remaining) of its guard only.
+        /// Queries the store for the remaining lease of the holder: `None` if the lock is free,
+        /// [`Duration::MAX`] if the lease has no end. The holder itself may trust only
+        /// [`remaining`](LockGuard::remaining) of its guard.
         ///
         /// # Blocking
         ///
@@ -120,18 +121,18 @@ pub(crate) mod sealed {
     /// Only this crate implements [`DistLock`](crate::DistLock); a new store implements
     /// [`Backend`](crate::Backend).
     pub trait Sealed {
-        /// The single locks that it consists of.
+        /// Returns the single locks that the lock consists of.
         fn parts(&self) -> Parts;
     }
 }
 
 /// A lock that threads, processes and machines share.
 ///
-/// Each handle has these methods of its own, so a caller need not import the trait. It is for code
-/// that is given any lock: as `Arc<dyn DistLock>`, or generic.
+/// Each handle also has these methods directly, so a caller need not import the trait. The trait is
+/// for code that accepts any lock: as `Arc<dyn DistLock>`, or as a generic parameter.
 ///
-/// It has the methods of Java's `Lock` and Redisson's `RLock`. It is reentrant: the thread that
-/// holds it may lock it again, without a request, and each guard ends one hold.
+/// The methods are those of Java's `Lock` and Redisson's `RLock`. The lock is reentrant: the thread
+/// that holds it may lock it again, without a request, and each guard ends one hold.
 ///
 /// | Java | here |
 /// |---|---|
@@ -159,11 +160,11 @@ pub(crate) mod sealed {
 ///
 /// # Errors
 ///
-/// Errors of each method that takes the lock:
+/// Errors of each method that acquires the lock:
 /// - [`Error::is_unavailable`]: the store did not answer for the whole wait or, without a deadline,
 ///   for the outage limit.
-/// - [`Error::is_insufficient_replicas`]: it was free, and with `replicas` too few of them
-///   confirmed the grant, which was taken back.
+/// - [`Error::is_insufficient_replicas`]: the lock was free, but too few of the requested
+///   `replicas` confirmed the grant, which was revoked.
 /// - [`Error::is_interrupted`]: the interrupt in the options fired.
 /// - [`Error::is_lost`]: this thread lost the lock and still has guards of it: drop them first.
 /// - [`Error::is_foreign_format`]: the value under the key is not a lock in this wire format.

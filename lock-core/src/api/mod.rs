@@ -1,9 +1,9 @@
-//! What programs call: the client, its locks, and their guards.
+//! The public interface: the client, its locks, and their guards.
 //!
 //! From the top down: the client (`client`), an election (`election`), and the handles of locks:
-//! `mutex`, `read_write`, `semaphore`, and several locks as one (`multi`). Their methods are in
-//! `lock` where they follow from others, else in `verbs`, and their holds are guards (`guard`). All
-//! of them reach the engine through `parts`, the single locks that a lock consists of.
+//! `mutex`, `read_write`, `semaphore`, and several locks as one (`multi`). Methods that call other
+//! methods are in `lock`, the rest in `verbs`. A hold is a guard (`guard`). All handles call the
+//! engine through `parts`, the single locks that a lock consists of.
 
 pub(crate) mod client;
 pub(crate) mod election;

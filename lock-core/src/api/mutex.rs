@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// A reentrant lock on one name, held by threads. Clones, and all handles of one client for one
 /// name, are the same lock.
 ///
-/// [`DistLock`] has a table of the methods' names in Java, and the errors of taking a lock.
+/// [`DistLock`] has a table of the methods' names in Java, and the errors of acquiring a lock.
 ///
 /// # Examples
 ///
@@ -30,10 +30,10 @@ use std::sync::Arc;
 pub struct Mutex(pub(crate) SingleLock);
 
 /// A lock on one name that its guards own: a guard can be sent to another thread. Not reentrant: a
-/// thread that locks it twice waits for itself, as with [`std::sync::Mutex`].
+/// thread that locks it twice deadlocks, as with [`std::sync::Mutex`].
 ///
-/// It has the methods of [`Mutex`] that are not about the calling thread, but is no [`DistLock`]:
-/// guards of a `DistLock` stay with their thread. Converted into a `DistLock`, as a member of a
+/// It has the methods of [`Mutex`] that do not concern the calling thread, but is not a
+/// [`DistLock`], whose guards stay with their thread. Converted into a `DistLock`, as a member of a
 /// [`MultiLock`](crate::MultiLock), it becomes the [`Mutex`] of its name: the same lock, held by
 /// threads.
 ///

@@ -30,7 +30,7 @@ pub enum Parts {
 pub struct SingleLock {
     pub(crate) engine: Arc<EngineHandle>,
     name: LockName,
-    /// What the client knows of the name; `None` for a kind of which each thread asks for itself.
+    /// The client's local lock; `None` for a kind of which each thread sends its own attempts.
     local: Option<Arc<LocalLock>>,
 }
 
@@ -39,7 +39,7 @@ pub struct Composite {
     pub(crate) name: LockName,
     pub(crate) required: usize,
     pub(crate) parts: Vec<Parts>,
-    /// The same for every composite of the same locks, whatever their order.
+    /// The set of locks as a text: equal for every composite of the same locks, in any order.
     pub(crate) key: Arc<str>,
 }
 
@@ -79,19 +79,19 @@ impl SingleLock {
         &self.name
     }
 
-    /// The client and the name.
+    /// Returns the client and the name.
     pub(crate) fn place(&self) -> (&Engine, &LockName) {
         (&self.engine, &self.name)
     }
 
-    /// What the client knows of a lock for which each thread asks: for `thread`, or a guard of its
-    /// own.
+    /// Returns the local lock of `thread`, or of a single guard if `None`; for a kind of which each
+    /// thread sends its own attempts.
     fn apart(&self, thread: Option<u64>) -> Result<Arc<LocalLock>, Error> {
         let scope = thread.map_or_else(|| self.engine.new_scope(), Scope::thread);
         self.engine.local_lock(&self.name, scope)
     }
 
-    /// The same for the calling thread, if it is in use.
+    /// Returns the local lock that applies to the calling thread, if it is in use.
     pub(crate) fn used_here(&self) -> Option<Cow<'_, Arc<LocalLock>>> {
         match &self.local {
             Some(local) => Some(Cow::Borrowed(local)),
@@ -104,8 +104,8 @@ impl SingleLock {
         }
     }
 
-    /// Takes the lock for `thread`, the calling one, or for a guard of its own; `None` if it was
-    /// busy until the deadline.
+    /// Acquires the lock for `thread`, the calling one, or for a single guard. Returns `None` if
+    /// the lock was busy until the deadline.
     pub(crate) fn acquire(
         &self,
         thread: Option<u64>,
@@ -129,7 +129,7 @@ impl SingleLock {
         let minimum_hold = options.minimum_hold(iter::once(self.place()));
         let result = minimum_hold.and_then(|minimum_hold| {
             let taken = acquire(engine, local, thread, wait, options)?;
-            // From here on it is released, whatever becomes of this call.
+            // From here on dropping the hold releases the lock, even if this call fails.
             let hold = taken.map(|taken| Hold::new(Arc::clone(engine), Arc::clone(local), taken));
             if let (Some(hold), Some(time)) = (&hold, minimum_hold) {
                 hold.keep(time);
@@ -143,7 +143,7 @@ impl SingleLock {
         result
     }
 
-    /// Takes the lock for a guard that belongs to no thread.
+    /// Acquires the lock for a guard that belongs to no thread.
     pub(crate) fn acquire_owned(
         &self,
         wait: Option<Duration>,
@@ -152,7 +152,7 @@ impl SingleLock {
         Ok(self.acquire(None, wait, options)?.map(OwnedGuard::new))
     }
 
-    /// Takes the lock for the calling thread.
+    /// Acquires the lock for the calling thread.
     pub(crate) fn acquire_here(
         &self,
         wait: Option<Duration>,
@@ -187,12 +187,12 @@ impl SingleLock {
         self.engine.end_hold(&local, &acquisition)
     }
 
-    /// How many holds the calling thread has.
+    /// Returns the hold count of the calling thread.
     pub(crate) fn hold_count(&self) -> u32 {
         self.holds().map_or(0, |(holds, _)| holds)
     }
 
-    /// Whether the calling thread holds it, and its lease is valid.
+    /// Returns whether the calling thread holds the lock with a valid lease.
     pub(crate) fn is_held_here(&self) -> bool {
         self.holds()
             .is_some_and(|(holds, it)| holds > 0 && self.engine.is_valid(&it))
@@ -210,7 +210,7 @@ impl SingleLock {
         self.request(|backend| backend.inspect(&self.name, self.engine.command_deadline()))
     }
 
-    /// The guard of this thread's part of the detached composite hold of this number.
+    /// Returns the guard of this thread's part of the detached composite hold of this number.
     pub(crate) fn take_detached(&self, number: u64) -> Option<LockGuard> {
         let (engine, local) = (&self.engine, self.used_here()?);
         let acquisition = engine.take_detached(thread_id(), &local, Some(number))?;
@@ -221,7 +221,7 @@ impl SingleLock {
         )))
     }
 
-    /// The number of this thread's newest detached composite hold on these locks.
+    /// Returns the number of this thread's newest detached composite hold on these locks.
     pub(crate) fn newest_composite(&self, of: &str) -> Option<u64> {
         self.engine
             .newest_composite(thread_id(), &*self.used_here()?, of)
@@ -234,7 +234,7 @@ impl SingleLock {
         })
     }
 
-    /// The number of this thread's holds and their acquisition. `None` in a forked child.
+    /// Returns this thread's hold count and its acquisition. `None` in a forked child.
     pub(crate) fn holds(&self) -> Option<(u32, Arc<Acquisition>)> {
         if self.engine.is_forked() {
             return None;
@@ -266,7 +266,7 @@ impl Parts {
         }
     }
 
-    /// All single locks, in the order in which they were given.
+    /// Returns all single locks, in the order in which they were given.
     pub(crate) fn single_locks(&self) -> Vec<&SingleLock> {
         match self {
             Self::Single(lock) => vec![lock],
@@ -292,16 +292,16 @@ impl Composite {
         self.parts.iter().flat_map(Parts::single_locks).collect()
     }
 
-    /// The clock of the first lock.
+    /// Returns the clock of the first lock.
     pub(crate) fn clock(&self) -> Arc<dyn Clock> {
         let locks = self.single_locks();
         Arc::clone(&locks.first().expect("a composite has locks").engine.clock)
     }
 }
 
-/// The name of several locks: theirs, as many as fit.
+/// Returns the name of a composite: the names of its parts, as many as fit.
 fn name_of(required: usize, parts: &[Parts]) -> LockName {
-    /// The bytes that stay free for the text around the names.
+    /// The bytes reserved for the text around the names.
     const ROOM: usize = 64;
     let mut text = String::new();
     let mut named = 0;

@@ -16,19 +16,19 @@ use std::time::Duration;
 /// [`read`](Self::read) and [`write`](Self::write) are locks with the methods of a
 /// [`Mutex`](crate::Mutex), held by threads and reentrant.
 ///
-/// - Each reader has a lease of its own: a dead one blocks writers until that ends, whatever the
-///   others renew.
+/// - Each reader has its own lease: a dead reader blocks writers until that lease ends, even if
+///   other readers renew theirs.
 /// - While a writer waits, no new reader enters; when a writer releases, both compete. A waiting
-///   writer that dies keeps readers out for three seconds. A
-///   [fair one](crate::Client::fair_rw_lock) lets both in in the order of their arrival.
-/// - The thread that writes may read as well, and go on reading when it has ended writing
-///   (downgrade). A thread that reads cannot write: it would wait for itself, and gets
-///   [`Error::is_misuse`] at once. So does one that reads beside a write lock with a shortest time
-///   ([`LockOptions::at_least`](crate::LockOptions::at_least)).
+///   writer that dies keeps readers out for three seconds. A [fair
+///   lock](crate::Client::fair_rw_lock) admits both in the order of their arrival.
+/// - The thread that writes may also read, and continue to read after it has ended writing
+///   (downgrade). A thread that reads cannot write: it would deadlock with itself, and gets
+///   [`Error::is_misuse`] at once. So does a thread that combines reading with a minimum hold
+///   ([`LockOptions::at_least`](crate::LockOptions::at_least)) of its write lock.
 /// - Writers get fencing tokens that grow. A reader gets the token of the last writer while the
 ///   store knows it, and otherwise none.
 ///
-/// Mutexes of the same name exclude it, and are excluded.
+/// A read-write lock and the mutexes of its name exclude each other.
 ///
 /// # Examples
 ///
@@ -49,11 +49,11 @@ pub struct RwLock {
     write: WriteLock,
 }
 
-/// The lock of the readers of an [`RwLock`].
+/// The read lock of an [`RwLock`].
 #[derive(Clone)]
 pub struct ReadLock(pub(crate) SingleLock);
 
-/// The lock of the writer of an [`RwLock`].
+/// The write lock of an [`RwLock`].
 #[derive(Clone)]
 pub struct WriteLock(pub(crate) SingleLock);
 
@@ -87,15 +87,16 @@ impl RwLock {
     }
 }
 
-/// Implements the guards that belong to no thread.
+/// Implements the methods for guards that belong to no thread.
 macro_rules! held_by_guards {
     ($($lock:ident),+) => {$(
         impl $lock {
-            /// Takes the lock for a guard that belongs to no thread and can be sent to another;
-            /// `None` if it was busy until the end of the wait. Without a wait it waits for ever.
+            /// Acquires the lock for a guard that belongs to no thread and can be sent to another;
+            /// `None` if the lock was busy until the end of the wait. Without a wait it waits for
+            /// ever.
             ///
-            /// Such a guard is not reentrant, and no guard of its thread is known to be beside it:
-            /// a thread that reads and asks for the write lock waits for itself.
+            /// Such a guard is not reentrant, and is unrelated to the other guards of its thread: a
+            /// thread that reads and then requests the write lock deadlocks with itself.
             ///
             /// # Blocking
             ///

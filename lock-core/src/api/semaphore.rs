@@ -1,4 +1,4 @@
-//! [`Semaphore`]: at most so many holders at once, over all clients.
+//! [`Semaphore`]: a limited number of permits, over all clients.
 
 use crate::api::guard::OwnedGuard;
 use crate::api::lock::UNBOUNDED;
@@ -18,18 +18,18 @@ use std::time::Duration;
 
 /// A semaphore: at most `limit` permits are held at once, over all clients that use its name.
 ///
-/// A permit is an [`OwnedGuard`]: the watchdog renews it, it has a validity, tells of its loss, and
-/// can be sent to other threads. The permits of a holder that dies come back when their lease ends.
-/// Permits have no fencing tokens, and are not reentrant: a thread that holds one and asks for
+/// A permit is an [`OwnedGuard`]: the watchdog renews it, it has a validity, reports its loss, and
+/// can be sent to other threads. The permits of a holder that dies are free again when their lease
+/// ends. Permits have no fencing tokens and are not reentrant: a thread that holds one and requests
 /// another gets another.
 ///
-/// The first client that uses the name sets the limit. Another client that names another limit is
-/// told so by [`Event::LimitDiffers`](crate::Event::LimitDiffers), and the stored one counts;
-/// [`set_limit`](Self::set_limit) changes it.
+/// The first client that uses the name sets the limit. If another client specifies a different
+/// limit, the stored one applies and [`Event::LimitDiffers`](crate::Event::LimitDiffers) reports
+/// it; [`set_limit`](Self::set_limit) changes it.
 ///
 /// Waiters are not served in order, and a waiter for many permits may wait for as long as others
-/// take single ones; those of a [fair one](crate::Client::fair_semaphore) are, whatever number they
-/// want.
+/// acquire single ones. A [fair semaphore](crate::Client::fair_semaphore) serves them in order,
+/// whatever number they want.
 ///
 /// # Examples
 ///
@@ -53,8 +53,8 @@ pub struct Semaphore {
 }
 
 impl Semaphore {
-    /// The largest limit. A store may allow fewer permits of one acquisition: Redis takes 1,000 at
-    /// most, because it serves no other client meanwhile.
+    /// The largest limit. A store may allow fewer permits in one acquisition: Redis grants at most
+    /// 1,000, because it serves no other client during the script.
     pub const MAX_LIMIT: u32 = MAX_PERMITS;
 
     pub(crate) fn new(
@@ -98,12 +98,12 @@ impl Semaphore {
         self.acquire_with(1, &LockOptions::new().interrupt(interrupt))
     }
 
-    /// Waits for `count` permits, which are one guard: all of them or none.
+    /// Waits for `count` permits, all of them or none, in one guard.
     ///
     /// # Errors
     ///
     /// As [`DistLock`](crate::DistLock#errors); [`Error::is_misuse`] if `count` is zero or more
-    /// than the limit that this client named.
+    /// than the limit that this client specified.
     pub fn acquire_many(&self, count: u32) -> Result<OwnedGuard, Error> {
         self.acquire_with(count, &LockOptions::new())
     }
@@ -117,7 +117,7 @@ impl Semaphore {
         Ok(self.take(count, None, options)?.expect(UNBOUNDED))
     }
 
-    /// Takes a permit if one is free now.
+    /// Acquires a permit if one is free now.
     ///
     /// # Errors
     ///
@@ -126,7 +126,7 @@ impl Semaphore {
         self.try_acquire_with(1, &LockOptions::new())
     }
 
-    /// Takes `count` permits with these options if they are free now.
+    /// Acquires `count` permits with these options if they are free now.
     ///
     /// # Errors
     ///
@@ -139,7 +139,7 @@ impl Semaphore {
         self.try_acquire_for_with(count, Duration::ZERO, options)
     }
 
-    /// Waits for a permit for at most `wait`; `None` if there was none until then.
+    /// Waits for a permit for at most `wait`; `None` if none was free by then.
     ///
     /// # Errors
     ///
@@ -162,8 +162,9 @@ impl Semaphore {
         self.take(count, Some(wait), options)
     }
 
-    /// Takes all permits that are free now, as one guard; `None` if none is. Redis takes 1,000 at
-    /// most: call it again for more. [`permit_ids`](OwnedGuard::permit_ids) are as many as it got.
+    /// Acquires all permits that are free now, in one guard; `None` if none is free. Redis grants
+    /// at most 1,000: call this again for more. [`permit_ids`](OwnedGuard::permit_ids) returns one
+    /// ID for each.
     ///
     /// # Errors
     ///
@@ -172,7 +173,7 @@ impl Semaphore {
         self.drain_with(&LockOptions::new())
     }
 
-    /// Takes all permits that are free now, with these options.
+    /// Acquires all permits that are free now, with these options.
     ///
     /// # Errors
     ///
@@ -181,8 +182,8 @@ impl Semaphore {
         self.drain_for_with(Duration::ZERO, options)
     }
 
-    /// Waits for at most `wait` until a permit is free, and takes all that are then, with these
-    /// options.
+    /// Waits for at most `wait` until a permit is free, and acquires all that are free then, with
+    /// these options.
     ///
     /// # Errors
     ///
@@ -218,19 +219,19 @@ impl Semaphore {
         SingleLock::new(Arc::clone(&self.engine), &name)
     }
 
-    /// Returns the limit that this client named.
+    /// Returns the limit that this client specified.
     #[must_use]
     pub fn limit(&self) -> u32 {
         self.limit
     }
 
-    /// Sets how many permits there are, and names this limit from now on in this handle. Returns
-    /// the limit so far; `None` if no client had used the semaphore yet.
+    /// Sets the number of permits, and the limit of this handle. Returns the limit so far; `None`
+    /// if no client had used the semaphore yet.
     ///
-    /// With a smaller limit, permits above it stay valid until their holders release them, and none
-    /// is granted, to waiters neither, until fewer than the limit are held. A wait for more permits
-    /// than the limit goes on if it has begun before: the limit may rise again. In a fair semaphore
-    /// it is the last then.
+    /// With a smaller limit, permits above it stay valid until their holders release them, and no
+    /// permit is granted until fewer than the limit are held. A wait that began before, for more
+    /// permits than the limit, continues: the limit may rise again. In a fair semaphore it becomes
+    /// the last one.
     ///
     /// # Blocking
     ///
@@ -251,12 +252,12 @@ impl Semaphore {
         }
     }
 
-    /// Changes how many permits there are by `more`, which may be below zero, in one step with
-    /// reading how many there were, so that changes of several programs all count. Returns the new
-    /// limit, which this handle names from now on. A semaphore that no client has used yet has the
-    /// limit that this handle names.
+    /// Adds `more` permits, which may be negative. The store reads and changes the limit in one
+    /// step, so the changes of several programs add up. Returns the new limit, which also becomes
+    /// that of this handle. A semaphore that no client has used yet starts with the limit of this
+    /// handle.
     ///
-    /// For held permits and waiters as [`set_limit`](Self::set_limit).
+    /// Held permits and waiters are treated as by [`set_limit`](Self::set_limit).
     ///
     /// # Blocking
     ///
@@ -264,9 +265,10 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// [`Error::is_misuse`] if there would be none or more than [`MAX_LIMIT`](Self::MAX_LIMIT):
-    /// nothing is changed. [`Error::is_unavailable`]: it may have been changed, once; look with
-    /// [`inspect`](Self::inspect) before you repeat it. [`Error::is_foreign_format`].
+    /// [`Error::is_misuse`] if the new limit would be below one or above
+    /// [`MAX_LIMIT`](Self::MAX_LIMIT): nothing is changed. [`Error::is_unavailable`]: the change
+    /// may have been applied, once; call [`inspect`](Self::inspect) before you repeat it.
+    /// [`Error::is_foreign_format`].
     pub fn add_permits(&mut self, more: i32) -> Result<u32, Error> {
         match self.change(PermitChange::AddLimit(more))? {
             PermitOutcome::Limit { now, .. } => {
@@ -277,10 +279,11 @@ impl Semaphore {
         }
     }
 
-    /// Frees one permit, of any program that uses the semaphore, and returns whether it was held.
+    /// Releases one permit, of any program that uses the semaphore, and returns whether it was
+    /// held.
     ///
-    /// A guard of this library that holds it learns of it as of a lost lock, at its next renewal
-    /// or [`verify`](OwnedGuard::verify); its other permits are free then, too.
+    /// For a guard of this library that holds the permit, this is a loss, which it detects at its
+    /// next renewal or [`verify`](OwnedGuard::verify). Its other permits are then released, too.
     ///
     /// # Blocking
     ///
@@ -296,8 +299,8 @@ impl Semaphore {
     /// Extends the lease of one permit, of any program that uses the semaphore, to at least `lease`
     /// from now, and returns whether it is held. Never shortens it.
     ///
-    /// A guard that holds the permit does not trust it for longer; after it has ended without a
-    /// release, because its process has, the permit is kept until the end of this lease.
+    /// The validity of a guard that holds the permit does not change. If its process ends without a
+    /// release, the permit stays held until the end of this lease.
     ///
     /// # Blocking
     ///
@@ -335,8 +338,8 @@ impl Semaphore {
         Error::unavailable("the store gave the answer to another question").on(&self.name)
     }
 
-    /// Returns the state of the semaphore in the store:
-    /// [`permits`](LockInfo::permits) has its limit and what is free.
+    /// Returns the state of the semaphore in the store. Its [`permits`](LockInfo::permits) contains
+    /// the limit and the number of free permits.
     ///
     /// # Blocking
     ///
@@ -349,9 +352,9 @@ impl Semaphore {
         self.lock(1)?.inspect()
     }
 
-    /// Takes all permits from their holders, which learn of it as of a lost lock, and returns
-    /// whether there were any. For operators. The limit stays. Of a fair semaphore of which no
-    /// permit is taken, the first waiter loses its position: it may be dead.
+    /// Releases all permits of all holders, who detect a loss, and returns whether there were any.
+    /// For operators. The limit does not change. In a fair semaphore without held permits, the
+    /// first waiter loses its position: it may be dead.
     ///
     /// # Blocking
     ///
@@ -364,7 +367,7 @@ impl Semaphore {
         self.lock(1)?.force_unlock()
     }
 
-    /// The name of the semaphore.
+    /// Returns the name of the semaphore.
     #[must_use]
     pub fn name(&self) -> &LockName {
         &self.name

@@ -1,4 +1,4 @@
-//! The verbs of the handles, each written once.
+//! The methods of the handles, each written once.
 
 use crate::api::guard::{LockGuard, OwnedGuard};
 use crate::api::lock::{DistLock, UNBOUNDED, derived_verbs, sealed};
@@ -17,12 +17,13 @@ use std::time::Duration;
 
 macro_rules! run_verb {
     ($guard:ident) => {
-        /// Runs `work` under the lock, and releases it afterwards, also when `work` panics.
+        /// Runs `work` under the lock, and releases it afterwards, even if `work` panics.
         ///
         /// # Errors
         ///
-        /// Those of [`DistLock::lock`], before `work` runs, and of the guard's `unlock`, after it
-        /// has run: then its result is dropped, because another holder may have entered meanwhile.
+        /// The errors of [`DistLock::lock`], before `work` runs, and of the guard's `unlock`, after
+        /// it has run. In the latter case the result is dropped, because another holder may have
+        /// entered meanwhile.
         pub fn run<R>(&self, work: impl FnOnce(&$guard) -> R) -> Result<R, Error> {
             let guard = self.lock()?;
             let result = work(&guard);
@@ -32,11 +33,11 @@ macro_rules! run_verb {
     };
 }
 
-/// The verbs of a handle with this guard, which this method of its inner type returns.
+/// The methods of a handle with this guard type, which `$acquire` of its inner type returns.
 macro_rules! lock_verbs {
     ($guard:ident, $acquire:ident) => {
-        /// Takes the lock with these options; `None` if it was busy until the end of the wait.
-        /// Without a wait it waits for ever. All other methods that take the lock call this one.
+        /// Acquires the lock with these options; `None` if it was busy until the end of the wait.
+        /// Without a wait it waits for ever. All other methods that acquire the lock call this one.
         ///
         /// # Blocking
         ///
@@ -60,7 +61,7 @@ macro_rules! lock_verbs {
         run_verb!($guard);
 
         /// Returns the state of the lock in the store. The answer never comes from a replica; with
-        /// Sentinel, the sentinels are also asked whether the server that answered is still the
+        /// Sentinel, the sentinels are also queried whether the server that answered is still the
         /// master.
         ///
         /// # Blocking
@@ -76,8 +77,8 @@ macro_rules! lock_verbs {
 
         /// Releases the lock of any holder, and returns whether it was held.
         ///
-        /// For operators: it breaks mutual exclusion. A holder of this library learns of it at its
-        /// next renewal, at its next [`verify`](LockGuard::verify), or when it unlocks.
+        /// For operators: it breaks mutual exclusion. A holder of this library detects the loss at
+        /// its next renewal, at its next [`verify`](LockGuard::verify), or when it unlocks.
         ///
         /// # Blocking
         ///
@@ -138,7 +139,7 @@ macro_rules! held_by_threads {
             }
         }
 
-        // Each calls the method of the handle, which has precedence over that of the trait.
+        // Each body calls the handle's inherent method, which has precedence over the trait's.
         impl DistLock for $lock {
             fn acquire(
                 &self,
