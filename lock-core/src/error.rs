@@ -1,8 +1,8 @@
 //! [`Error`]: the error type of all crates of this library.
 //!
-//! A busy lock is no error but a value (`Ok(None)`). *Lost* concerns safety: another holder may
-//! have entered. *Unavailable* means that the store could not be asked, *insufficient replicas*
-//! that too few confirmed. *Misuse* and *configuration* need a change of code or settings.
+//! A busy lock is not an error but a value (`Ok(None)`). *Lost* concerns safety: another holder may
+//! have entered. *Unavailable* means that the store did not answer, *insufficient replicas* that
+//! too few confirmed. *Misuse* and *configuration* need a change of code or settings.
 
 use crate::name::LockName;
 use std::error::Error as StdError;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub enum ErrorKind {
     /// The lease ended while the caller held a guard. Another holder may have entered meanwhile.
     Lost,
-    /// The lock is held, but less is left of its lease than the caller needs.
+    /// The lock is held, but less time remains of its lease than the caller needs.
     LeaseTooShort,
     /// This thread has no hold to release: misuse, Java's `IllegalMonitorStateException`.
     NotHeld,
@@ -32,14 +32,15 @@ pub enum ErrorKind {
     Misuse,
     /// A setting is wrong, or the store refuses the client (password, permissions).
     Configuration,
-    /// The store or its wire format does not support this.
+    /// The store or its wire format does not support the call.
     Unsupported,
 }
 
 /// The error of every call of this library.
 ///
-/// Cheap to clone. The text says what was attempted, on which lock, and what is known; the source,
-/// if there is one, is the error of the operating system or the server. It contains no password.
+/// Cheap to clone. The text contains the attempted action, the lock, and the known facts; the
+/// source, if there is one, is the error of the operating system or the server. It contains no
+/// password.
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
 
@@ -66,13 +67,13 @@ pub struct MemberResult {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum MemberOutcome {
-    /// It succeeded. If the whole failed, it was undone.
+    /// The request succeeded. If the whole failed, it was undone.
     Done,
-    /// Another holder had it.
+    /// Another holder had the member.
     Busy,
-    /// It was not asked, because the whole had already failed.
+    /// No request was sent, because the whole had already failed.
     NotAsked,
-    /// It failed.
+    /// The request failed.
     Failed(Error),
 }
 
@@ -98,7 +99,7 @@ impl MemberResult {
         &self.outcome
     }
 
-    /// Returns the error, if it failed.
+    /// Returns the error, if the request failed.
     #[must_use]
     pub fn error(&self) -> Option<&Error> {
         match &self.outcome {
@@ -141,8 +142,8 @@ impl Error {
         Self::new(ErrorKind::Unavailable, message)
     }
 
-    /// Makes an error of a request to several members: `what` failed, and the result of each.
-    /// `done` describes a member that succeeded.
+    /// Makes the error of a request to several members. `what` is the failure, and the result of
+    /// each member follows; `done` describes a member that succeeded.
     #[must_use]
     pub fn from_members(
         kind: ErrorKind,
@@ -160,8 +161,7 @@ impl Error {
             }
         });
         let message = format!("{what} ({})", each.collect::<Vec<_>>().join("; "));
-        // The text contains the messages of the members, so the source is that of the first
-        // failure.
+        // The text contains the members' messages, so the source is that of the first failure.
         let source = members
             .iter()
             .filter_map(MemberResult::error)
@@ -190,7 +190,7 @@ impl Error {
         self
     }
 
-    /// Appends a hint to the text, behind a semicolon: a consequence, or what to do.
+    /// Appends a hint to the text, after a semicolon: a consequence, or a remedy.
     #[must_use]
     pub fn with_hint(mut self, more: &str) -> Self {
         let message = &mut Arc::make_mut(&mut self.0).message;
@@ -199,7 +199,7 @@ impl Error {
         self
     }
 
-    /// Names the lock that the error is about.
+    /// Sets the lock that the error concerns, unless one is set.
     #[must_use]
     pub fn on(mut self, lock: &LockName) -> Self {
         if self.0.lock.is_none() {
@@ -208,13 +208,13 @@ impl Error {
         self
     }
 
-    /// The same of a request that must not be repeated.
+    /// Marks the error as final: the request must not be repeated.
     pub(crate) fn of_last_request(mut self) -> Self {
         Arc::make_mut(&mut self.0).is_final = true;
         self
     }
 
-    /// Whether the request must not be repeated, whatever the kind.
+    /// Returns whether the request must not be repeated, whatever the kind.
     pub(crate) fn is_final(&self) -> bool {
         self.0.is_final
     }
@@ -225,12 +225,12 @@ impl Error {
         self.0.kind
     }
 
-    /// The text without the lock.
+    /// Returns the text without the lock.
     pub(crate) fn message(&self) -> &str {
         &self.0.message
     }
 
-    /// Returns the lock that the error is about, if there is one.
+    /// Returns the lock that the error concerns, if there is one.
     #[must_use]
     pub fn lock(&self) -> Option<&LockName> {
         self.0.lock.as_ref()
@@ -249,7 +249,7 @@ impl Error {
         self.kind() == ErrorKind::Lost
     }
 
-    /// Returns whether too little is left of the lease of a held lock.
+    /// Returns whether too little time remains of the lease of a held lock.
     #[must_use]
     pub fn is_lease_too_short(&self) -> bool {
         self.kind() == ErrorKind::LeaseTooShort
@@ -297,15 +297,15 @@ impl Error {
         self.kind() == ErrorKind::Configuration
     }
 
-    /// Returns whether the store does not support this.
+    /// Returns whether the store does not support the call.
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
         self.kind() == ErrorKind::Unsupported
     }
 }
 
-/// The kind of several failures together: a loss if there is one, because that concerns safety;
-/// otherwise that of the first.
+/// Returns the kind of several failures together: a loss if there is one, because it concerns
+/// safety; otherwise that of the first failure.
 pub(crate) fn worst_kind(results: &[MemberResult]) -> ErrorKind {
     let mut kinds = results
         .iter()
@@ -344,7 +344,7 @@ impl StdError for Error {
     }
 }
 
-/// An error and its sources, in one line.
+/// Returns an error and its sources, in one line.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |&cause| cause.source());
     std::iter::once(error)

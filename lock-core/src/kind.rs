@@ -1,8 +1,8 @@
-//! [`LockKind`]: what a lock lets its holders do, and [`KindProfile`]: what of that the engine
+//! [`LockKind`]: the kinds of locks, and [`KindProfile`]: the properties of each that the engine
 //! reads. A new kind is a row here, and a protocol in each store.
 
-/// What a lock of a name lets its holders do. Locks of different kinds and the same name are
-/// different to a client; whether they exclude each other in the store is said with each kind.
+/// The kind of a lock: the rules for its holders. Locks of one name and different kinds are
+/// separate locks in a client; each kind documents whether they exclude each other in the store.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 #[non_exhaustive]
 pub enum LockKind {
@@ -25,61 +25,62 @@ pub enum LockKind {
     FairWrite,
     /// Permits of a semaphore: [`Client::semaphore`](crate::Client::semaphore).
     Permits {
-        /// How many there are in all.
+        /// The number of permits of the semaphore.
         limit: u32,
-        /// How many one acquisition takes; 0: all that are free, one at least, and
-        /// [`Grant::count`](crate::backend::Grant::count) says how many.
+        /// The number of permits that one acquisition takes. 0 means all that are free, at least
+        /// one; [`Grant::count`](crate::backend::Grant::count) then has the number.
         count: u32,
     },
     /// Permits of the same semaphore as `Permits`, in the order of arrival over all clients:
     /// [`Client::fair_semaphore`](crate::Client::fair_semaphore).
     FairPermits {
-        /// How many there are in all.
+        /// The number of permits of the semaphore.
         limit: u32,
-        /// As of `Permits`.
+        /// The number of permits that one acquisition takes, as in `Permits`.
         count: u32,
     },
 }
 
-/// What the engine, and the store in memory, read of a kind of lock.
+/// The properties of a kind of lock that the engine and the in-memory store read.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct KindProfile {
-    /// Several owners may hold it at once.
+    /// Whether several owners may hold the lock at once.
     pub(crate) shared: bool,
-    /// A queue in the store grants it in the order of arrival over all clients.
+    /// Whether a queue in the store grants the lock in the order of arrival over all clients.
     pub(crate) queued_in_store: bool,
-    /// The threads of a client wait for it in the local queue, and hand it off. Otherwise each
-    /// thread contends in the store for itself.
+    /// Whether the threads of a client wait in the local queue, and hand the lock off. Otherwise
+    /// each thread contends in the store.
     pub(crate) hands_off: bool,
-    /// For how long the store keeps others out for an owner that waits.
+    /// How long the store keeps others out for an owner that waits.
     pub(crate) presence: Presence,
-    /// Grants carry fencing tokens.
+    /// Whether grants carry fencing tokens.
     pub(crate) tokens: bool,
-    /// The release of another owner may grant it: [`DirectGrant`](crate::backend::DirectGrant).
+    /// Whether the release of another owner may grant the lock:
+    /// [`DirectGrant`](crate::backend::DirectGrant).
     pub(crate) direct_grant: bool,
-    /// Only one of the threads of a client that want as many permits contends in the store at a
+    /// Whether the threads of a client that want equally many permits contend in the store one at a
     /// time.
     pub(crate) contends_in_line: bool,
-    /// A release notifies clients that wait for another kind, too: how many those are says nothing
-    /// of the competition for this one.
+    /// Whether a release also notifies clients that wait for another kind. Their number does not
+    /// measure the competition for this kind.
     pub(crate) notifies_other_kinds: bool,
-    /// A lock of this kind excludes the others of its name whose kinds have this field set, also in
-    /// one thread.
+    /// Whether the lock excludes the other locks of its name whose kinds have this field set, even
+    /// within one thread.
     pub(crate) excludes_kinds: bool,
-    /// For the kind of a reader, the kind of the writer whose own thread may read as well.
+    /// For the kind of a reader, the kind of the writer whose own thread may also read.
     pub(crate) writer: Option<LockKind>,
     /// For the kind of a writer, the kind of the readers to which it is downgraded.
     pub(crate) readers: Option<LockKind>,
 }
 
-/// For how long the store keeps others out for an owner that waits, after each of its attempts.
+/// How long the store keeps others out for an owner that waits, after each of its attempts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Presence {
-    /// The store does not know who waits.
+    /// Not at all: the store does not know the waiters.
     Unknown,
-    /// For [`WAITER_PRESENCE`](crate::backend::WAITER_PRESENCE).
+    /// [`WAITER_PRESENCE`](crate::backend::WAITER_PRESENCE).
     Fixed,
-    /// For the time of the settings: [`Attempt::presence`](crate::backend::Attempt::presence).
+    /// The time in the settings: [`Attempt::presence`](crate::backend::Attempt::presence).
     Configured,
 }
 
@@ -161,7 +162,7 @@ impl LockKind {
         Self::FairWrite,
     ];
 
-    /// Returns what the engine knows of it.
+    /// Returns the properties of this kind.
     pub(crate) const fn profile(self) -> &'static KindProfile {
         match self {
             Self::Mutex => &MUTEX,
@@ -181,13 +182,13 @@ impl LockKind {
         self.profile().shared
     }
 
-    /// Returns whether it is the lock of the readers of a read-write lock.
+    /// Returns whether this is the kind of the readers of a read-write lock.
     #[must_use]
     pub fn is_reader(self) -> bool {
         self.profile().writer.is_some()
     }
 
-    /// Returns whether it is the lock of the writer of a read-write lock.
+    /// Returns whether this is the kind of the writer of a read-write lock.
     #[must_use]
     pub fn is_writer(self) -> bool {
         self.profile().readers.is_some()
@@ -208,7 +209,7 @@ impl LockKind {
         }
     }
 
-    /// Returns the kinds of a read-write lock: of its readers, and of its writer.
+    /// Returns the kinds of a read-write lock: its readers', and its writer's.
     #[must_use]
     pub fn of_read_write(is_fair: bool) -> [Self; 2] {
         match is_fair {
@@ -217,7 +218,7 @@ impl LockKind {
         }
     }
 
-    /// Returns the kind of a semaphore of which an acquisition takes so many permits.
+    /// Returns the kind of a semaphore whose acquisition takes `count` permits.
     pub(crate) fn of_semaphore(is_fair: bool, limit: u32, count: u32) -> Self {
         match is_fair {
             true => Self::FairPermits { limit, count },
@@ -237,7 +238,7 @@ impl LockKind {
         }
     }
 
-    /// Returns the kind of what was granted: of all permits that were free, so many.
+    /// Returns the kind of a grant: for a request of all free permits, with the granted number.
     pub(crate) fn granted(self, permits: Option<u32>) -> Self {
         match (self, permits) {
             (Self::Permits { limit, count: 0 }, Some(count)) => Self::Permits { limit, count },

@@ -1,16 +1,16 @@
-//! The engine of distlock: the part of locking that is the same on every store.
+//! The engine of distlock: the behaviour of locks that all stores share.
 //!
-//! From what a program holds to what a store implements:
+//! From the interface of a program to the interface of a store:
 //!
 //! - locks: [`Client`] makes a [`Mutex`] (held by threads) or an [`OwnedMutex`] (held by guards);
 //!   [`DistLock`] has the methods, [`LockOptions`] the options of an acquisition
 //! - other kinds of locks: [`RwLock`] for readers and writers, [`Semaphore`] for permits
 //! - [`Election`]: one leader among all clients
-//! - several locks as one: [`MultiLock`] takes all of them, [`MajorityLock`] a majority
+//! - several locks as one: [`MultiLock`] requires all of them, [`MajorityLock`] a majority
 //! - guards and reports: [`LockGuard`] and [`OwnedGuard`] are holds, [`Interrupt`] ends a wait,
 //!   [`Notification`] receives a [`Loss`], a handler each [`Event`]; [`Error`] is the error type
 //! - policy: the engine (private)
-//! - mechanism: a store implements [`backend`]; [`MemoryBackend`] is the store in memory
+//! - mechanism: a store implements [`backend`]; [`MemoryBackend`] is the in-memory store
 //! - settings: [`Config`], [`Schemes`] for the stores that a URL can name
 //! - time: [`Clock`], for all waits
 //! - tests of stores: the crate `lock-conformance`
@@ -19,8 +19,8 @@
 
 #![forbid(unsafe_code)]
 
-// From the top down, where none uses one above it: `api`, `engine`, `memory`, `config`, `observe`,
-// `call`, `backend`, `threads`, `time`, and the files here.
+// The modules from the top down; none uses a module above it: `api`, `engine`, `memory`, `config`,
+// `observe`, `call`, `backend`, `threads`, `time`, and the files of this folder.
 
 mod api;
 pub mod backend;
@@ -38,7 +38,7 @@ mod sync;
 mod threads;
 pub mod time;
 
-/// What operators ask a store and a client: the held locks, what is wrong with a store, counters.
+/// Tools for operators: the held locks of a store, findings about its state, and counters.
 pub mod admin {
     pub use crate::api::client::Locks;
     pub use crate::backend::diagnosis::{Finding, FindingLevel};
@@ -93,6 +93,6 @@ pub use observe::metrics;
 #[cfg(feature = "tracing")]
 pub use observe::trace;
 
-/// The channels of [losses](LockGuard::losses) and [interrupts](Interrupt::fired). Its `select!`
-/// waits for them beside other channels.
+/// The library of the channels of [losses](LockGuard::losses) and [interrupts](Interrupt::fired).
+/// Its `select!` waits for these channels together with others.
 pub use crossbeam_channel;

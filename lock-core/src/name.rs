@@ -11,11 +11,11 @@ use std::sync::{Arc, LazyLock};
 /// The name of a lock, the same for all programs that share it.
 ///
 /// A name is UTF-8, 1 to [`LockName::MAX_BYTES`] bytes, and otherwise free: colons, spaces and
-/// control characters are kept (and escaped when printed). Names are case-sensitive.
+/// control characters are preserved (and escaped when printed). Names are case-sensitive.
 ///
-/// Braces are the one exception. Stores keep further keys beside a lock (its token, its channel),
+/// Braces are the one exception. Stores keep companion keys for a lock (its token, its channel),
 /// and on Redis Cluster all of them must be in the lock's hash slot. A name may therefore have one
-/// well-formed *hash tag*, as in `stock:{item-7}:lock`. Names whose braces would put the further
+/// well-formed *hash tag*, as in `stock:{item-7}:lock`. Names whose braces would put the companion
 /// keys into another slot (`{}x`, `a{b`, `a}b`) are refused on every store, so that a program runs
 /// unchanged on all of them.
 ///
@@ -34,23 +34,22 @@ use std::sync::{Arc, LazyLock};
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LockName(Arc<NameData>);
 
-/// Behind one pointer: each held lock has its name in several places.
+/// The data of a name, behind one pointer: each held lock has its name in several places.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct NameData {
     text: Box<str>,
     kind: LockKind,
-    /// That of the text, made once: a name is looked up several times for each lock.
+    /// The hash of the text, computed once: each lock needs it several times.
     hash: u64,
 }
 
 /// Random for each process, so that no names can be chosen to collide.
 static HASHES: LazyLock<RandomState> = LazyLock::new(RandomState::default);
 
-/// A map by names.
+/// A map whose keys contain lock names.
 pub(crate) type NameMap<K, V> = HashMap<K, V, BuildHasherDefault<NameHasher>>;
 
-/// Combines the hashes that names bring along with what else is in a key, as rustc's `FxHasher`
-/// does.
+/// Combines the stored hash of a name with the rest of a key, as rustc's `FxHasher` does.
 #[derive(Default)]
 pub(crate) struct NameHasher(u64);
 
@@ -82,7 +81,7 @@ impl LockName {
     /// The longest name, in bytes.
     pub const MAX_BYTES: usize = 512;
 
-    /// The name with this text, which has been validated.
+    /// Makes a name of this text, which must be valid.
     pub(crate) fn of_valid(text: &str) -> Self {
         let (kind, hash) = (LockKind::Mutex, HASHES.hash_one(text));
         Self(Arc::new(NameData {
@@ -104,7 +103,7 @@ impl LockName {
         self.0.kind
     }
 
-    /// Returns what the engine knows of its kind.
+    /// Returns the properties of the kind.
     pub(crate) fn profile(&self) -> &'static KindProfile {
         self.0.kind.profile()
     }
@@ -115,12 +114,12 @@ impl LockName {
         self.0.kind.permits()
     }
 
-    /// Returns whether it is the name of a mutex, under which all kinds are known to each other.
+    /// Returns whether this is the name of a mutex, which stands for all kinds of its text.
     pub(crate) fn is_plain(&self) -> bool {
         self.0.kind == LockKind::Mutex
     }
 
-    /// Returns the name without its kind: that of the mutex.
+    /// Returns the name without its kind: the mutex's name.
     pub(crate) fn plain(&self) -> Cow<'_, Self> {
         match self.is_plain() {
             true => Cow::Borrowed(self),
@@ -129,19 +128,19 @@ impl LockName {
     }
 
     /// Returns the names of this text whose locks [exclude](KindProfile::excludes_kinds) each
-    /// other, in one thread, too.
+    /// other, even within one thread.
     pub(crate) fn excluding(&self) -> impl Iterator<Item = Self> + '_ {
         LockKind::EXCLUDING
             .into_iter()
             .map(|kind| self.of_kind(kind))
     }
 
-    /// Returns the name of what was granted: of all permits that were free, so many.
+    /// Returns the name of a grant: for a request of all free permits, with the granted number.
     pub(crate) fn granted(&self, count: Option<u32>) -> Self {
         self.of_kind(self.0.kind.granted(count))
     }
 
-    /// Returns the name of the lock of this kind.
+    /// Returns the name with this kind.
     #[must_use]
     pub fn of_kind(&self, kind: LockKind) -> Self {
         if kind == self.0.kind {

@@ -1,4 +1,4 @@
-//! Which texts are names of locks. Apart from [`LockName`], which errors contain.
+//! The rules for valid lock names. Separate from [`LockName`], because [`Error`] contains a name.
 
 use crate::error::Error;
 use crate::name::LockName;
@@ -33,8 +33,8 @@ impl LockName {
     }
 }
 
-/// Whether keys derived as `prefix:{name}` (no brace in the name) or `prefix:name` (a tag in it)
-/// share the name's slot.
+/// Returns whether keys derived as `prefix:{name}` (no brace in the name) or `prefix:name` (a tag
+/// in it) share the name's slot.
 ///
 /// Redis hashes the text between the first `{` and the first `}` after it, if it is not empty, and
 /// otherwise the whole key (Redis Cluster specification, "Hash tags").

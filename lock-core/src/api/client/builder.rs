@@ -1,4 +1,4 @@
-//! [`ClientBuilder`]: makes a [`Client`] of a URL or a configuration.
+//! [`ClientBuilder`]: makes a [`Client`] from a URL or a configuration.
 
 use super::Client;
 use crate::backend::Backend;
@@ -17,8 +17,8 @@ use crate::time::{Clock, SystemClock};
 use std::fmt;
 use std::sync::Arc;
 
-/// Returns a builder whose URLs may name the store in memory alone. That of the crate `distlock`
-/// has the stores in Redis, too.
+/// Returns a builder whose URLs can name the in-memory store alone. The `builder` of the crate
+/// `distlock` also has the Redis stores.
 pub fn builder() -> ClientBuilder {
     ClientBuilder::default()
 }
@@ -45,7 +45,7 @@ pub fn builder() -> ClientBuilder {
 #[must_use]
 pub struct ClientBuilder {
     pub(super) config: Option<Config>,
-    /// Applied at the end: a URL may come after it, and alone it is no store.
+    /// Applied in `connect`: a URL may be set later, and an owner alone does not name a store.
     pub(super) owner: Option<String>,
     schemes: Option<Schemes>,
     pub(super) backend: Option<Arc<dyn Backend>>,
@@ -56,7 +56,7 @@ pub struct ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// Takes the store and the settings from a URL.
+    /// Sets the store and the settings from a URL.
     ///
     /// # Errors
     ///
@@ -65,7 +65,7 @@ impl ClientBuilder {
         Ok(self.config(Config::from_url(url)?))
     }
 
-    /// Takes the store and the settings from a configuration.
+    /// Sets the store and the settings from a configuration.
     pub fn config(mut self, config: Config) -> Self {
         self.config = Some(config);
         self
@@ -77,14 +77,14 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets what the holder of a lock is called, for people: see [`Config::with_owner`]. It wins
-    /// over the settings, also over those that come later.
+    /// Sets the label of lock holders, for people: see [`Config::with_owner`]. It wins over the
+    /// settings, even over those that are set later.
     pub fn owner(mut self, owner: impl Into<String>) -> Self {
         self.owner = Some(owner.into());
         self
     }
 
-    /// Sets the schemes that the URL may name, instead of those of [`builder`].
+    /// Sets the schemes that the URL can name, in place of those of [`builder`].
     pub fn schemes(mut self, schemes: Schemes) -> Self {
         self.schemes = Some(schemes);
         self
@@ -102,7 +102,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Sends the client's events to this handler, on a thread of its own.
+    /// Sends the client's events to this handler, on a separate thread.
     pub fn events(mut self, handler: Arc<dyn EventHandler>) -> Self {
         self.events = Some(handler);
         self
@@ -110,10 +110,10 @@ impl ClientBuilder {
 
     /// Adds the label `lock` with the lock's name to the [metrics](crate::metrics) of locks.
     ///
-    /// For a few fixed names. Each name makes a set of time series of its own, with a bucket for
-    /// each limit of each histogram, which this client, the recorder and the metrics system keep: a
-    /// name for each order or user exhausts them. The metrics of a name are registered at its first
-    /// use, on the thread that uses it.
+    /// Use it for a few fixed names only. Each name makes its own set of time series, with a bucket
+    /// for each limit of each histogram, which this client, the recorder and the metrics system
+    /// store: a name for each order or user exhausts them. The metrics of a name are registered at
+    /// its first use, on the thread that uses it.
     #[cfg(feature = "metrics")]
     pub fn metrics_by_name(mut self) -> Self {
         self.metrics_by_name = true;
@@ -124,7 +124,7 @@ impl ClientBuilder {
     ///
     /// # Blocking
     ///
-    /// Not at all. An unreachable store is reported by the first request.
+    /// Not at all. The first request reports an unreachable store.
     ///
     /// # Errors
     ///
@@ -139,7 +139,7 @@ impl ClientBuilder {
         Client::built_by(self)
     }
 
-    /// The schemes that a URL may name.
+    /// Returns the schemes that a URL can name.
     pub(super) fn known_schemes(&self) -> Schemes {
         self.schemes
             .clone()
@@ -240,7 +240,7 @@ mod tests {
         assert!(refused.is_configuration(), "{refused:?}");
     }
 
-    /// What the store says of the holder of a lock of this client.
+    /// The store's record of the holder of a lock of this client.
     fn label(client: &Client) -> Option<Arc<str>> {
         let lock = client.mutex("labelled").unwrap();
         let _guard = lock.lock().unwrap();

@@ -1,4 +1,4 @@
-//! [`Locks`]: the locks that are held in a store, page by page.
+//! [`Locks`]: the held locks of a store, page by page.
 
 use crate::backend::{LockInfo, PagePosition};
 use crate::engine::EngineHandle;
@@ -14,10 +14,10 @@ use std::sync::Arc;
 pub struct Locks {
     engine: Arc<EngineHandle>,
     pattern: String,
-    /// Where the next page begins; `None` behind the last one, and after an error.
+    /// The position of the next page; `None` after the last one, and after an error.
     next: Option<PagePosition>,
     returned: HashSet<LockName>,
-    /// Of the last page, for the iterator.
+    /// The unread part of the last page, for the iterator.
     rest: VecDeque<(LockName, LockInfo)>,
 }
 
@@ -32,8 +32,8 @@ impl Locks {
         }
     }
 
-    /// Returns the next page, which may be empty; `None` behind the last one. For a caller that
-    /// must be able to stop soon: the iterator goes on until it has found a lock.
+    /// Returns the next page, which may be empty; `None` after the last one. For a caller that must
+    /// be able to stop soon: the iterator continues until it has found a lock.
     ///
     /// # Blocking
     ///
@@ -41,8 +41,8 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// [`Error::is_unavailable`], or [`Error::is_configuration`] if the user may not do this; and
-    /// no page follows.
+    /// [`Error::is_unavailable`], or [`Error::is_configuration`] if the user lacks a right. No page
+    /// follows an error.
     pub fn next_page(&mut self) -> Result<Option<Vec<(LockName, LockInfo)>>, Error> {
         let Some(from) = self.next.take() else {
             return Ok(None);
@@ -119,7 +119,7 @@ mod tests {
         let _reader = both.read().lock().unwrap();
         assert_eq!(client.locks("b:*").count(), 2);
         assert_eq!(client.locks("c*").count(), 0);
-        // Pages may have no lock: the caller can stop between them.
+        // A page may contain no lock: the caller can stop between pages.
         let (mut pages, mut found) = (client.locks("a:?"), 0);
         while let Some(page) = pages.next_page().unwrap() {
             found += page.len();

@@ -34,13 +34,13 @@ use std::time::Duration;
 /// A program's access to a store. Clones are the same client.
 ///
 /// Threads of one client queue for a lock inside the process. Two clients exclude each other only
-/// through the store, also within one process. One client per program is enough. Its threads, a few
+/// through the store, even within one process. One client per program is enough. Its threads, a few
 /// for any number of locks, end when the last clone, handle and guard is dropped.
 ///
 /// # Forks
 ///
 /// A client and its locks belong to the process that made it. In a forked child every call fails
-/// with [`Error::is_misuse`]; the child makes a client of its own. Fork before the program starts
+/// with [`Error::is_misuse`]; the child makes its own client. Fork before the program starts
 /// threads, those of this library included: a mutex that another thread holds at the fork stays
 /// locked in the child for ever.
 /// # Examples
@@ -65,7 +65,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::is_misuse`] if the name is not one: see [`LockName`]; and in a forked child.
+    /// [`Error::is_misuse`] if the name is invalid (see [`LockName`]), and in a forked child.
     pub fn mutex<N>(&self, name: N) -> Result<Mutex, Error>
     where
         N: TryInto<LockName>,
@@ -79,7 +79,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::is_misuse`] if the name is not one: see [`LockName`]; and in a forked child.
+    /// [`Error::is_misuse`] if the name is invalid (see [`LockName`]), and in a forked child.
     pub fn owned_mutex<N>(&self, name: N) -> Result<OwnedMutex, Error>
     where
         N: TryInto<LockName>,
@@ -88,7 +88,7 @@ impl Client {
         OwnedMutex::new(Arc::clone(&self.0), &self.mutex_name(name)?)
     }
 
-    /// The name of a mutex, which is fair if the settings say so.
+    /// Returns the name of a mutex, which is fair if the settings say so.
     fn mutex_name<N>(&self, name: N) -> Result<LockName, Error>
     where
         N: TryInto<LockName>,
@@ -101,14 +101,14 @@ impl Client {
     /// Returns the lock of this name, held by threads and reentrant, and granted in the order of
     /// arrival over all clients and threads. Sends no request.
     ///
-    /// The order is kept by a queue in the store, which costs a waiter a request each second; a
-    /// waiter that dies delays the others for
-    /// [three seconds](crate::Config::with_fair_presence). Mutexes of the same name exclude it,
-    /// are excluded, and do not wait in the queue. There is no hand-off inside the process.
+    /// A queue in the store keeps the order, which costs each waiter one request per second. A
+    /// waiter that dies delays the others for [three seconds](crate::Config::with_fair_presence). A
+    /// fair mutex and the plain mutexes of its name exclude each other, but plain ones do not wait
+    /// in the queue. There is no hand-off inside the process.
     ///
     /// # Errors
     ///
-    /// [`Error::is_misuse`] if the name is not one: see [`LockName`]; and in a forked child.
+    /// [`Error::is_misuse`] if the name is invalid (see [`LockName`]), and in a forked child.
     /// [`Error::is_unsupported`] if the store has mutexes only.
     pub fn fair_mutex<N>(&self, name: N) -> Result<Mutex, Error>
     where
@@ -123,11 +123,11 @@ impl Client {
     }
 
     /// Returns the election of this name: one leader among all clients that
-    /// [campaign](Election::campaign), who holds the mutex of the name. Sends no request.
+    /// [campaign](Election::campaign). The leader holds the mutex of the name. Sends no request.
     ///
     /// # Errors
     ///
-    /// [`Error::is_misuse`] if the name is not one: see [`LockName`]; and in a forked child.
+    /// [`Error::is_misuse`] if the name is invalid (see [`LockName`]), and in a forked child.
     pub fn election<N>(&self, name: N) -> Result<Election, Error>
     where
         N: TryInto<LockName>,
@@ -140,7 +140,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::is_misuse`] if the name is not one: see [`LockName`]; and in a forked child.
+    /// [`Error::is_misuse`] if the name is invalid (see [`LockName`]), and in a forked child.
     /// [`Error::is_unsupported`] if the store has mutexes only.
     pub fn rw_lock<N>(&self, name: N) -> Result<RwLock, Error>
     where
@@ -150,13 +150,13 @@ impl Client {
         RwLock::new(&self.0, &name.try_into()?, false)
     }
 
-    /// Returns the read-write lock of this name, whose readers and writers are let in in the order
-    /// of their arrival over all clients and threads: readers that are next together, and none that
-    /// comes behind a waiting writer. Sends no request.
+    /// Returns the read-write lock of this name that admits readers and writers in the order of
+    /// arrival over all clients and threads. Adjacent readers enter together; a reader does not
+    /// overtake a waiting writer. Sends no request.
     ///
-    /// The order is kept as for a [fair mutex](Self::fair_mutex), at the same cost. A thread that
-    /// writes reads at once, though others wait. One of the same name that is not fair excludes it,
-    /// is excluded, and does not stand in line.
+    /// The order is kept as for a [fair mutex](Self::fair_mutex), at the same cost. The thread that
+    /// writes may read at once, even if others wait. A fair and a plain read-write lock of one name
+    /// exclude each other, but the plain one does not wait in the queue.
     ///
     /// # Errors
     ///
@@ -169,13 +169,13 @@ impl Client {
         RwLock::new(&self.0, &name.try_into()?, true)
     }
 
-    /// Returns the semaphore of this name with this many permits, a
-    /// [fair one](Self::fair_semaphore) if the settings say so. Sends no request.
+    /// Returns the semaphore of this name with this many permits. It is a [fair
+    /// semaphore](Self::fair_semaphore) if the settings say so. Sends no request.
     ///
     /// # Errors
     ///
-    /// [`Error::is_misuse`] if the name is not one: see [`LockName`]; if `permits` is zero or more
-    /// than [`Semaphore::MAX_LIMIT`]; and in a forked child. [`Error::is_unsupported`] if the store
+    /// [`Error::is_misuse`] if the name is invalid (see [`LockName`]), if `permits` is zero or more
+    /// than [`Semaphore::MAX_LIMIT`], and in a forked child. [`Error::is_unsupported`] if the store
     /// has mutexes only.
     pub fn semaphore<N>(&self, name: N, permits: u32) -> Result<Semaphore, Error>
     where
@@ -190,12 +190,12 @@ impl Client {
         )
     }
 
-    /// Returns the semaphore of this name with this many permits, which are granted in the order of
-    /// arrival over all clients and threads: also to those that want many. Sends no request.
+    /// Returns the semaphore of this name with this many permits, granted in the order of arrival
+    /// over all clients and threads, whatever number a request wants. Sends no request.
     ///
     /// The order is kept as for a [fair mutex](Self::fair_mutex), at the same cost. While the first
-    /// waiter waits for the permits that it wants, those that come later wait, also where fewer are
-    /// free. One of the same name that is not fair shares the permits, and does not stand in line.
+    /// waiter waits for its permits, later ones wait, even if they want fewer and those are free. A
+    /// plain semaphore of the same name shares the permits, and does not wait in the queue.
     ///
     /// # Errors
     ///
@@ -210,13 +210,13 @@ impl Client {
 
     /// Returns a client of the same store with another value for one option of the URL.
     ///
-    /// For locks that need another setting than the rest, such as one whose key programs in other
-    /// languages use in another wire format. The other settings, the clock and the event handler
-    /// are those of this client.
+    /// For locks that need a different setting, such as one whose key is also used by programs in
+    /// other languages with another wire format. The other settings, the clock and the event
+    /// handler are those of this client.
     ///
-    /// The same option and value return the same client while that client is in use. It has
-    /// connections and a watchdog of its own, and excludes this client only through the store: use
-    /// one of the two for each lock.
+    /// Repeated calls with one option and value return the same client while it is in use. It has
+    /// its own connections and watchdog, and excludes this client only through the store: use one
+    /// of the two for each lock.
     ///
     /// # Examples
     ///
@@ -243,7 +243,7 @@ impl Client {
         self.0.client
     }
 
-    /// Returns what the store supports.
+    /// Returns the abilities of the store.
     #[must_use]
     pub fn abilities(&self) -> Abilities {
         self.0.abilities
@@ -254,7 +254,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::is_misuse`] if the name is not one.
+    /// [`Error::is_misuse`] if the name is invalid.
     pub fn queue_length<N>(&self, name: N) -> Result<usize, Error>
     where
         N: TryInto<LockName>,
@@ -265,9 +265,9 @@ impl Client {
 
     /// Waits until the client has cleaned up every request whose outcome is unknown.
     ///
-    /// Such a request was sent and never answered: an acquisition that may have taken a lock, or a
-    /// release that may not have freed it. Call this before the program ends and after an error
-    /// that says that the store is unavailable; otherwise such a lock may stay taken until its
+    /// Such a request was sent and never answered: an acquisition that may have been granted, or a
+    /// release that may not have freed the lock. Call this before the program ends, and after an
+    /// error that reports the store as unavailable; otherwise such a lock may stay held until its
     /// lease ends.
     ///
     /// Dropping the last clone, handle and guard of a client tries each cleanup once more, for at
@@ -276,8 +276,8 @@ impl Client {
     ///
     /// # Blocking
     ///
-    /// Until nothing is pending, at most for `wait`. Returns at once if nothing is pending, which
-    /// is the rule.
+    /// Until nothing is pending, at most for `wait`. Usually nothing is pending, and it returns at
+    /// once.
     ///
     /// # Errors
     ///
@@ -289,8 +289,8 @@ impl Client {
 
     /// Checks that the store answers: for readiness probes.
     ///
-    /// Reads the lock `distlock:ping`, which a user with rights to some keys only must be allowed
-    /// to read; takes nothing.
+    /// Reads the lock `distlock:ping`, and acquires nothing. A user whose rights are limited to
+    /// some keys needs the right to read this one.
     ///
     /// # Blocking
     ///
@@ -316,13 +316,13 @@ impl Client {
         self.0.ping(wait)
     }
 
-    /// Returns what of the store's settings and state matters for locks, such as eviction, missing
-    /// rights or replicas, each with its [level](FindingLevel) and how to mend it. For a program's
-    /// start, and for the command `distlock doctor`.
+    /// Queries the store's settings and state, and returns findings that matter for locks, such as
+    /// eviction, missing rights or replicas. Each has a [level](FindingLevel) and a remedy. For a
+    /// program's start, and for the command `distlock doctor`.
     ///
-    /// Changes nothing in the store. What the server does not let this client look at is
-    /// [`Unknown`](FindingLevel::Unknown). A store in memory, and a backend that does not
-    /// implement it, have nothing to find.
+    /// Changes nothing in the store. A setting that the server does not show to this client is
+    /// [`Unknown`](FindingLevel::Unknown). The in-memory store has no findings, and neither has a
+    /// backend that does not implement this.
     ///
     /// # Blocking
     ///
@@ -330,8 +330,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As [`ping`](Self::ping): the store could not be asked in time. A part of it that cannot be
-    /// reached is a finding.
+    /// As [`ping`](Self::ping): the store did not answer in time. An unreachable part of the store
+    /// is a finding.
     ///
     /// # Examples
     ///
@@ -352,24 +352,25 @@ impl Client {
     }
 
     /// Returns the locks that are held in the store, by any client in this client's wire format,
-    /// and whose names match `pattern`: a glob as in Redis' `SCAN .. MATCH`, where `*` is any name.
+    /// and whose names match `pattern`: a glob as in Redis' `SCAN .. MATCH`, where `*` matches any
+    /// name.
     ///
-    /// Each is there once, in no order. A lock that is held from the beginning to the end is there;
-    /// one that is taken or released meanwhile may be missing. Keys that are no locks are left out,
-    /// and so are semaphores.
-    /// In `format=token` any text may be a lock, so those are listed that look like an owner: a
-    /// UUID, or that and a number, random digits of base 16 or 64, or ShedLock's, with an expiry.
+    /// Each lock is listed once, in no order. A lock that is held during the whole listing is
+    /// included; one that is acquired or released meanwhile may be missing. Semaphores and keys
+    /// that are not locks are excluded. In `format=token` any text may be a lock. The list then
+    /// contains values that look like an owner and have an expiry: a UUID, with or without a
+    /// number, random digits of base 16 or 64, or ShedLock's format.
     ///
     /// # Blocking
     ///
-    /// The iterator asks for the next page when it needs one, for at most the command timeout each:
+    /// The iterator requests the next page when it needs one, each for at most the command timeout:
     /// one request for a thousand keys of the store, and one for each hundred locks among them.
     ///
     /// # Errors
     ///
-    /// The iterator ends with [`Error::is_unavailable`] if a part of the store cannot be asked,
-    /// [`Error::is_configuration`] if the user lacks a right, and [`ErrorKind::Unsupported`] where
-    /// the format does not say which keys are locks, or the backend has no list.
+    /// The iterator ends with [`Error::is_unavailable`] if a part of the store is unavailable,
+    /// [`Error::is_configuration`] if the user lacks a right, and [`ErrorKind::Unsupported`] if the
+    /// format does not show which keys are locks, or the backend has no list.
     ///
     /// # Examples
     ///
@@ -387,8 +388,8 @@ impl Client {
         Locks::new(Arc::clone(&self.0), pattern)
     }
 
-    /// Returns the state of these locks as [`DistLock::inspect`](crate::DistLock::inspect) does, in
-    /// the same order, and with what else the store tells: see [`LockInfo`].
+    /// Queries the state of these locks as [`DistLock::inspect`](crate::DistLock::inspect) does,
+    /// and returns it in the order of `names`, with the store's additional data: see [`LockInfo`].
     ///
     /// # Blocking
     ///
@@ -396,7 +397,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Each is that of one name: [`Error::is_unavailable`], [`Error::is_foreign_format`].
+    /// Each result is that of one name: [`Error::is_unavailable`], [`Error::is_foreign_format`].
     pub fn inspect_all(&self, names: &[LockName]) -> Vec<Result<LockInfo, Error>> {
         self.0.inspect_all(names)
     }

@@ -1,4 +1,4 @@
-//! [`ClientSet`]: the clients of a file with backends and locks by name.
+//! [`ClientSet`]: the clients of a file that names backends and locks.
 
 use super::{Client, ClientBuilder};
 use crate::api::mutex::{Mutex, OwnedMutex};
@@ -13,12 +13,12 @@ use crate::time::SystemClock;
 use std::fmt;
 use std::sync::Arc;
 
-/// The clients of a [`ConfigSet`]: each lock is on the backend, and has the settings, that the file
-/// gives to its name. Clones are the same set.
+/// The clients of a [`ConfigSet`]: each lock has the backend and the settings that the file gives
+/// to its name. Clones are the same set.
 ///
 /// A client is made on its first use and stays until the last clone of the set is dropped. Locks
-/// with the same backend and the same options share one; every other combination in the file has
-/// connections and a watchdog of its own.
+/// with the same backend and the same options share one client; every other combination in the file
+/// has its own connections and watchdog.
 ///
 /// # Examples
 ///
@@ -80,8 +80,8 @@ impl ClientSet {
         self.client(name.as_str())?.owned_mutex::<LockName>(name)
     }
 
-    /// Returns the client for the lock of this name: the right backend, with the lock's options.
-    /// For the other kinds of locks: `clients.client("jobs")?.semaphore("jobs", 3)`.
+    /// Returns the client for the lock of this name: its backend, with the lock's options. For the
+    /// other kinds of locks: `clients.client("jobs")?.semaphore("jobs", 3)`.
     ///
     /// # Errors
     ///
@@ -92,11 +92,11 @@ impl ClientSet {
     }
 
     /// Returns the client of this backend without the options of any lock, or of the default
-    /// backend: for [`Client::ping`] and [`Client::diagnose`].
+    /// backend if `None`: for [`Client::ping`] and [`Client::diagnose`].
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] if there is no such backend, with the names that there are.
+    /// [`Error::is_configuration`] if there is no such backend; the text lists the existing names.
     pub fn backend(&self, name: Option<&str>) -> Result<Client, Error> {
         self.open(self.0.configs.backend_key(name)?, || {
             self.0.configs.backend_config(name)
@@ -109,20 +109,21 @@ impl ClientSet {
         &self.0.configs
     }
 
-    /// The client with this key, made if there is none.
+    /// Returns the client with this key, and makes it if needed.
     fn open(
         &self,
         key: ClientKey,
         config: impl FnOnce() -> Result<Config, Error>,
     ) -> Result<Client, Error> {
-        // Locked while a client is made, which sends no request: two threads get the same one.
+        // Locked while a client is made, which sends no request, so that two threads get the same
+        // one.
         let mut open = self.0.open.lock();
         if let Some(client) = open.get(&key) {
             return Ok(client.clone());
         }
         let mut config = config()?;
         if !open.is_empty() {
-            // The first client has warned of them.
+            // The first client has already emitted the warnings.
             config = config.without_unknown_variables();
         }
         let client = self.0.builder.clone().config(config).connect()?;
@@ -138,8 +139,8 @@ impl fmt::Debug for ClientSet {
 }
 
 impl ClientBuilder {
-    /// Makes the clients of a file with backends and locks by name, all with the schemes, the
-    /// clock, the event handler and the owner of this builder.
+    /// Makes the clients of a file that names backends and locks, all with the schemes, the clock,
+    /// the event handler and the owner of this builder.
     ///
     /// # Blocking
     ///
@@ -147,9 +148,9 @@ impl ClientBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] with the file and the line for whatever is wrong in any section,
-    /// and if this builder was given a URL, a configuration or a backend; [`Error::is_unsupported`]
-    /// with the line for a setting that its store cannot do.
+    /// [`Error::is_configuration`] with the file and the line for each error in any section, and if
+    /// this builder was given a URL, a configuration or a backend; [`Error::is_unsupported`] with
+    /// the line for a setting that its store does not support.
     pub fn connect_set(self, configs: ConfigSet) -> Result<ClientSet, Error> {
         if self.config.is_some() || self.backend.is_some() {
             return Err(Error::configuration(
@@ -162,7 +163,7 @@ impl ClientBuilder {
         }
         let schemes = self.known_schemes();
         let clock = self.clock.clone().unwrap_or_else(|| Arc::new(SystemClock));
-        // Opened for its complaints alone.
+        // Opened only to check the settings.
         configs.check_each(|config| {
             let context = Context::new(Arc::clone(&clock), ClientId::random());
             let abilities = schemes.open(config, &context)?.abilities();

@@ -8,7 +8,7 @@ use crate::sync::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 
-/// The settings in which a client differs from the client that was built, and what both share.
+/// The settings in which a client differs from the client that was built, and the shared data.
 #[derive(Clone)]
 pub(super) struct Variant {
     shared: Arc<Shared>,
@@ -19,14 +19,14 @@ pub(super) struct Variant {
 type Changes = BTreeMap<String, String>;
 
 struct Shared {
-    /// What the first client was built from.
+    /// The builder of the first client.
     origin: ClientBuilder,
     /// The other variants in use.
     open: Mutex<HashMap<Changes, Weak<EngineHandle>>>,
 }
 
 impl Variant {
-    /// The variant without changes.
+    /// Makes the variant without changes.
     pub(super) fn first(origin: ClientBuilder) -> Self {
         let shared = Shared {
             origin,
@@ -38,7 +38,7 @@ impl Variant {
         }
     }
 
-    /// The client with one more change: the one in use, or a new one.
+    /// Returns the client with one more change: the existing one, or a new one.
     pub(super) fn with_option(&self, option: &str, value: &str) -> Result<Client, Error> {
         let Shared { origin, open } = &*self.shared;
         if origin.backend.is_some() {

@@ -1,5 +1,5 @@
-//! Acquires several locks in rounds: each waits for one lock while it holds none, and then tries
-//! the others, or after some failed rounds waits for them, too.
+//! Acquires several locks in rounds. Each round waits for one lock while it holds none, and then
+//! tries the other ones. After some failed rounds it also waits for these.
 
 use super::guards::MemberGuards;
 use super::members::Members;
@@ -19,26 +19,26 @@ use std::time::Duration;
 /// The longest wait of a majority for one of its members before it tries the others again.
 const LONGEST_SHARE: Duration = Duration::from_secs(1);
 
-/// The longest such wait for a fair lock, whose queue may need more.
+/// The longest such wait for a fair lock, whose queue may need more time.
 const LONGEST_FAIR_SHARE: Duration = Duration::from_secs(10);
 
-/// The shortest such wait: a shorter one is no more than a try.
+/// The shortest such wait: a shorter one is hardly more than a try.
 const SHORTEST_SHARE: Duration = Duration::from_millis(10);
 
 /// How long a majority avoids a member that did not answer, if the others are enough.
 const UNRESPONSIVE_FOR: Duration = Duration::from_secs(5);
 
-/// The pause after a failed round: up to twice what taking the locks took, within these limits,
-/// doubled for each failed round.
+/// The bounds on the random pause after a failed round. Before these bounds it is up to twice the
+/// time that the round held locks, doubled for each failed round.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
-/// From the beginning of a round in which not enough members could be asked to the next one, at
-/// least.
+/// The shortest time between the beginnings of two rounds if too few members answer.
 const OUTAGE_PAUSES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_millis(500));
 
 impl Members {
-    /// Takes the locks for the calling thread; `None` if they were busy until the end of the wait.
+    /// Acquires the locks for the calling thread; `None` if they were busy until the end of the
+    /// wait.
     pub(crate) fn acquire_here(
         &self,
         wait: Option<Duration>,
@@ -63,20 +63,20 @@ struct CompositeAcquisition<'a> {
     clock: Arc<dyn Clock>,
     signal: &'a Arc<Signal>,
     interrupt: Option<&'a Registration<'a>>,
-    /// `None`: wait for ever.
+    /// `None` waits for ever.
     deadline: Option<Moment>,
-    /// The lease that all must have in the end, if it is a fixed one.
+    /// The lease that all members must have in the end, if it is a fixed one.
     lease: Option<LeaseTime>,
     minimum_hold: Option<LeaseTime>,
     patience: Patience,
-    /// Since when too many members do not answer, and the pauses between the rounds since.
+    /// When too many members stopped answering, and the pauses between the rounds since.
     outage: Option<(Moment, Backoff)>,
 }
 
 /// The results of a round so far.
 struct Round {
     began: Moment,
-    /// When the first lock was taken.
+    /// When the first lock was acquired.
     first: Option<Moment>,
     guards: Vec<Option<LockGuard>>,
     outcomes: Vec<MemberOutcome>,
@@ -131,7 +131,7 @@ impl<'a> CompositeAcquisition<'a> {
     }
 
     fn run(mut self) -> Result<Option<LockGuard>, Error> {
-        // All members are required: wait for the first. Of a majority perhaps none must be awaited.
+        // If all members are required, wait for the first one. A majority may need no wait.
         let mut next = (self.members.spare() == 0).then(|| self.members.order[0]);
         loop {
             let mut round = self.round(next)?;
@@ -157,7 +157,7 @@ impl<'a> CompositeAcquisition<'a> {
         }
     }
 
-    /// Waits for one lock, if one is given, and tries the others, or waits for them, too.
+    /// Waits for one lock, if one is given, and then tries the others, or waits for them, too.
     fn round(&mut self, wait_for: Option<usize>) -> Result<Round, Error> {
         let need = self.members.required();
         let (order, wait_for) = self.order(wait_for);
@@ -168,13 +168,13 @@ impl<'a> CompositeAcquisition<'a> {
             }
             let wait = match Some(at) == wait_for {
                 true => self.share(at),
-                // A spare member is not waited for.
+                // No wait for a spare member.
                 false if round.count().taken >= need => Some(Duration::ZERO),
                 false => Some(self.wait_beside(&round, at)),
             };
             let asked = self.clock.now();
             self.try_member(&mut round, at, wait)?;
-            // How long an outage lasts says nothing of a queue.
+            // The duration of an outage does not predict the wait in a queue.
             let has_answered = !matches!(round.outcomes[at], MemberOutcome::Failed(_));
             if has_answered && wait != Some(Duration::ZERO) {
                 self.patience.waited(at, self.clock.now().since(asked));
@@ -186,7 +186,7 @@ impl<'a> CompositeAcquisition<'a> {
         Ok(round)
     }
 
-    /// In which order the locks are taken, and which of them is waited for while none is held.
+    /// Returns the order of the locks in this round, and the lock to wait for while none is held.
     fn order(&self, wait_for: Option<usize>) -> (Vec<usize>, Option<usize>) {
         let mut order = self.members.order.clone();
         let waits_for_all = self.patience.waits_for_all() && wait_for.is_some();
@@ -199,7 +199,7 @@ impl<'a> CompositeAcquisition<'a> {
                 .unwrap_or_default();
             order.rotate_left(start);
         }
-        // An unresponsive member costs a command timeout: it comes last, and is left out if the
+        // An unresponsive member costs a command timeout, so it comes last, and is left out if the
         // others are enough.
         let is_awaited = |at| !waits_for_all && Some(at) == wait_for;
         order.sort_by_key(|at| self.is_unresponsive(*at) && !is_awaited(*at));
@@ -211,10 +211,10 @@ impl<'a> CompositeAcquisition<'a> {
         (order, first)
     }
 
-    /// How long to wait for a lock while others are held: at first not at all.
+    /// Returns how long to wait for a lock while others are held: zero at first.
     fn wait_beside(&self, round: &Round, at: usize) -> Duration {
         let now = self.clock.now();
-        // A fixed lease must not end meanwhile.
+        // A fixed lease must not end during the wait.
         let ends = self
             .lease
             .zip(round.first)
@@ -230,7 +230,7 @@ impl<'a> CompositeAcquisition<'a> {
         self.members.spare() > 0 && self.members.is_unresponsive(at, self.clock.now())
     }
 
-    /// How long to wait for a lock while none is held. `None`: for ever.
+    /// Returns how long to wait for a lock while none is held; `None` waits for ever.
     fn share(&self, at: usize) -> Option<Duration> {
         let left = self
             .deadline
@@ -241,7 +241,7 @@ impl<'a> CompositeAcquisition<'a> {
         let members = u32::try_from(self.members.locks.len()).unwrap_or(u32::MAX);
         let share = left.map_or(LONGEST_SHARE, |left| left / members);
         let share = share.clamp(SHORTEST_SHARE, LONGEST_SHARE);
-        // Its position in the queue of a fair lock is lost with each wait that is too short.
+        // Each wait that is too short loses the position in the queue of a fair lock.
         let is_queued = self.members.locks[at].name().profile().queued_in_store;
         let needs = self.patience.known(at).filter(|_| is_queued);
         let share = needs.map_or(share, |needs| needs.clamp(share, LONGEST_FAIR_SHARE));
@@ -289,8 +289,8 @@ impl<'a> CompositeAcquisition<'a> {
         Ok(())
     }
 
-    /// Whether this member's failure is transient: its store does not answer, or its replicas do
-    /// not confirm and the policy is to retry.
+    /// Returns whether this member's failure is transient: its store does not answer, or its
+    /// replicas do not confirm and the policy is to retry.
     fn is_transient(&self, at: usize, error: &Error) -> bool {
         let retries = |lock: &SingleLock| {
             let policy = self
@@ -304,7 +304,7 @@ impl<'a> CompositeAcquisition<'a> {
             || error.is_insufficient_replicas() && locks().into_iter().all(retries)
     }
 
-    /// Whether the round has taken enough locks, and their leases last as long as requested.
+    /// Returns whether the round has acquired enough locks, with leases that last as requested.
     fn is_complete(&self, round: &mut Round) -> Result<bool, Error> {
         let need = self.members.required();
         if round.count().taken < need {
@@ -324,7 +324,7 @@ impl<'a> CompositeAcquisition<'a> {
         }
         let took = self.clock.now().since(round.began);
         match self.lease {
-            // The time that it took has ended them, and will do so again.
+            // The round took longer than the lease, and would do so again.
             Some(lease) if took >= lease.validity() => Err(Error::unavailable(format!(
                 "taking them all took {took:.1?}, and a lease of {lease} is good for {:.1?} only: \
                 they were released; ask for a longer lease",
@@ -338,8 +338,8 @@ impl<'a> CompositeAcquisition<'a> {
         }
     }
 
-    /// Whether the acquisition ends without the lock: at the deadline, because too many members do
-    /// not answer, or because members refuse.
+    /// Returns whether the acquisition ends without the lock, at the deadline. Fails if too many
+    /// members do not answer or refuse.
     fn is_over(&mut self, round: &Round) -> Result<bool, Error> {
         let (count, spare) = (round.count(), self.members.spare());
         if count.refused > spare {
@@ -347,7 +347,7 @@ impl<'a> CompositeAcquisition<'a> {
         }
         let now = self.clock.now();
         let is_late = self.deadline.is_some_and(|deadline| now >= deadline);
-        // Other holders have so many that the rest is not enough, or they alone are in the way.
+        // Enough members answered: other holders have too many of them, or are the only obstacle.
         if count.busy > spare || count.taken + count.busy >= self.members.required() {
             self.outage = None;
             return Ok(is_late);
@@ -360,19 +360,19 @@ impl<'a> CompositeAcquisition<'a> {
         Ok(false)
     }
 
-    /// How long to tolerate an outage without a deadline: the shortest limit of the members.
+    /// Returns how long to tolerate an outage without a deadline: the shortest limit of the
+    /// members.
     fn outage_limit(&self) -> Duration {
         let locks = self.members.composite().single_locks();
         let limits = locks.into_iter().map(|lock| lock.engine.outage_limit());
         limits.min().unwrap_or_default()
     }
 
-    /// The error of a round, with the result of each member.
+    /// Makes the error of a round, with the result of each member.
     fn error(&self, round: &Round, what: &str) -> Error {
         let results = self.members.results(round.outcomes.clone());
         let is_refusal = round.count().refused > self.members.spare();
-        // Among transient failures, an unavailable store counts for more than insufficient
-        // replicas.
+        // Among transient failures, an unavailable store outranks insufficient replicas.
         let decided = |(at, result): (usize, &MemberResult)| {
             let counts = if is_refusal {
                 round.refused[at]
@@ -392,7 +392,7 @@ impl<'a> CompositeAcquisition<'a> {
 
     /// Pauses after a failed round, for a random time if it held locks: two threads that each hold
     /// one lock and try the other's could otherwise continue in step for ever. A round without
-    /// enough answers is not repeated at once either: a store may say at once that it grants
+    /// enough answers is not repeated at once either: a store may answer at once that it grants
     /// nothing.
     fn pause(&mut self, held_for: Option<Duration>, began: Moment) {
         let asks_again = self
@@ -452,7 +452,7 @@ impl Round {
         count
     }
 
-    /// Whether the round has failed, and the remaining members cannot change why.
+    /// Returns whether the round has failed, and the remaining members cannot change the reason.
     fn is_decided(&self, need: usize) -> bool {
         let Count {
             taken,
@@ -468,8 +468,8 @@ impl Round {
         is_lost && (is_busy || is_out)
     }
 
-    /// Extends the leases of which more than a tenth has passed while later members were taken: the
-    /// lease of the whole counts from here.
+    /// Extends the leases of which more than a tenth passed while later members were acquired: the
+    /// common lease counts from here.
     fn restart_lease(&mut self, lease: LeaseTime, is_transient: impl Fn(usize, &Error) -> bool) {
         let enough = lease.validity().mul_f64(0.9);
         for at in 0..self.guards.len() {
@@ -496,14 +496,14 @@ impl Round {
         }
     }
 
-    /// Records that this lock was lost while the others were taken: it counts as busy.
+    /// Records that this lock was lost while the others were acquired: it counts as busy.
     fn set_lost(&mut self, at: usize) {
         self.outcomes[at] = MemberOutcome::Busy;
         self.busy = Some(at);
     }
 
-    /// Releases the locks in reverse order, and returns for how long they were held; `None` if
-    /// there were none.
+    /// Releases the locks in reverse order, and returns how long they were held; `None` if there
+    /// were none.
     fn release_all(&mut self, now: Moment) -> Option<Duration> {
         for guard in self.guards.iter_mut().rev() {
             drop(guard.take());

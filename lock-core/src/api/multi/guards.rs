@@ -16,13 +16,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The guards of several locks that were taken as one: a tree, whose leaves are holds on single
-/// locks.
+/// The guards of several locks that were acquired together: a tree, whose leaves are holds on
+/// single locks.
 ///
-/// It is valid while enough of them are. A loss is final, so the loss of the whole is, too.
+/// Valid while enough of the guards are. A member's loss is final, so the loss of the composite is,
+/// too.
 pub(crate) struct MemberGuards {
     composite: Arc<Composite>,
-    /// In the order of the members; `None` for a member that a majority did without.
+    /// In the order of the members; `None` for a member that a majority did not acquire.
     guards: Vec<Option<LockGuard>>,
 }
 
@@ -51,7 +52,7 @@ impl MemberGuards {
         self.collect(what, done, answers)
     }
 
-    /// The results of a call to each member.
+    /// Collects the results of a call to each member; fails if fewer than required succeeded.
     fn collect<T>(
         &self,
         what: &str,
@@ -78,7 +79,7 @@ impl MemberGuards {
         Err(Error::from_members(kind, what, done, results).on(&self.composite.name))
     }
 
-    /// The longest duration that as many members reach as are required.
+    /// Returns the longest duration that the required number of members reach.
     fn reached(&self, mut each: Vec<Duration>) -> Duration {
         each.sort_unstable_by(|a, b| b.cmp(a));
         each.get(self.composite.required - 1)
@@ -86,7 +87,7 @@ impl MemberGuards {
             .unwrap_or_default()
     }
 
-    /// How many of the held members may be lost.
+    /// Returns how many of the held members may be lost.
     fn spare(&self) -> usize {
         self.held().count().saturating_sub(self.composite.required)
     }
@@ -185,7 +186,7 @@ impl CompositeGuard for MemberGuards {
         let clock = self.composite.clock();
         let verify = |part: &LockGuard| Ok((part.verify()?, clock.now()));
         let answers = self.call("it is not held as it should be", "is held", verify)?;
-        // A lease may have ended while the other members were asked.
+        // A lease may have ended during the requests to the other members.
         self.call("it was lost", "is held", |part| part.ensure(Duration::ZERO))?;
         let now = clock.now();
         let left = |(left, at): (Duration, Moment)| match left {
@@ -207,7 +208,7 @@ impl CompositeGuard for MemberGuards {
         }
     }
 
-    /// The loss after which fewer than required are left, as far as the order is known.
+    /// Returns the loss that left fewer members than required, as far as the order is known.
     fn loss(&self) -> Option<Loss> {
         let mut losses = self
             .held()
@@ -251,8 +252,8 @@ impl fmt::Debug for MemberGuards {
     }
 }
 
-/// How many members may still be lost, and the listener to notify after that. Dropped with the last
-/// member's listener, which closes the channel.
+/// The number of members that may still be lost, and the listener to notify after that. Dropped
+/// with the last member's listener, which closes the channel.
 struct LossCounter(Mutex<(usize, Option<Listener>)>);
 
 impl LossCounter {

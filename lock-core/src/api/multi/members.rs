@@ -1,4 +1,4 @@
-//! [`Members`]: the locks that a lock of several consists of, and the requests that take none.
+//! [`Members`]: the members of a composite lock, and its requests that acquire nothing.
 
 use super::guards::MemberGuards;
 use crate::api::guard::LockGuard;
@@ -13,20 +13,19 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The locks that a [`MultiLock`](super::MultiLock) or [`MajorityLock`](super::MajorityLock)
-/// consists of.
+/// The members of a [`MultiLock`](super::MultiLock) or [`MajorityLock`](super::MajorityLock).
 pub(crate) struct Members {
     composite: Arc<Composite>,
     pub(super) locks: Vec<Arc<dyn DistLock>>,
     /// The order in which they are tried.
     pub(super) order: Vec<usize>,
-    /// Until when each counts as unresponsive, in nanoseconds of the clock. Relaxed: a stale value
-    /// costs one request at most.
+    /// Until when each member counts as unresponsive, in nanoseconds of the clock. Relaxed: a stale
+    /// value costs one request at most.
     unresponsive: Vec<AtomicU64>,
 }
 
 impl Members {
-    /// All of these locks.
+    /// Makes the members of a lock that requires all of them.
     pub(super) fn all(locks: Vec<Arc<dyn DistLock>>) -> Result<Self, Error> {
         if locks.is_empty() {
             return Err(Error::misuse("a lock of no members: give it at least one"));
@@ -34,7 +33,7 @@ impl Members {
         Self::new(locks.len(), locks)
     }
 
-    /// More than half of these locks.
+    /// Makes the members of a lock that requires more than half of them.
     pub(super) fn majority(locks: Vec<Arc<dyn DistLock>>) -> Result<Self, Error> {
         if locks.len() < 3 {
             return Err(Error::misuse(format!(
@@ -70,12 +69,12 @@ impl Members {
         })
     }
 
-    /// Marks a member that did not answer, or unmarks one that did.
+    /// Marks a member as unresponsive until then, or unmarks it if `None`.
     pub(super) fn set_unresponsive(&self, at: usize, until: Option<Moment>) {
         self.unresponsive[at].store(until.map_or(0, Moment::as_nanos), Ordering::Relaxed);
     }
 
-    /// Whether this member is marked.
+    /// Returns whether this member is marked as unresponsive.
     pub(super) fn is_unresponsive(&self, at: usize, now: Moment) -> bool {
         self.unresponsive[at].load(Ordering::Relaxed) > now.as_nanos()
     }
@@ -96,12 +95,12 @@ impl Members {
         self.composite.required
     }
 
-    /// How many members may fail.
+    /// Returns how many members may fail.
     pub(super) fn spare(&self) -> usize {
         self.locks.len() - self.required()
     }
 
-    /// The members' names, each with its outcome.
+    /// Returns the members' names, each with its outcome.
     pub(super) fn results(&self, outcomes: Vec<MemberOutcome>) -> Vec<MemberResult> {
         let named = self.locks.iter().zip(outcomes);
         named
@@ -109,7 +108,7 @@ impl Members {
             .collect()
     }
 
-    /// The holder that prevents an acquisition now, if one does.
+    /// Queries the members. Returns the holder that prevents an acquisition now, if one does.
     pub(crate) fn inspect(&self) -> Result<LockInfo, Error> {
         let mut holders = Vec::new();
         let mut free = 0;
@@ -194,7 +193,7 @@ impl Members {
     pub(crate) fn hold_count(&self) -> u32 {
         let mut counts: Vec<_> = self.locks.iter().map(|lock| lock.hold_count()).collect();
         counts.sort_unstable();
-        // As many members as are required have this count, or a larger one.
+        // The required number of members have this count, or a larger one.
         counts[self.spare()]
     }
 
@@ -206,14 +205,14 @@ impl Members {
         held.count() >= self.required()
     }
 
-    /// The error of a call in which too many members failed.
+    /// Makes the error of a call in which too many members failed.
     fn failed(&self, what: &str, done: &str, outcomes: Vec<MemberOutcome>) -> Error {
         let results = self.results(outcomes);
         Error::from_members(worst_kind(&results), what, done, results).on(&self.composite.name)
     }
 }
 
-/// The guard of this thread's detached hold of this number, as far as it is on these locks.
+/// Returns the guard of this thread's detached hold of this number, as far as it is on these locks.
 fn take_detached(parts: &Parts, number: u64) -> Option<LockGuard> {
     match parts {
         Parts::Single(lock) => lock.take_detached(number),

@@ -1,40 +1,41 @@
 //! [`MultiLock`] and [`MajorityLock`]: several locks as one.
 //!
-//! # How several locks are taken without a deadlock
+//! # Acquiring several locks without a deadlock
 //!
-//! A thread waits for *one* lock while it holds none, and then *tries* the others. If one of those
-//! is busy, it releases all of them and waits for that one next. So programs may name the locks in
-//! any order. This is the algorithm of C++'s `std::lock` (Howard Hinnant, "Dining Philosophers
-//! Rebooted", 2013). Redisson's `RedissonMultiLock` waits for each lock while it holds those
-//! before, and two that name them in opposite orders block each other until both time out.
+//! A thread waits for *one* lock while it holds none, and then *tries* the other ones. If a try
+//! finds a lock busy, the thread releases all locks and waits for the busy one next. So programs
+//! may name the locks in any order. This is the algorithm of C++'s `std::lock` (Howard Hinnant,
+//! "Dining Philosophers Rebooted", 2013). Redisson's `RedissonMultiLock` waits for each lock while
+//! it holds the ones before, so two programs that name them in opposite orders block each other
+//! until both time out.
 //!
 //! Two threads that each hold one lock and try the other's could fail in step for ever. So a thread
 //! pauses after a failed round, for a random time that grows with the number of failures
-//! ([`acquire`]). All threads start with the first lock by name, for speed alone: they meet at its
+//! ([`acquire`]). All threads start with the first lock by name, only for speed: they meet at its
 //! queue, and its holder finds the others free.
 //!
-//! A try does not overtake waiters, so a try of a lock whose queue is never empty never succeeds
-//! (seen: not once in 20 s). After three failed rounds each try therefore waits for a moment
-//! ([`patience`]). Where a lock is a fair one, all are waited for, with those before held, for up
-//! to twice as long as earlier waits for the lock took: a limit would starve it where a queue needs
-//! more. The lock with the longest wait comes first, while none is held. Similar ones come in the
-//! order of their names, so that threads do not wait for each other; where they do, because the
-//! names are equal, the one that gives up first is decided at random. Positions in all queues at
-//! once would not hold a lock for less: a fair lock whose head does not take it is kept from the
-//! others, too.
+//! A try does not overtake waiters, so it never succeeds on a lock whose queue is never empty
+//! (measured: not once in 20 s). After three failed rounds each try therefore waits for a short
+//! time ([`patience`]). If one member is a fair lock, a round waits for every member while it holds
+//! the ones before, for up to twice as long as earlier waits for that lock took: a fixed limit
+//! would starve it where a queue needs longer. The lock with the longest wait comes first, while
+//! none is held. Locks with similar waits are ordered by name, so that threads do not wait for each
+//! other; if equal names make them do so, it is random which thread gives up first. Waiting in all
+//! queues at once would not shorten any hold: a fair lock whose head does not acquire it is
+//! unavailable to other waiters, too.
 //!
 //! # Differences of a majority
 //!
-//! A [`MajorityLock`] requires more than half of its members, but takes as many as it can get,
-//! because each spare one may be lost. It waits for no member longer than its share of the
-//! remaining wait, because another may become free sooner. Of a fair lock that share grows: with
-//! each wait that is too short for the queue its position is lost.
+//! A [`MajorityLock`] requires more than half of its members, but acquires as many as it can,
+//! because each spare one may be lost. It waits for no member longer than that member's share of
+//! the remaining wait, because another may become free sooner. The share of a fair lock grows: each
+//! wait that is too short for its queue loses the position.
 //!
 //! # Layers
 //!
-//! It uses the public methods of its members only: each queues, renews, hands off and cleans up as
-//! a single lock does. The guard of several locks ([`guards`]) holds the guards of its members.
-//! [`members`] tells locks apart and ends detached holds.
+//! This module uses only the public methods of the members: each member queues, renews, hands off
+//! and cleans up as a single lock does. The guard of several locks ([`guards`]) holds the guards of
+//! its members. [`members`] detects duplicate locks and ends detached holds.
 
 mod acquire;
 mod guards;
@@ -55,35 +56,35 @@ use std::sync::Arc;
 /// The members may belong to different clients, servers and kinds; a member may itself be a
 /// `MultiLock` or a [`MajorityLock`]. Programs may name the same locks in different orders without
 /// a deadlock: the lock waits for a member while it holds no other, and tries the others (the
-/// algorithm of C++'s `std::lock`). After three rounds in vain it waits for the others as well, for
-/// at most 100 ms, or beside a [fair](crate::Client::fair_mutex) lock for at most twice as long as
-/// it has waited for them before (with a fixed lease, for at most half of it), and then gives all
-/// back. A thread that already holds a member by a guard of its own keeps it while it waits for the
-/// others; then the order matters.
+/// algorithm of C++'s `std::lock`). After three failed rounds it also waits for the others while it
+/// holds some, and releases all if the wait fails. Such a wait lasts at most 100 ms. If one member
+/// is a [fair lock](crate::Client::fair_mutex), it lasts up to twice as long as earlier waits for
+/// that member (with a fixed lease, at most half of the lease). A thread that already holds a
+/// member by a separate guard keeps it while it waits for the others; then the order matters.
 ///
 /// It corresponds to Redisson's `RedissonMultiLock`, and has all methods of [`DistLock`]:
 ///
 /// - The wait is one deadline for all members. An attempt that ends by the deadline, an interrupt,
-///   an error or a panic releases what was taken.
+///   an error or a panic releases the locks acquired so far.
 /// - Each member has the requested lease, and the watchdog renews each. A fixed lease counts from
-///   when the guard is returned: if taking the last member took more than a tenth of it, the
+///   when the guard is returned: if acquiring the last member took more than a tenth of it, the
 ///   earlier ones are extended first.
-/// - The guard is lost when one member is lost, and [remains](LockGuard::remaining) until the first
-///   lease ends. [`LockGuard::fencing_tokens`] returns the token of each.
-/// - Its members stay locks of their own. A thread that holds a member takes one more hold of it.
-///   [`hold_count`](DistLock::hold_count) is the number of times that this thread holds *all* of
-///   them, and it [holds](DistLock::is_held_by_current_thread) the lock if it holds all members,
-///   however it got them.
+/// - The guard is lost when one member is lost. Its [`remaining`](LockGuard::remaining) time is the
+///   shortest of the members. [`LockGuard::fencing_tokens`] returns the token of each.
+/// - The members remain usable as single locks. A thread that holds a member gets one more hold of
+///   it. [`hold_count`](DistLock::hold_count) is the number of times that this thread holds *all*
+///   of them, and it [holds](DistLock::is_held_by_current_thread) the lock if it holds all members,
+///   however it acquired them.
 /// - It [is locked](DistLock::is_locked) while any member is held. [`inspect`](DistLock::inspect)
 ///   returns the holder whose lease ends last.
 /// - [`force_unlock`](DistLock::force_unlock) frees all members, and returns whether any was held.
-/// - [`unlock`](DistLock::unlock) ends the newest detached hold on the same locks, also through
+/// - [`unlock`](DistLock::unlock) ends the newest detached hold on the same locks, even through
 ///   another handle with the members in another order.
 ///
 /// # Blocking
 ///
-/// The members are asked one after the other, one round trip each. The wait may be exceeded by one
-/// command timeout for each member, if all their servers stop answering.
+/// Requests go to the members one after the other, one round trip each. The wait may be exceeded by
+/// one command timeout for each member, if all their servers stop answering.
 ///
 /// # Errors
 ///
@@ -114,24 +115,26 @@ pub struct MultiLock(pub(crate) Arc<Members>);
 ///
 /// It corresponds to Redisson's `RedissonRedLock`: the same lock on several independent servers, so
 /// that it survives the loss of some. It has no common [fencing token](LockGuard::fencing_token),
-/// because the grants of its members have no common order; each member's own are in
-/// [`LockGuard::fencing_tokens`].
+/// because the grants of its members have no common order; [`LockGuard::fencing_tokens`] returns
+/// the token of each member.
 ///
-/// It has all methods of [`DistLock`], as [`MultiLock`] has them, but:
+/// It has all methods of [`DistLock`], as [`MultiLock`] has them, with these differences:
 ///
-/// - It takes every member that it can get, and succeeds with more than half.
+/// - It acquires every member that it can, and succeeds with more than half.
 /// - It waits for a busy member for at most its share: the remaining wait divided by the number of
 ///   members, and never more than a second at a time (ten for a fair lock whose queue needs more).
 ///   Then it tries the others again.
-/// - A member that does not answer costs a command timeout; for five seconds after that, this lock
-///   asks it last, and only if the others are not enough.
-/// - A member that does not answer counts as not taken. If so many do not answer that the lock may
-///   or may not be free, it is [unavailable](Error::is_unavailable) and not busy.
-/// - The guard is lost when fewer than required are left, and [remains](LockGuard::remaining) for
-///   as long as enough of them do. [`LockGuard::unlock`] succeeds if enough members were held until
-///   then; failures of the others are reported by the events of their clients.
+/// - A member that does not answer costs a command timeout. For five seconds after that, this lock
+///   tries it last, and only if the others are not enough.
+/// - A member that does not answer counts as not acquired. If so many do not answer that the lock
+///   may or may not be free, it is [unavailable](Error::is_unavailable) and not busy.
+/// - The guard is lost when fewer than the required members are held. Its
+///   [`remaining`](LockGuard::remaining) time ends when fewer than required would be valid.
+///   [`LockGuard::unlock`] succeeds if enough members were held until then; the other members'
+///   clients report failures as events.
 /// - [`hold_count`](DistLock::hold_count), [`is_locked`](DistLock::is_locked) and the other queries
-///   follow from that: held often enough on enough members; locked if it could not be taken now.
+///   follow the same rule: this thread holds it as often as enough members; it is locked if it
+///   could not be acquired now.
 ///
 /// # Examples
 ///
@@ -159,7 +162,7 @@ impl MultiLock {
     /// # Errors
     ///
     /// [`Error::is_misuse`] without members, or if one of them (the same name of the same client)
-    /// is given twice, here or inside another: holding it twice protects nothing more.
+    /// is given twice, directly or inside another member: holding it twice protects nothing more.
     ///
     /// The same name on the same server by two *clients* is not detected: the two wait for each
     /// other.
@@ -178,8 +181,8 @@ impl MajorityLock {
     ///
     /// # Errors
     ///
-    /// [`Error::is_misuse`] with fewer than three members (the majority of one or two is all of
-    /// them: a [`MultiLock`]), or if one of them is given twice, as with [`MultiLock::new`].
+    /// [`Error::is_misuse`] with fewer than three members (a majority of one or two is all of them:
+    /// use a [`MultiLock`]), or if one of them is given twice, as with [`MultiLock::new`].
     pub fn new<I>(members: I) -> Result<Self, Error>
     where
         I: IntoIterator,

@@ -1,33 +1,34 @@
-//! [`Patience`]: how long a lock is waited for while others are held, by the waits so far.
+//! [`Patience`]: how long to wait for a lock while others are held, derived from the waits so far.
 //!
-//! A wait of that kind keeps others from a lock that is not used, and is in vain where they wait
-//! for the same locks in another order. But where other clients keep the queues of several locks
-//! from ever being empty, no try finds one free. A lock without an order is soon got by chance; in
-//! the queue of a fair one only who waits for its turn with the other locks held ever has them all.
+//! Such a wait blocks other threads from locks that are not in use, and it is useless if those
+//! threads wait for the same locks in another order. But if other clients keep the queues of
+//! several locks from ever being empty, no try succeeds. A plain lock is then acquired by chance
+//! after some waits. For a fair lock a thread must wait for its turn in the queue while it holds
+//! the other locks.
 
 use std::cmp::Reverse;
 use std::time::Duration;
 
-/// After this number of failed rounds the other locks are waited for, too, with those before held.
+/// The number of failed rounds after which a round also waits for locks while others are held.
 const ROUNDS_OF_TRIES: u32 = 3;
 
-/// Such a wait lasts up to twice what earlier waits for that lock took, but at least for this time,
-/// and for this part of the longest wait for any of the locks.
+/// The lower bounds on the estimated wait for a lock: this time, and this part of the longest wait
+/// for any of the locks. The estimate is up to twice the longest earlier wait for the lock.
 const SHORTEST_TRY_WAIT: Duration = Duration::from_millis(1);
 const PART_OF_LONGEST: u32 = 16;
 
-/// Waits beside locks without an order begin with the shortest time and grow twofold with each
-/// round, up to this time, or to what the lock may need if that is more. Beside a fair one the
-/// first waits end after this time, and those of each further round after twice that.
+/// Without a fair lock, waits while holding locks begin with the shortest time and double with each
+/// round, up to this limit, or the estimate for the lock if that is longer. With a fair lock, this
+/// is the limit of the first waits, and doubles with each round.
 const LONGEST_TRY_WAIT: Duration = Duration::from_millis(100);
 
-/// What one acquisition knows of the queues of its members.
+/// The knowledge of one acquisition about the queues of its members.
 pub(super) struct Patience {
-    /// Whether one of them is granted in the order of arrival.
+    /// Whether a member is granted in the order of arrival.
     is_queued: bool,
-    /// How many rounds took a lock and released it again.
+    /// The number of rounds that acquired a lock and released it again.
     failed_rounds: u32,
-    /// The longest wait for each member so far, if it was waited for.
+    /// The longest wait for each member so far, if there was one.
     waited: Vec<Option<Duration>>,
 }
 
@@ -48,12 +49,12 @@ impl Patience {
         self.failed_rounds += 1;
     }
 
-    /// A wait for this member has ended, with or without it.
+    /// Records the duration of a wait for this member, whether it succeeded or not.
     pub(super) fn waited(&mut self, at: usize, took: Duration) {
         self.waited[at] = self.waited[at].max(Some(took));
     }
 
-    /// How long to wait for this member while others are held: at first not at all.
+    /// Returns how long to wait for this member while others are held: zero at first.
     pub(super) fn beside_others(&self, at: usize) -> Duration {
         let Some(rounds) = self.failed_rounds.checked_sub(ROUNDS_OF_TRIES) else {
             return Duration::ZERO;
@@ -68,19 +69,20 @@ impl Patience {
             .min(most)
     }
 
-    /// Whether all locks are taken in one order, the first with no other held, because tries have
-    /// failed so often in a queue.
+    /// Returns whether all locks are acquired in one order, with waits for each: after failed
+    /// rounds with a fair lock.
     pub(super) fn waits_for_all(&self) -> bool {
         self.is_queued && self.failed_rounds >= ROUNDS_OF_TRIES
     }
 
-    /// How long its queue may need, if this member was waited for before.
+    /// Returns the estimated wait for this member, if there was a wait before.
     pub(super) fn known(&self, at: usize) -> Option<Duration> {
         self.waited[at].map(|_| self.of(at))
     }
 
-    /// How long this member may need. At random: of two threads of which each holds what the
-    /// other waits for, one gives up first. A wait in vain makes the next one longer.
+    /// Returns the estimated wait for this member. It is random: of two threads that each hold the
+    /// lock the other waits for, one gives up first. A wait without success makes the next one
+    /// longer.
     fn of(&self, at: usize) -> Duration {
         let longest = self
             .waited
@@ -93,19 +95,19 @@ impl Patience {
         known.max(SHORTEST_TRY_WAIT).mul_f64(1.0 + fastrand::f64())
     }
 
-    /// Sorts members that are all waited for: the first with no other held. Of similarly long waits
-    /// the order stays, for threads that wait while they hold locks must go the same way.
+    /// Sorts the members by their waits, the first to be acquired with no other held. Members with
+    /// similar waits keep their order: threads that wait while they hold locks must use one order.
     pub(super) fn sort(&self, order: &mut [usize], all_are_required: bool) {
         let magnitude = |at: &usize| self.waited[*at].map(magnitude);
         match all_are_required {
             true => order.sort_by_key(|at| Reverse(magnitude(at))),
-            // It may do without those that take longest.
+            // A majority may succeed without the members that take longest.
             false => order.sort_by_key(magnitude),
         }
     }
 }
 
-/// Waits within the same power of four take similarly long.
+/// Returns a class of similar waits: those within the same power of four.
 fn magnitude(wait: Duration) -> u32 {
     u32::try_from(wait.as_millis() + 1)
         .unwrap_or(u32::MAX)
