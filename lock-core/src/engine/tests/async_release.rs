@@ -1,4 +1,4 @@
-//! Dropped guards: the release is sent, and the caller does not wait for its answer.
+//! Dropped guards: the release is sent without a wait for its answer.
 
 use super::*;
 
@@ -108,14 +108,14 @@ fn wait_for_cleanup_collects_unread_release_answers() {
     assert!(store.unread.lock().is_empty());
 }
 
-/// A lock on another server, perhaps.
+/// The collection may concern a lock on another server.
 #[test]
 fn dropped_guard_does_not_wait_for_the_collection_of_answers() {
     let (store, client, _told) = lazy();
     drop(client.mutex("x").unwrap().lock().unwrap());
     let guard = client.owned_mutex("y").unwrap().lock().unwrap();
     thread::scope(|scope| {
-        // Ends before the threads are waited for, whatever happens.
+        // Ends before the test joins its threads, even after a failure.
         let gate = store.gate.lock();
         store.fail_next("inspect", Fault::Hangs);
         let collecting = scope.spawn(|| client.wait_for_cleanup(Duration::ZERO));
@@ -163,7 +163,7 @@ fn thread_that_reads_an_answer_asks_the_backend_nothing() {
     let (store, client, _told) = lazy();
     store.fail_next("release", Fault::Vanished);
     drop(client.mutex("x").unwrap().lock().unwrap());
-    // It does not ask for a node either: the backend may hold a mutex when it reads the answer.
+    // It does not query the node either: the backend may hold a mutex while it reads the answer.
     let before = store.count("node");
     store.node_panics.store(true, Ordering::SeqCst);
     store.read();

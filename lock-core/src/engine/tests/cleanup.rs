@@ -115,7 +115,7 @@ fn client_drop_retries_pending_cleanup_before_it_returns() {
     );
     assert!(store.count("close") >= 2);
     assert!(free.is_locked().unwrap(), "no cleanup reached the store");
-    // With a reachable store the lock is free when the drop returns.
+    // If the store is reachable, the lock is free when the drop returns.
     let (store, clock) = Recorded::new();
     let client = store.client();
     attempt_with_failing_cleanup(&store, &client);

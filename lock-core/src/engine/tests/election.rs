@@ -1,4 +1,4 @@
-//! Elections on the store in memory: gains and losses, their order, and threads that end.
+//! Elections on the in-memory store: gains and losses, their order, and threads that end.
 
 use super::*;
 use crate::crossbeam_channel::Receiver;
@@ -6,7 +6,7 @@ use crate::{Election, LeadershipChange};
 
 type Changes = Receiver<LeadershipChange>;
 
-/// A client of its own that takes part.
+/// Makes a new client that takes part.
 fn candidate(store: &Recorded) -> (Election, Changes) {
     let election = store.client().election("x").unwrap();
     let changes = election.changes();
@@ -18,7 +18,7 @@ fn next(changes: &Changes) -> LeadershipChange {
     changes.recv_timeout(20 * SECOND).expect("a change is told")
 }
 
-/// The term of the gain that comes next.
+/// Returns the term of the next gain.
 fn gained(changes: &Changes) -> u64 {
     match next(changes) {
         LeadershipChange::Gained { term } => term.expect("the store has tokens").get(),
@@ -30,7 +30,7 @@ fn lost(cause: LossCause) -> LeadershipChange {
     LeadershipChange::Lost { cause }
 }
 
-/// Lets time pass, as fast as threads come to sleep, until something holds.
+/// Advances the clock, as fast as threads go to sleep, until a condition holds.
 fn pass(clock: &ManualClock, what: &str, mut holds: impl FnMut() -> bool) {
     eventually(what, || {
         if sleeping(clock) > 0 {
@@ -207,7 +207,8 @@ fn panics_in_callback_and_backend_end_no_campaign() {
     pass(&clock, "it leads", || election.is_leader());
     gained(&panics);
     election.resign().unwrap();
-    // The clock may have run ahead of a slow thread, so that it was lost and gained again before.
+    // The clock may run ahead of a slow thread, so the leadership may be lost and gained again
+    // first.
     while next(&panics) != LeadershipChange::Resigned {}
 }
 

@@ -73,7 +73,7 @@ fn failed_extension_leaves_the_acquisition_unchanged() {
     assert_eq!(store.count("release"), 1);
 }
 
-/// An extension of `x` that queues behind a renewal that hangs until the gate opens.
+/// Starts an extension of `x` behind a renewal that hangs until the gate opens.
 fn queued_extension(store: &Recorded, client: &Client) -> thread::JoinHandle<Result<(), Error>> {
     let other = client.owned_mutex("other").unwrap().lock().unwrap();
     let guard = client
@@ -86,7 +86,7 @@ fn queued_extension(store: &Recorded, client: &Client) -> thread::JoinHandle<Res
     eventually("the first request hangs", || store.count("renew") == 1);
     let second = thread::spawn(move || guard.extend(60 * SECOND));
     eventually("the second request queues", || client.0.workers.threads().1);
-    // The timer, both callers, and the worker that watches the first request.
+    // The timer, both callers, and the spare worker that watches the first request.
     eventually("all threads sleep", || {
         first.is_finished() || sleeping(&store.clock) == 4
     });

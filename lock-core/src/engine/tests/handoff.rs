@@ -1,4 +1,4 @@
-//! Hand-off: the order of the local waiters, the requests it takes, and when the lock returns to
+//! Hand-off: the order of the local waiters, the requests it costs, and when the lock returns to
 //! the store.
 
 use super::*;
@@ -6,8 +6,8 @@ use crate::FencingToken;
 
 pub(super) const BUDGET: Duration = crate::Config::DEFAULT_HAND_OFF;
 
-/// A client that holds the lock with reserved tokens, because a second thread waited when the lock
-/// was granted.
+/// Makes a client that holds the lock with reserved tokens, because a second thread waited when the
+/// lock was granted.
 pub(super) fn held(store: &Recorded) -> (Client, crate::OwnedGuard) {
     held_after(store, || {})
 }
@@ -36,7 +36,7 @@ fn held_after(store: &Recorded, then: impl FnOnce()) -> (Client, crate::OwnedGua
 }
 
 /// Waits until the head of the queue sleeps for another client's lease. To wait for its watch is
-/// not enough: it asks once more then, and that attempt may be granted with too few tokens.
+/// not enough: another attempt follows, which may be granted with too few tokens.
 fn head_sleeps(store: &Recorded) {
     let long = || {
         store
@@ -48,7 +48,7 @@ fn head_sleeps(store: &Recorded) {
     eventually("the head sleeps", || store.watches() == 1 && long());
 }
 
-/// Another client that the store counts as a waiter, and that never asks for the lock.
+/// Adds a client that the store counts as a waiter, and that never sends an attempt.
 pub(super) fn another_waits(store: &Recorded) -> Watch {
     struct Deaf;
     impl Wake for Deaf {
@@ -60,7 +60,7 @@ pub(super) fn another_waits(store: &Recorded) -> Watch {
         .unwrap()
 }
 
-/// A thread that queues for the lock and returns its guard.
+/// Starts a thread that queues for the lock and returns its guard.
 pub(super) fn waits(
     client: &Client,
     options: LockOptions,
@@ -99,7 +99,7 @@ fn token(guard: &crate::OwnedGuard) -> FencingToken {
     guard.fencing_token().unwrap()
 }
 
-/// The numbers of attempts and of releases.
+/// Returns the numbers of attempts and of releases.
 fn asked(store: &Recorded) -> (usize, usize) {
     (
         store.count("acquire"),
@@ -239,7 +239,7 @@ fn hand_off_time_restarts_after_another_client_held_the_lock() {
     let unequal = || LockOptions::new().watched(60 * SECOND);
     let next = waits(&client, unequal());
     let last = waits(&client, unequal());
-    // The next waiter asks the store, but another client is faster.
+    // The next waiter sends an attempt, but another client is faster.
     store.fail_next("acquire", Fault::Hangs);
     let gate = store.gate.lock();
     let before = store.count("acquire");
@@ -309,7 +309,7 @@ fn follower_of_a_head_that_stands_back_is_not_busy() {
     let follower = waits_for(&client, SECOND / 10_000);
     store.cut("acquire", Fault::NotSent);
     clock.advance(SECOND / 10_000);
-    // The follower's wait is over. The head has not asked yet, and its request gets no answer.
+    // The follower's wait is over. The head has not sent an attempt yet, and then gets no answer.
     eventually("all threads sleep", || {
         follower.is_finished() || sleeping(&clock) >= 3
     });
@@ -456,8 +456,8 @@ fn tokens_of_a_repeated_attempt_are_not_given_back() {
     let used = token(&guard);
     guard.unlock().unwrap();
     // Another lock that shares the counter may have moved it between the first request and its
-    // repetition, and own tokens in that range. The clock stands still, so the next token shows the
-    // value of the counter.
+    // repetition, and may have tokens in that range. The clock stands still, so the next token
+    // shows the value of the counter.
     let next = client.owned_mutex("x").unwrap().lock().unwrap();
     assert_eq!(token(&next).get(), used.get() + 2_001);
 }
@@ -644,7 +644,7 @@ fn late_waiter_of_a_lost_hand_off_queues_behind_the_head() {
     eventually("the late waiter queues", || late.is_finished() || queues());
     assert_eq!(asked(&store).0, before + 1, "one thread of a client asks");
     drop(store_gate);
-    // A waiter that asked the store beside the head would miss its hand-off.
+    // A waiter that contends together with the head would miss its hand-off.
     next.join().unwrap().unwrap().unwrap().unlock().unwrap();
     late.join().unwrap().unwrap().unwrap().unlock().unwrap();
     assert!(!client.mutex("x").unwrap().is_locked().unwrap());

@@ -1,12 +1,12 @@
-//! What one report, renewal, loss, wake-up or release looks at does not depend on how many other
-//! locks are held, nor on how many threads wait.
+//! The number of locks visited by a report, renewal, loss, wake-up or release does not depend on
+//! how many other locks are held, nor on how many threads wait.
 
 use super::*;
 use crate::engine::queue::LocalLock;
 use crate::{LockGuard, LockKind, Mutex as DistMutex};
 use std::slice;
 
-/// What a client looks at for one event of each kind.
+/// The number of locks that a client visits for each kind of event.
 #[derive(PartialEq, Eq, Debug)]
 struct Visits(Vec<(&'static str, usize)>);
 
@@ -42,7 +42,8 @@ impl Holder {
         others
             .drain(..others.len() / 50)
             .for_each(LockGuard::detach);
-        // Their first look is over, and the next comes behind all that is counted.
+        // The first checks of these locks are over, and the next ones come after the counted
+        // events.
         clock.advance(2 * SECOND);
         Self {
             others,
@@ -59,13 +60,13 @@ impl Holder {
         eventually("all threads are at rest", at_rest);
     }
 
-    /// Counts what `event` looks at until it `is_over`. All threads are at rest before.
+    /// Counts the visits from `event` until it `is_over`. All threads are at rest before.
     fn count(&mut self, what: &'static str, event: impl FnOnce(), is_over: impl Fn() -> bool) {
         let visits = &self.client.0.registry.visits;
         let at_rest = || self.client.0.is_at_rest(|| self.clock.sleepers());
         let before = visits.load(Ordering::Relaxed);
         event();
-        // What is awaited is not looked at: that would count.
+        // The condition must visit no lock, which would be counted.
         eventually(what, || is_over() && at_rest());
         let count = visits.load(Ordering::Relaxed) - before;
         self.visits.0.push((what, count));
@@ -95,8 +96,8 @@ impl Holder {
         self.count("detached release", || lock.unlock().unwrap(), || true);
     }
 
-    /// While a batch is renewed the store reports a change of each lock in it: they are renewed
-    /// once more, together.
+    /// Counts the visits when the store reports a change of each lock of a batch during its
+    /// renewal: the locks are renewed once more, together.
     fn count_changes(&mut self) {
         let (client, store) = (self.client.clone(), self.store.clone());
         let names: Vec<_> = (0..20)
@@ -120,7 +121,7 @@ impl Holder {
         assert!(guards.iter().all(|guard| guard.is_valid()));
     }
 
-    /// What a waiter looks at from the release of another client until it has released in turn.
+    /// Counts the visits of a waiter from the release of another client until its own release.
     fn count_waking(&mut self) {
         self.rest();
         let (client, other) = (self.client.clone(), self.other.clone());
@@ -147,7 +148,7 @@ impl Holder {
     }
 }
 
-/// What waiting threads have of a fair lock.
+/// Returns the local locks of the threads that wait for a fair lock.
 fn waiters_of(client: &Client, name: &LockName, count: usize) -> Vec<Arc<LocalLock>> {
     let of_thread = |number| {
         client

@@ -1,4 +1,4 @@
-//! Insufficient replicas: what is given back, what is retried, and what is kept.
+//! Insufficient replicas: which grants are revoked, retried or accepted.
 
 use super::*;
 use crate::LockGuard;
@@ -244,8 +244,8 @@ fn renewal_without_replicas_is_sent_while_others_hang() {
     drop(gate);
 }
 
-/// The `Degraded` and `Restored` events of a lock that two replicas confirmed at its grant, and
-/// whose renewals none confirms for a while.
+/// Returns the `Degraded` and `Restored` events of a lock that two replicas confirmed at its grant,
+/// and whose renewals none confirms for a while.
 fn degraded_and_restored(
     policy: Replication,
     prepare: impl FnOnce(&Recorded),
@@ -393,7 +393,7 @@ fn token_after_a_grant_that_was_given_back_is_larger() {
     assert!(token() > seen);
 }
 
-/// The store learns of it between the grant, or the renewal, and the end of the call.
+/// The lead grows between the grant, or the renewal, and the end of the call.
 #[test]
 fn lead_that_grows_during_a_request_shortens_the_validity() {
     let (store, _clock) = replicated();
@@ -411,7 +411,7 @@ fn lead_that_grows_during_a_request_shortens_the_validity() {
     let guard = lock.lock_with(&options).unwrap();
     guard.extend(40 * SECOND).unwrap();
     let whole = guard.remaining();
-    // Asked for a longer lease, which is counted before the request.
+    // An extension queries the lead once before its request and twice after it.
     set_leads(&[0, 0, 5]);
     guard.extend(50 * SECOND).unwrap();
     let shortened = guard.remaining();

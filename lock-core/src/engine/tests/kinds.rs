@@ -1,11 +1,11 @@
-//! Read-write locks, semaphores and fair locks: two clients on one store in memory.
+//! Read-write locks, semaphores and fair locks: two clients on one in-memory store.
 
 use super::*;
 use crate::backend::WAITER_PRESENCE;
 use crate::engine::OTHER_LIMITS;
 use crate::{FencingToken, LockKind, OwnedMutex, Semaphore, WriterPriority};
 
-/// Two clients of one store.
+/// Makes two clients of one store.
 fn pair() -> ([Client; 2], ManualClock) {
     let (store, clock) = Recorded::new();
     ([store.client(), store.client()], clock)
@@ -187,7 +187,8 @@ fn writer_reads_and_goes_on(is_fair: bool) {
     assert!(b.write().try_lock().unwrap().is_some());
 }
 
-/// In a store in which readers and the writer share a lease it would be kept while they read.
+/// A store in which readers and the writer share a lease would keep the minimum hold while they
+/// read.
 #[test]
 fn shortest_time_and_reads_beside_a_writer_are_refused() {
     let ([a, b], _) = pair();
@@ -208,7 +209,7 @@ fn shortest_time_and_reads_beside_a_writer_are_refused() {
     assert!(b.read().try_lock().unwrap().is_none(), "it is kept");
 }
 
-/// A hand-off would let the next writer in beside the reads of the former one.
+/// A hand-off would admit the next writer during the reads of the former one.
 #[test]
 fn writer_that_goes_on_reading_hands_nothing_off() {
     let (store, _) = Recorded::new();
@@ -435,7 +436,7 @@ fn other_limit_is_told_once_for_each_that_is_named() {
     assert_eq!(a.0.other_limits.lock().len(), OTHER_LIMITS);
 }
 
-/// The store reports a name, and not which kind of lock that has.
+/// The store reports a name without the kind of its lock.
 #[test]
 fn change_is_found_for_a_mutex_a_writer_and_a_fair_lock() {
     let ([a, b], _clock) = pair();
@@ -447,7 +448,7 @@ fn change_is_found_for_a_mutex_a_writer_and_a_fair_lock() {
             _ => client.mutex(kind).unwrap().into(),
         }
     };
-    // With a fair lock they are found in another way: the others once more.
+    // With a fair lock the search for locks takes another path: repeat the others with it.
     for kind in ["mutex", "write", "fair", "fair write", "mutex", "write"] {
         let guard = of(&a, kind).lock().unwrap();
         let _reader = a.rw_lock("read").unwrap().read().lock().unwrap();
@@ -459,7 +460,8 @@ fn change_is_found_for_a_mutex_a_writer_and_a_fair_lock() {
     }
 }
 
-/// In the order of arrival, or before readers, the store must know who waits.
+/// For locks granted in order, and for writers that go before readers, the store must know the
+/// waiters.
 #[test]
 fn waiter_that_polls_seldom_shows_itself_each_second() {
     let waking = Waking::Polls {
@@ -496,7 +498,7 @@ fn waiter_that_polls_seldom_shows_itself_each_second() {
     }
 }
 
-/// The writer is lost while the attempt is under way, and another one comes in between.
+/// The writer is lost during the attempt, and another writer enters and leaves.
 #[test]
 fn reader_after_a_lost_writer_has_the_last_ones_token() {
     let (store, clock) = Recorded::new();
@@ -606,7 +608,7 @@ fn name_of_a_semaphore_is_no_lock() {
     );
 }
 
-/// Of a write lock or of several permits some may still be in the store, whatever it says.
+/// A part of a write lock or of several permits may remain in the store, whatever its answer.
 #[test]
 fn what_may_be_left_of_a_lost_kind_is_released() {
     let (store, clock) = Recorded::new();
@@ -661,7 +663,7 @@ fn fair_lock_is_granted_in_the_order_of_arrival() {
                 order.lock().push((n, guard.fencing_token().unwrap()));
                 guard.unlock().unwrap();
             });
-            // Before and behind its watch.
+            // One attempt before its watch and one after it.
             eventually("it has a position", || store.count("acquire") >= before + 2);
             waiter
         })
@@ -699,14 +701,15 @@ fn fair_permits_are_granted_in_the_order_of_arrival() {
             let (permits, order) = (permits_of(n as usize), Arc::clone(&order));
             let before = store.count("acquire");
             let waiter = thread::spawn(move || {
-                // More than half of them, so that each waits for the one before; one is free.
+                // More than half of the permits, so that each waits for the one before; one is
+                // free.
                 let guard = permits
                     .acquire_many(if n == 4 { 1 } else { 3 + n % 2 })
                     .unwrap();
                 order.lock().push(n);
                 guard.unlock().unwrap();
             });
-            // Before and behind its look at the limit and its watch.
+            // One attempt before its limit check and watch, and one after them.
             eventually("it has a position", || store.count("acquire") >= before + 2);
             waiter
         })
@@ -782,13 +785,14 @@ fn dead_fair_waiter_keeps_others_out_for_its_presence() {
     }
 }
 
-/// A client whose mutexes are fair.
+/// Makes a client whose mutexes are fair.
 fn in_order(store: &Recorded) -> Client {
     let configure = |config: crate::Config| config.with_order(crate::LockOrder::Fair);
     store.builder().configure(configure).connect().unwrap()
 }
 
-/// A thread that waits for a fair lock, once it listens, and its guard.
+/// Starts a thread that waits for a fair lock and returns its guard. Returns once the thread has a
+/// watch.
 fn waits_in_line(
     store: &Recorded,
     client: &Client,
@@ -797,7 +801,7 @@ fn waits_in_line(
     let lock = client.owned_mutex("x").unwrap();
     let before = store.count("acquire");
     let waiter = thread::spawn(move || lock.acquire(None, &options).unwrap().unwrap());
-    // Before and behind its watch.
+    // One attempt before its watch and one after it.
     eventually("it has a position", || store.count("acquire") >= before + 2);
     waiter
 }
@@ -844,7 +848,7 @@ fn whole_lease_of_a_direct_grant_begins_when_it_is_needed() {
     assert_eq!(store.count("renew"), 1, "that was its whole lease");
 }
 
-/// So no question to it asks the store.
+/// So no query of the leadership sends a request.
 #[test]
 fn leader_by_a_direct_grant_has_its_whole_lease_from_the_beginning() {
     let (store, _clock) = Recorded::new();
@@ -864,7 +868,7 @@ fn leader_by_a_direct_grant_has_its_whole_lease_from_the_beginning() {
     assert_eq!((store.count("acquire"), store.count("renew")), (asked, 1));
 }
 
-/// What the watchdog would not renew to the lease that was asked for, or replicas must confirm.
+/// No direct grant for leases that the watchdog would not extend, or that replicas must confirm.
 #[test]
 fn other_waits_are_granted_by_an_attempt_of_their_own() {
     let others = [
@@ -930,7 +934,7 @@ fn fair_lock_and_mutex_of_a_name_exclude_each_other() {
     drop(held);
 }
 
-/// A semaphore without free permits, and so many threads of one client that wait for one.
+/// A semaphore without free permits, and threads of one client that wait for one each.
 struct Line {
     client: Client,
     store: Recorded,
@@ -964,7 +968,7 @@ impl Line {
         line
     }
 
-    /// Waits until so many threads stand in line.
+    /// Waits until this many threads are in line.
     fn await_length(&self, length: usize) {
         eventually("they stand in line", || {
             let line = self
@@ -988,7 +992,7 @@ fn only_the_first_thread_in_line_asks_for_a_permit() {
     const THREADS: usize = 50;
     let line = Line::of(THREADS);
     let asked = line.store.count("acquire");
-    // The holder's; once without and once behind the watch, of the first in line.
+    // The holder's, and two of the first in line: one before its watch and one after it.
     assert!(asked <= 5, "{asked}");
     line.semaphore.force_release_all().unwrap();
     let Line {
@@ -1078,12 +1082,12 @@ fn drained_permits_are_renewed_and_released_by_their_number() {
     drained.unlock().unwrap();
     let free = || semaphore.inspect().unwrap().permits.unwrap().free;
     assert_eq!(free(), 4);
-    // One of them is taken away: the others are free as soon as that is known.
+    // One of the permits is released by force: the others are free once the loss is known.
     let drained = semaphore.drain().unwrap().unwrap();
     assert!(semaphore.release_permit(drained.permit_ids()[3]).unwrap());
     assert!(drained.verify().unwrap_err().is_lost());
     eventually("the others are free", || free() == 4);
-    // Nor does a lost reply keep any.
+    // Nor does a lost reply keep any permit.
     store.fail_next("acquire", Fault::Swallowed);
     let drained = semaphore.drain().unwrap().unwrap();
     assert_eq!((drained.permit_ids().len(), free()), (4, 0));

@@ -63,21 +63,22 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 impl super::Engine {
-    /// Whether all threads of the client sleep and no work is due.
+    /// Returns whether all threads of the client sleep and no work is due.
     pub(crate) fn is_at_rest(&self, sleepers: impl Fn() -> Vec<Moment>) -> bool {
         let parked = |threads| {
             let sleepers = sleepers();
             sleepers.len() >= threads && sleepers.iter().all(|until| *until > self.clock.now())
         };
         let timers = self.timer.threads();
-        // The timer's thread gives work to the workers, so it is checked before them.
+        // The timer's thread passes work to the workers, so it is checked before them.
         let timers_sleep = parked(timers);
         let (workers, is_due) = self.workers.threads();
-        // A spare worker that has started meanwhile would be counted for the one that is at work.
+        // A spare worker that started meanwhile would be counted in place of the one that is at
+        // work.
         timers_sleep && !is_due && parked(timers + workers) && self.workers.threads().0 == workers
     }
 
-    /// The number of threads of the timer and the workers.
+    /// Returns the number of threads of the timer and the workers.
     pub(crate) fn threads(&self) -> usize {
         self.timer.threads() + self.workers.threads().0
     }
@@ -103,7 +104,7 @@ pub(crate) fn parked(clock: &ManualClock, threads: usize) {
     eventually("all threads sleep", || sleeping(clock) >= threads);
 }
 
-/// The number of threads that sleep on the clock, or 0 while one of them is due.
+/// Returns the number of threads that sleep on the clock, or 0 while one of them is due.
 pub(crate) fn sleeping(clock: &ManualClock) -> usize {
     let sleepers = clock.sleepers();
     if sleepers.iter().all(|until| *until > clock.now()) {

@@ -1,8 +1,8 @@
-//! [`Recorded`]: the memory store with a log of its requests, and faults on demand.
+//! [`Recorded`]: the in-memory store with a log of its requests, and faults on demand.
 
 use super::*;
 
-/// The memory store with a log of its requests, and faults on demand.
+/// The in-memory store with a log of its requests, and faults on demand.
 #[derive(Debug, Clone)]
 pub(crate) struct Recorded {
     pub(crate) store: MemoryBackend,
@@ -17,24 +17,24 @@ pub(crate) struct Recorded {
     pub(crate) node_panics: Arc<AtomicBool>,
     /// While a test holds it, requests with a hanging fault wait for it.
     pub(crate) gate: Arc<Mutex<()>>,
-    /// One for each watch, alive as long as the watch.
+    /// One entry for each watch, alive as long as the watch.
     pub(crate) watches: Arc<Mutex<Vec<Weak<()>>>>,
     /// Whether answers to asynchronous releases stay unread until [`Recorded::read`].
     pub(crate) is_lazy: Arc<AtomicBool>,
     /// The unread answers.
     pub(crate) unread: Arc<Mutex<Vec<Unread>>>,
-    /// How many of the replicas confirm a write; `None`: the store does not answer in time.
+    /// The number of replicas that confirm a write; `None`: the store does not answer in time.
     pub(crate) replicas: Arc<Mutex<Option<u32>>>,
     /// Whether the store reports that it has no replica that could take over.
     pub(crate) unreplicated: Arc<AtomicBool>,
-    /// By how much replicas end leases earlier, one for each question; the last one stays.
+    /// The lead of the replicas, one for each query; the last one stays.
     pub(crate) leads: Arc<Mutex<VecDeque<Duration>>>,
 }
 
-/// How many replicas the store has.
+/// The number of replicas of the store.
 const REPLICAS: u32 = 2;
 
-/// An unread answer, and the callback that takes it.
+/// An unread answer, and the callback that handles it.
 pub(crate) struct Unread(OnReleased, Result<Release, Failure>);
 
 impl std::fmt::Debug for Unread {
@@ -87,7 +87,7 @@ impl Recorded {
         (Self::on(&clock), clock)
     }
 
-    /// An empty store on this clock.
+    /// Makes an empty store on this clock.
     pub(crate) fn on(clock: &ManualClock) -> Self {
         Self {
             store: MemoryBackend::new(Arc::new(clock.clone())),
@@ -107,7 +107,7 @@ impl Recorded {
         }
     }
 
-    /// The same store with other abilities.
+    /// Returns a handle of this store with other abilities.
     pub(crate) fn able(&self, abilities: Abilities) -> Self {
         Self {
             abilities,
@@ -119,7 +119,7 @@ impl Recorded {
         self.builder().connect().unwrap()
     }
 
-    /// A client with this command timeout.
+    /// Makes a client with this command timeout.
     pub(crate) fn impatient_client(&self, command_timeout: Duration) -> Client {
         let configure = |config: crate::Config| config.with_command_timeout(command_timeout);
         self.builder().configure(configure).connect().unwrap()
@@ -131,7 +131,7 @@ impl Recorded {
             .clock(Arc::new(self.clock.clone()))
     }
 
-    /// A client, and the names of its events in order.
+    /// Makes a client, and returns it with the names of its events in order.
     pub(crate) fn client_with_events(&self) -> (Client, Arc<Mutex<Vec<String>>>) {
         let told: Arc<Mutex<Vec<String>>> = Arc::default();
         let (events, clock) = (Arc::clone(&told), Arc::new(self.clock.clone()));
@@ -157,14 +157,14 @@ impl Recorded {
             .collect()
     }
 
-    /// The timeout of the last request of a kind.
+    /// Returns the timeout of the last request of a kind.
     pub(crate) fn time_given(&self, kind: &str) -> Duration {
         let log = self.log.lock();
         let last = log.iter().rfind(|it| it.kind == kind).unwrap();
         last.by.since(last.at)
     }
 
-    /// The number of open watches.
+    /// Returns the number of open watches.
     pub(crate) fn watches(&self) -> usize {
         self.watches
             .lock()
@@ -173,7 +173,7 @@ impl Recorded {
             .count()
     }
 
-    /// All requests of a kind fail, until [`mend`](Self::mend).
+    /// Makes all requests of a kind fail, until [`mend`](Self::mend).
     pub(crate) fn cut(&self, kind: &'static str, fault: Fault) {
         self.faults
             .lock()
@@ -185,7 +185,7 @@ impl Recorded {
         self.faults.lock().clear();
     }
 
-    /// The deadline of the last request of a kind.
+    /// Returns the deadline of the last request of a kind.
     pub(crate) fn by(&self, kind: &str) -> Option<Moment> {
         self.log
             .lock()
@@ -194,7 +194,7 @@ impl Recorded {
             .map(|request| request.by)
     }
 
-    /// The insufficient replicas of a write now, if too few confirm it.
+    /// Returns the insufficient replicas of a write now, if too few confirm it.
     fn falls_short(&self, replication: Replication) -> Option<InsufficientReplicas> {
         let needed = match replication.count() {
             Replicas::Off => return None,

@@ -1,4 +1,4 @@
-//! Releases: no renewal after the release is sent, and what its answers mean.
+//! Releases: no renewal after the release is sent, and the meaning of the answers.
 
 use super::*;
 use crate::{Signal, Woken};

@@ -33,7 +33,7 @@ fn label_goes_with_the_first_renewal_and_one_in_two_leases() {
         .collect();
     assert!(store.count("renew") > 28, "{}", store.count("renew"));
     assert!((5..=6).contains(&times.len()), "{times:?}");
-    // A store that keeps it for so long has it at all times.
+    // A store that keeps the label for so long always has it.
     let longest = (lease * OwnerLabel::LEASES).as_nanos();
     let gaps = times.windows(2).map(|pair| u128::from(pair[1] - pair[0]));
     assert!(
@@ -42,7 +42,7 @@ fn label_goes_with_the_first_renewal_and_one_in_two_leases() {
         "{times:?}"
     );
     guard.unlock().unwrap();
-    // A new one begins anew.
+    // A new acquisition sends the label with its first renewal.
     let guard = lock.lock().unwrap();
     (0..4).for_each(|_| advance(&client, &clock, 3 * SECOND));
     assert_eq!(store.count("label"), times.len() + 1);
@@ -109,7 +109,7 @@ fn queued_renewal_of_a_released_lock_is_not_sent() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let early = client.mutex("early").unwrap().lock().unwrap();
-    // Shorter than the time after which a spare worker sends what queues behind a renewal.
+    // Shorter than the time after which a spare worker sends the renewals behind a hanging one.
     clock.advance(SECOND / 100);
     let numbered = LockOptions::new().watched_at_most(30 * SECOND, 9); // never sent along
     let late = client.mutex("late").unwrap().lock_with(&numbered).unwrap();
@@ -170,7 +170,7 @@ fn numbered_failed_and_first_renewals_are_not_sent_along() {
     let _guards = [0, 1].map(|n| client.mutex(format!("failed{n}")).unwrap().lock().unwrap());
     store.cut("renew", Fault::NotSent);
     advance(&client, &clock, 29 * SECOND);
-    // Each is tried again after half a second to a second, and not whenever the other one is: then
+    // Each is retried after half a second to a second, independent of the other: retried together
     // there would be 33 at most.
     assert!(
         (38..=60).contains(&store.count("renew")),
@@ -210,7 +210,7 @@ fn change_reported_beside_an_early_renewal_costs_one_more() {
     client.0.renew_now(Some(&names));
     drop(gate);
     advance(&client, &clock, 9 * SECOND);
-    // Each once more, by itself or with the other, and no third time when it would have been due.
+    // Each is renewed once more, alone or together, and not a third time at the original due time.
     let times = store.times("renew");
     assert!(
         (2..=3).contains(&times.len()) && times.iter().all(|at| *at == times[0]),
@@ -224,7 +224,7 @@ fn timer_that_fired_early_is_not_left_beside_a_new_one() {
     let client = store.client();
     let mutex = client.mutex("x").unwrap();
     let _guard = mutex.lock().unwrap();
-    // As if it had been taken out early, and another thread had armed it anew before this check.
+    // As if the timer had fired early, and another thread had armed it again before this check.
     let lock = client.0.registry.all().pop().unwrap();
     for _ in 0..3 {
         assert!(client.0.check(Arc::clone(&lock), clock.now()).is_none());
@@ -367,7 +367,7 @@ fn existing_timer_is_kept_by_the_next_acquisition() {
     let lock_state = client.0.local_lock(lock.name(), Scope::CLIENT).unwrap();
     lock.lock().unwrap().unlock().unwrap();
     let timer = lock_state.lock().timer;
-    // Not until the timer is due.
+    // Not before the timer is due.
     clock.advance(SECOND / 2);
     lock.lock().unwrap().unlock().unwrap();
     assert!(timer.is_some());
@@ -512,7 +512,7 @@ fn idle_worker_ends_and_leaves_no_queue_behind() {
     }
 }
 
-/// A client, and where its backend reports changes.
+/// Makes a client, and the notices by which its backend reports changes.
 fn notified(store: &Recorded) -> (Client, Notices) {
     let (client, notices) = (store.client(), Notices::default());
     client.0.verify_on(&notices);
@@ -538,7 +538,7 @@ fn reported_change_is_renewed_at_once() {
     );
     eventually("the other one is renewed", || store.count("renew") >= 2);
     assert!(kept.is_valid());
-    // What was planned stays: the next regular renewal.
+    // The next regular renewal stays as planned.
     let before = store.count("renew");
     advance(&client, &clock, 9 * SECOND);
     assert_eq!(store.count("renew"), before);
@@ -611,7 +611,7 @@ fn renewals_of_many_permits_count_as_many_in_a_batch() {
         .map(|_| semaphore.acquire_many(100).unwrap())
         .collect();
     advance(&client, &clock, 11 * SECOND);
-    // A call for each thousand, and not one for all.
+    // One call for each thousand, and not one for all.
     let batches = store.count("renew");
     assert!((7..=13).contains(&batches), "{batches} batches");
     assert!(

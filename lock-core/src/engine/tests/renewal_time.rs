@@ -1,9 +1,9 @@
-//! How long a renewal may take: by its own lease and the distance, not by other locks.
+//! The time limit of a renewal: by its own lease and the distance, not by other locks.
 
 use super::*;
 use std::collections::BTreeSet;
 
-/// The times that renewals of watched locks with these leases and policies are given.
+/// Returns the time limits of the renewals of watched locks with these leases and policies.
 fn times_given(held: &[(Duration, Replication)]) -> BTreeSet<Duration> {
     let (store, clock) = Recorded::new();
     let store = store.able(Abilities::full().replication(ReplicaSupport::Listed));
@@ -72,11 +72,11 @@ fn renewal_is_given_twice_what_the_last_ones_took() {
         store.time_given("renew")
     };
     let quick = |times| Fault::Slow(SECOND / times);
-    // A third of the lease; then as the store has shown that it needs.
+    // First a third of the lease; then the time that the store has shown to need.
     assert_eq!(renew(quick(100)), SECOND);
     assert_eq!(renew(Fault::TimedOut(SECOND * 7 / 10)), SECOND);
     assert_eq!(renew(quick(5)), SECOND * 14 / 10);
-    // What took long is forgotten, and more than a command timeout is not needed.
+    // A long duration is forgotten, and the limit is never more than a command timeout.
     assert_eq!(renew(Fault::Slow(SECOND * 9 / 10)), SECOND);
     assert_eq!(renew(quick(5)), SECOND * 18 / 10);
     assert_eq!(renew(Fault::TimedOut(SECOND * 11 / 10)), SECOND);

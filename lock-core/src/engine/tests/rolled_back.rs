@@ -5,7 +5,7 @@ use crate::backend::RetryCause;
 use crate::backend::token::FencingToken;
 use crate::{Counters, SystemClock};
 
-/// The memory store; its first attempts get scripted answers.
+/// The in-memory store; its first attempts get scripted answers.
 #[derive(Debug)]
 struct Scripted {
     store: MemoryBackend,
@@ -37,7 +37,7 @@ impl Scripted {
         )
     }
 
-    /// The number of owners that asked.
+    /// Returns the number of owners that sent attempts.
     fn owners(&self) -> usize {
         let mut owners: Vec<_> = self
             .owners
@@ -161,7 +161,7 @@ fn stale_answer_without_a_proposal_is_unavailable() {
     drop(lock.try_lock().unwrap().expect("the lock is free"));
 }
 
-/// The answers of a store that grants nothing for a minute.
+/// Returns the answers of a store that grants nothing for a minute.
 fn paused(may_end_sooner: bool) -> impl Iterator<Item = Answer> {
     let pause = move |left| {
         let why = Error::unavailable(format!("it is new, and votes in {left} s"));
@@ -218,7 +218,8 @@ fn wait_that_ends_within_a_pause_fails_at_once() {
     }
 }
 
-/// A member of several locks says at once that its wait is too short. It is not asked in a loop.
+/// A member of several locks fails at once because its wait is too short. It must not be tried in a
+/// loop.
 #[test]
 fn paused_member_of_several_locks_is_asked_now_and_then() {
     let (store, client) = Scripted::new((0..2_000).flat_map(|_| paused(false)));

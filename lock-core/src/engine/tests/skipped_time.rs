@@ -1,5 +1,5 @@
 //! A time of day that leaps ahead of the clock, as after a pause of a virtual machine with its
-//! clocks: what is held is in doubt until the store has confirmed it.
+//! clocks: held locks are doubtful until the store has confirmed them.
 
 use super::*;
 use crate::{LockGuard, MultiLock, OwnedGuard};
@@ -11,14 +11,14 @@ fn step(clock: &ManualClock, ahead: Duration) {
     clock.set_unix_time(clock.unix_time() + ahead);
 }
 
-/// Nothing that is held is confirmed while the gate is locked.
+/// Makes all confirmations of held locks hang while the gate is locked.
 fn hold_back(store: &Recorded) {
     for kind in ["renew", "renew", "inspect", "inspect"] {
         store.fail_next(kind, Fault::Hangs);
     }
 }
 
-/// Those of `kinds`.
+/// The names of the locks of `kinds`.
 const NAMES: [&str; 9] = [
     "watched", "fixed", "fair", "write", "read", "m-1", "m-2", "owned", "permits",
 ];
@@ -45,7 +45,7 @@ impl Guard {
     }
 }
 
-/// Locks of all kinds, each by how it is taken.
+/// Acquires locks of all kinds. Returns the guard of each, with its name.
 fn kinds(client: &Client) -> Vec<(&'static str, Guard)> {
     let fixed = LockOptions::new().lease(SECOND * 30);
     let lock = |name: &str| client.mutex(name).unwrap();
@@ -178,7 +178,7 @@ fn steps_back_and_forth_lose_nothing() {
     assert!(!events.lock().iter().any(|event| event == "Lost"));
 }
 
-/// "Could not ask" is not "gone".
+/// An unavailable store is not "gone".
 #[test]
 fn doubtful_lock_without_a_store_is_lost_at_its_deadline() {
     let (store, clock) = Recorded::new();
@@ -226,7 +226,7 @@ fn verify_confirms_for_what_the_store_keeps_it() {
     drop(gate);
 }
 
-/// A renewal for less than what was there says nothing of the rest; only the store can.
+/// A renewal with a shorter lease does not confirm the rest of a longer one; only the store can.
 #[test]
 fn longer_lease_from_before_the_leap_is_shortened_by_it() {
     let (store, clock) = Recorded::new();
@@ -251,7 +251,7 @@ fn longer_lease_from_before_the_leap_is_shortened_by_it() {
     drop(gate);
 }
 
-/// The clock leaps while the answer to an attempt is under way.
+/// Acquires a lock while the clock leaps during the answer.
 fn lock_over_a_leap(during: impl Fn(&Recorded)) -> (Recorded, Client, Result<(), Error>) {
     let (store, clock) = Recorded::new();
     let client = store.client();
@@ -277,7 +277,8 @@ fn lock_over_a_leap(during: impl Fn(&Recorded)) -> (Recorded, Client, Result<(),
         eventually("it is granted", is_granted);
         clock.advance(Duration::from_millis(1));
         step(&clock, LEAP);
-        // The background asks for what is held at this look, and has seen all of it then.
+        // The verification in the background collects the held locks at this check, and has
+        // verified all of them by then.
         assert!(held.is_valid());
         eventually("the background asks", || store.count("inspect") == 1);
         during(&store);
@@ -323,7 +324,7 @@ fn nested_hold_on_a_doubtful_lock_asks_the_store() {
     let lock = client.mutex("x").unwrap();
     let guard = lock.lock().unwrap();
     let gate = store.gate.lock();
-    // The renewal, and what the background asks; then the nested hold's own.
+    // The renewal and the verification in the background; then the nested hold's own verification.
     store.fail_next("renew", Fault::Hangs);
     store.fail_next("inspect", Fault::Hangs);
     step(&clock, LEAP);
@@ -334,7 +335,7 @@ fn nested_hold_on_a_doubtful_lock_asks_the_store() {
     assert!(guard.is_valid() && nested.is_valid());
     drop(gate);
     nested.unlock().unwrap();
-    // First: a background that looks in between would confirm it.
+    // Before the leap: a verification in between would confirm the lock.
     store.store.lose(&LockName::new("x").unwrap());
     step(&clock, LEAP);
     assert!(lock.lock().unwrap_err().is_lost());
@@ -353,7 +354,7 @@ fn doubtful_lock_is_handed_to_no_thread() {
             });
         };
         thread::scope(|scope| {
-            // It sets tokens aside for the one behind it.
+            // The grant reserves tokens for the waiter behind.
             let first = scope.spawn(|| {
                 let guard = lock.lock().unwrap();
                 let gate = store.gate.lock();
@@ -367,13 +368,13 @@ fn doubtful_lock_is_handed_to_no_thread() {
             queue(1);
             let second = scope.spawn(|| lock.lock().unwrap().unlock().unwrap());
             queue(2);
-            // Not handed on: a release has no room for it.
+            // No hand-off: the grant was made without waiters, so it reserved no tokens.
             store.store.lose(guard.name());
             assert!(guard.unlock().unwrap_err().is_lost());
             first.join().unwrap();
             second.join().unwrap();
         });
-        // Tokens that were set aside are given back with it.
+        // Reserved tokens are returned with the release.
         let releases = store.count("release") + store.count("close");
         assert_eq!(releases, if is_doubtful { 3 } else { 2 }, "{is_doubtful}");
     }
@@ -395,7 +396,7 @@ fn doubtful_leader_is_none_until_it_is_confirmed() {
         eventually("it waits", || !clock.sleepers().is_empty());
         drop(gate);
         eventually("it leads again", || election.is_leader());
-        // With a pause at each step, in which it can be renewed.
+        // With a pause at each step, in which the lock can be renewed.
         eventually("the wait ends", || {
             clock.advance(SECOND / 100);
             waiter.is_finished()
@@ -406,7 +407,7 @@ fn doubtful_leader_is_none_until_it_is_confirmed() {
     assert!(election.term().is_some());
 }
 
-/// A lease that is not renewed has no other check than that of its end.
+/// A fixed lease has no other check than the one at its end.
 #[test]
 fn fixed_lease_shortened_by_a_pause_is_lost_at_its_end() {
     let (store, clock) = Recorded::new();

@@ -3,17 +3,17 @@
 use super::*;
 use crate::api::guard::LockGuard;
 
-/// Longer than the time after which a spare worker sends what queues behind a request.
+/// Longer than the time after which a spare worker sends the renewals behind a hanging request.
 const TOO_LONG: Duration = Duration::from_millis(20);
 
-/// Guards of `count` locks named `n0`, `n1` and so on.
+/// Acquires `count` locks named `n0`, `n1` and so on.
 fn hold(client: &Client, count: usize) -> Vec<LockGuard> {
     (0..count)
         .map(|n| client.mutex(format!("n{n}")).unwrap().lock().unwrap())
         .collect()
 }
 
-/// How many of the guards are valid for at least `least`.
+/// Returns how many of the guards are valid for at least `least`.
 fn with(least: Duration, guards: &[LockGuard]) -> usize {
     guards
         .iter()
@@ -21,7 +21,7 @@ fn with(least: Duration, guards: &[LockGuard]) -> usize {
         .count()
 }
 
-/// A lock whose renewal hangs until the gate opens.
+/// Acquires a lock whose renewal hangs until the gate opens.
 fn lock_with_hanging_renewal(store: &Recorded, client: &Client) -> LockGuard {
     let slow = client.mutex("slow").unwrap().lock().unwrap();
     store.fail_next("renew", Fault::Hangs);
@@ -33,7 +33,7 @@ fn lock_with_hanging_renewal(store: &Recorded, client: &Client) -> LockGuard {
 /// Waits until only the main worker is left.
 fn wait_for_spares_to_end(client: &Client, clock: &ManualClock) {
     eventually("the spares have ended", || {
-        // A spare may stand by until it sees that the last request was quick.
+        // A spare worker may stand by until it sees that the last request was quick.
         if sleeping(clock) >= 3 {
             clock.advance(TOO_LONG);
         }

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-/// A lock with a lease of ten seconds, and an unanswered extension to an hour.
+/// Acquires a lock with a lease of ten seconds, and leaves an extension to an hour unanswered.
 fn with_unconfirmed_extension(store: &Recorded, lock: &Mutex) -> LockGuard {
     let guard = lock
         .lock_with(&LockOptions::new().lease(10 * SECOND))

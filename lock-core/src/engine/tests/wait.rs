@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A thread of this client that waits for `x`, and returns whether it got the lock.
+/// Starts a thread of this client that waits for `x`, and returns whether it got the lock.
 fn waiter(client: &Client, options: LockOptions) -> thread::JoinHandle<Result<bool, Error>> {
     waiter_with(client, None, options)
 }
@@ -33,8 +33,8 @@ fn is_done<T>(waiter: thread::JoinHandle<T>) -> T {
     waiter.join().unwrap()
 }
 
-/// Like [`waiter`], for a lock that another client holds: the waiter has asked, watched, asked
-/// again, and sleeps.
+/// Like [`waiter`], for a lock that another client holds: the waiter has made an attempt, started a
+/// watch, made a second attempt, and sleeps.
 fn sleeper(
     store: &Recorded,
     client: &Client,
@@ -81,7 +81,7 @@ fn release_wakes_the_waiter_of_another_client_at_once() {
     );
 }
 
-/// The lock `x` of another client, and a client that had it just now and waited for it before.
+/// Makes another client's lock `x`, and a client that held it just now and waited for it before.
 fn wanted_a_moment_ago(store: &Recorded, clock: &ManualClock) -> (crate::Mutex, Client) {
     let (holder, client) = (store.client(), store.client());
     let lock = holder.mutex("x").unwrap();
@@ -96,7 +96,7 @@ fn wanted_a_moment_ago(store: &Recorded, clock: &ManualClock) -> (crate::Mutex, 
 fn lock_that_was_wanted_a_moment_ago_is_watched_before_it_is_asked_for() {
     let (store, clock) = Recorded::new();
     let (lock, client) = wanted_a_moment_ago(&store, &clock);
-    // Later the store may have ended what tells of releases, and it is asked twice again.
+    // Later the store may have ended the subscription, and two attempts are necessary again.
     for (later, attempts) in [(Duration::ZERO, 1), (SECOND, 2)] {
         clock.advance(later);
         let held = lock.lock().unwrap();
@@ -108,14 +108,14 @@ fn lock_that_was_wanted_a_moment_ago_is_watched_before_it_is_asked_for() {
         held.unlock().unwrap();
         assert!(is_done(waiter).unwrap());
     }
-    // Nor does it go on for ever, where no other client wants it any more.
+    // Nor does the early watch continue for ever if no other client wants the lock any more.
     let (lone, watched) = (client.mutex("x").unwrap(), store.count("watch"));
     for _ in 0..3 {
         clock.advance(SECOND * 2 / 5);
         lone.lock().unwrap().unlock().unwrap();
     }
     assert_eq!(store.count("watch"), watched + 1);
-    // One that does not wait has nothing to hear.
+    // An attempt without a wait needs no watch.
     let (held, watched) = (lock.lock().unwrap(), store.count("watch"));
     assert!(client.mutex("x").unwrap().try_lock().unwrap().is_none());
     assert_eq!(store.count("watch"), watched);
@@ -128,7 +128,7 @@ fn follower_waits_for_the_attempt_behind_a_slow_watch() {
         let (store, clock) = Recorded::new();
         let (lock, client) = wanted_a_moment_ago(&store, &clock);
         let held = lock.lock().unwrap();
-        clock.advance(SECOND / 100); // what the store has said is older than the waits to come
+        clock.advance(SECOND / 100); // the store's last answer is older than the waits to come
         let gate = store.gate.lock();
         store.fail_next("watch", Fault::Hangs);
         let head = waiter_for(&client, SECOND / 10);
@@ -479,7 +479,7 @@ fn contention_is_reported_once_per_wait_and_try_lock() {
     assert_eq!(contended(), 2);
 }
 
-/// A client with a command timeout of one second and an outage limit of three.
+/// Makes a client with a command timeout of one second and an outage limit of three.
 fn with_outage_limit(store: &Recorded) -> Client {
     let configure = |config: crate::Config| {
         config
@@ -489,7 +489,7 @@ fn with_outage_limit(store: &Recorded) -> Client {
     store.builder().configure(configure).connect().unwrap()
 }
 
-/// A thread that waits for `x` without a deadline, and returns its error and when it gave up.
+/// Starts a thread that waits for `x` without a deadline. Returns its error and the time of it.
 fn gives_up(client: &Client, clock: &ManualClock) -> thread::JoinHandle<(Error, Moment)> {
     let (lock, queued) = (
         client.mutex("x").unwrap(),
@@ -539,7 +539,7 @@ fn waiters_give_up_one_outage_limit_after_the_outage_began() {
     }
 }
 
-/// As the wait of several locks for one of them, which may be long, while others are held.
+/// Like the wait of several locks for one of them, which may be long, while others are held.
 #[test]
 fn share_of_a_wait_without_an_end_gives_up_at_the_outage_limit() {
     let (store, clock) = Recorded::new();

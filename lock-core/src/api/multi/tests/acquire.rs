@@ -1,4 +1,4 @@
-//! Acquisition of several locks: all or none, one wait, no lock left after a failure.
+//! Acquisition of several locks: all or none, one wait, no lock held after a failure.
 
 use super::*;
 use crate::api::lock::sealed::Sealed;
@@ -47,7 +47,8 @@ fn waiter_for_one_member_holds_no_other() {
     let busy = three.others_handles()[1].lock().unwrap();
     let lock = three.all();
     let thread = thread::spawn(move || lock.lock().unwrap().unlock().unwrap());
-    // The waiter took the first, found the second busy, and pauses before it waits for that.
+    // The waiter acquired the first lock, found the second busy, and pauses before it waits for
+    // that.
     three.until_waiting_for(1);
     assert_eq!(
         three.held(),
@@ -72,7 +73,7 @@ fn wait_is_one_deadline_for_all_members() {
     three.until_waiting_for(0);
     three.clock.advance(2 * SECOND);
     first.unlock().unwrap();
-    // A thread that was woken and does not run yet would count as a sleeper.
+    // A woken thread that does not run yet would count as a sleeper.
     eventually("the waiter has the first", || {
         three.clients[0].queue_length("a").unwrap() == 0
     });
@@ -109,7 +110,7 @@ fn unavailable_member_is_an_error_that_names_it() {
     drop(lock.try_lock().unwrap().unwrap());
 }
 
-/// It may have taken the lock, which another attempt would find held for ever.
+/// The request may have acquired the lock, which another attempt would find held for ever.
 #[test]
 fn request_that_must_not_be_repeated_ends_the_wait() {
     let three = Three::new();
@@ -184,7 +185,7 @@ fn member_with_insufficient_replicas_is_retried_by_policy() {
         taken.map(|guard| guard.is_some())
     });
     let attempts = three.count("acquire")[1];
-    // Not while it runs: its wait would end before it has looked.
+    // Not while the thread runs: its wait would end before its check.
     let sleep_a_while = || {
         if sleeping(&three.clock) > 0 {
             three.clock.advance(SECOND / 50);
@@ -241,7 +242,7 @@ fn interrupt_between_members_leaves_no_lock() {
     );
 }
 
-/// A lock that panics when it is taken.
+/// A lock that panics when it is acquired.
 #[derive(Debug)]
 struct Trap(Mutex);
 
@@ -358,7 +359,7 @@ fn majority_takes_all_free_members_and_requires_half() {
 #[test]
 fn majority_distinguishes_busy_from_unavailable() {
     let three = Three::new();
-    // A new handle for each attempt: a handle asks a member that it found unresponsive last.
+    // A new handle for each attempt: a handle tries an unresponsive member last.
     let cut = |n: usize| three.stores[n].cut("acquire", Fault::NotSent);
     let mend = || three.stores.iter().for_each(Recorded::mend);
     cut(0);

@@ -1,4 +1,4 @@
-//! Holds on several locks: nested, beside holds on their members, and detached.
+//! Holds on several locks: nested, combined with holds on their members, and detached.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Several locks on stores in memory, on a manual clock.
+//! Several locks on in-memory stores, on a manual clock.
 
 use super::{MajorityLock, MultiLock};
 use crate::backend::Abilities;
@@ -18,7 +18,7 @@ mod holds;
 mod members;
 mod threads;
 
-/// Three stores, a client of each, and a lock of another name on each.
+/// Three stores, a client of each, and a lock of a different name on each.
 struct Three {
     clock: ManualClock,
     stores: [Recorded; 3],
@@ -35,7 +35,7 @@ impl Three {
         Self::able(Abilities::full())
     }
 
-    /// Three stores with these abilities.
+    /// Makes three stores with these abilities.
     fn able(abilities: Abilities) -> Self {
         let clock = ManualClock::new();
         let stores = [(); 3].map(|()| Recorded::on(&clock).able(abilities));
@@ -59,12 +59,12 @@ impl Three {
         MajorityLock::new(&self.locks).unwrap()
     }
 
-    /// The same locks as handles of the other clients.
+    /// Returns handles of the other clients for these locks.
     fn others_handles(&self) -> [Mutex; 3] {
         [0, 1, 2].map(|n| self.others[n].mutex(NAMES[n]).unwrap())
     }
 
-    /// Which of them are held in the stores.
+    /// Returns which of the locks are held in the stores.
     fn held(&self) -> [bool; 3] {
         self.others_handles().map(|lock| lock.is_locked().unwrap())
     }
@@ -77,7 +77,7 @@ impl Three {
         self.clients.iter().chain(&self.others)
     }
 
-    /// The number of the clients' own threads. They sleep on the clock when idle.
+    /// Returns the number of the clients' own threads. They sleep on the clock when idle.
     fn threads(&self) -> usize {
         self.all_clients().map(|client| client.0.threads()).sum()
     }
@@ -126,7 +126,7 @@ impl Three {
 
 const NONE: [bool; 3] = [false; 3];
 
-/// The outcome of each member, as one letter.
+/// Returns the outcome of each member as one letter.
 fn letters(error: &Error) -> String {
     let letter = |outcome: &MemberOutcome| match outcome {
         MemberOutcome::Done => 'd',

@@ -1,11 +1,11 @@
-//! Threads that take several locks concurrently, on the system clock.
+//! Threads that acquire several locks concurrently, on the system clock.
 
 use super::*;
 use crate::{MemoryBackend, SystemClock};
 use parking_lot::Mutex as Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Clients of one process, on a store for each name.
+/// Makes clients of one process, one store for each name.
 fn clients() -> [Client; 3] {
     [(); 3].map(|()| {
         let store = MemoryBackend::new(Arc::new(SystemClock));
@@ -13,8 +13,8 @@ fn clients() -> [Client; 3] {
     })
 }
 
-/// Eight threads take what `choose` returns, `rounds` times each. The token of each member must
-/// grow from one acquisition to the next.
+/// Eight threads acquire the locks that `choose` returns, `rounds` times each. The token of each
+/// member must grow from one acquisition to the next.
 fn contend(rounds: usize, choose: impl Fn(&[Mutex; 3], usize) -> Arc<dyn DistLock> + Sync) {
     let clients = clients();
     let locks = [0, 1, 2].map(|n| clients[n].mutex(NAMES[n]).unwrap());
