@@ -317,8 +317,8 @@ macro_rules! guard_methods {
         }
 
         /// Returns a `tracing` span of level debug for the work under the lock, with the lock's
-        /// name and token. Each call makes a new one; enter it as in `let _entered =
-        /// guard.span().entered();`.
+        /// name and token. Each call makes a new one; enter it as in
+        /// `let _entered = guard.span().entered();`.
         #[cfg(feature = "tracing")]
         #[must_use]
         pub fn span(&self) -> tracing::Span {

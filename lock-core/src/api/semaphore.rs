@@ -230,8 +230,8 @@ impl Semaphore {
     ///
     /// With a smaller limit, permits above it stay valid until their holders release them, and no
     /// permit is granted until fewer than the limit are held. A wait that began before, for more
-    /// permits than the limit, continues: the limit may rise again. In a fair semaphore it becomes
-    /// the last one.
+    /// permits than the limit, continues: the limit may rise again. A fair semaphore removes it
+    /// from its queue, and adds it at the end when the limit has risen.
     ///
     /// # Blocking
     ///

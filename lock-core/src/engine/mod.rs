@@ -321,8 +321,8 @@ impl Engine {
         self.settings.replication
     }
 
-    /// Emits an event that the semaphore has `stored` permits and not the `asked` number. Once for
-    /// each `asked` number, until the stored number changes.
+    /// Emits an event that the semaphore has `stored` permits and not the `asked` number. It
+    /// does so once for each `asked` number, until the stored number changes.
     pub(in crate::engine) fn tell_other_limit(&self, name: &LockName, asked: u32, stored: u32) {
         let key = (name.plain().into_owned(), asked);
         let mut told = self.other_limits.lock();

@@ -292,7 +292,7 @@ impl Wait<'_> {
             } => Some(RenewalPlan::from(sent, time, Some(count), Duration::ZERO)),
             Lease::Watched { renewals: None, .. } => {
                 let mut plan = RenewalPlan::from(sent, time, None, lock.earlier(time));
-                // Not where a renewal would wait for replicas.
+                // No early renewal where it would wait for replicas.
                 let first = engine.abilities.first_renewal;
                 let is_reported = self.plan.replication.is_off() && !lock.name.profile().shared;
                 if let Some(first) = first.filter(|_| is_reported) {
@@ -305,8 +305,8 @@ impl Wait<'_> {
             }
             Lease::Fixed(_) => None,
         };
-        // A reader that also writes uses the writer's token: the store's own also counts the tokens
-        // reserved for hand-offs.
+        // A reader that also writes uses the writer's token: the store returns the last token that
+        // it reserved for hand-offs, which may be larger.
         let own = |writer: &Arc<Acquisition>| writer.token.and_then(|it| TokenRange::new(it, it));
         // Not of a writer that was lost meanwhile: its successors may have larger tokens.
         let is_beside = |writer: &&Arc<Acquisition>| engine.is_valid(writer);
