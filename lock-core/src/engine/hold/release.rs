@@ -3,17 +3,17 @@
 //! | answer of the store | meaning |
 //! |---|---|
 //! | freed | released |
-//! | not held, to the first request | lost: it was taken from this client before |
-//! | not held, to a repetition after a send before the local deadline | released by that send |
-//! | not held, to a repetition after a send after the local deadline | lost |
+//! | not held, to the first request | lost before the release |
+//! | not held, to a repetition; first send before the local deadline | released by that send |
+//! | not held, to a repetition; first send after the local deadline | lost |
 //! | a value that is not a lock is under the key | lost |
 //! | none for half of the command timeout | the request is repeated |
 //! | none until the command timeout | unavailable; it is repeated in the background |
 //!
-//! A dropped guard does not wait for the answer. Its request is written to the connection before
-//! the drop returns, ahead of any later request of this client about the lock. The thread that
-//! reads the answer handles it. Until then the release is pending, so the end of the client waits
-//! for it.
+//! A dropped guard does not wait for the answer. Its request is sent or queued on the connection
+//! before the drop returns, ahead of any later request of this client about the lock. The thread
+//! that reads the answer handles it. Until then the release is pending, so the end of the client
+//! waits for it.
 
 use crate::backend::{AcquisitionId, Failure, NodeId, Release, ReleaseOptions, call_backend};
 use crate::engine::Engine;

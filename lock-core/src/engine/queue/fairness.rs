@@ -27,8 +27,7 @@ const SHORTEST_STEP: Duration = Duration::from_micros(300);
 const LONGEST_STEP: Duration = Duration::from_millis(5);
 /// The longest time for which a client leaves a free lock to others.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
-/// The divisor for a client that seems to be alone: it leaves the lock free for this part of its
-/// time.
+/// A client that seems to be alone leaves the lock free for one part in this many of its time.
 const PART_OF_TIME: u32 = 100;
 /// The most clients that are kept in order, so that departed clients do not cause long delays.
 const MOST_CLIENTS: u16 = 64;
@@ -49,7 +48,7 @@ pub(crate) struct ReleaseTiming {
 /// one.
 #[derive(Default)]
 pub(super) struct FairnessPolicy {
-    /// When this client last got the lock after other clients had a turn.
+    /// Since when this client has had the lock without a turn of other clients.
     stretch: Option<Moment>,
     /// Since when this client has neither stood back nor found the lock held by another client.
     undisturbed: Option<Moment>,
@@ -73,7 +72,8 @@ pub(super) struct FairnessPolicy {
 }
 
 impl FairnessPolicy {
-    /// Begins the first wait of this client. Forgets clients that wanted the lock long ago.
+    /// Begins a wait while no other thread of this client holds the lock or waits for it. Forgets
+    /// clients that wanted the lock long ago.
     pub(super) fn begin(&mut self, now: Moment) {
         if self
             .returned
@@ -182,7 +182,7 @@ impl FairnessPolicy {
             .filter(|until| deadline.is_none_or(|deadline| deadline > *until))
     }
 
-    /// Ends the standing back: the head contends now.
+    /// Ends the pause for other clients: the head contends now.
     pub(super) fn contending(&mut self) {
         self.stand_back = None;
     }

@@ -37,7 +37,8 @@ impl Wait<'_> {
         match self.queue(&mut place, holder)? {
             Queued::Mine => {
                 let granted = self.contend(&place)?;
-                // No acquisition in this line shows the answer, and late followers wait for it.
+                // A line has no current acquisition that shows this answer to followers at their
+                // deadline.
                 place.answered(engine.clock.now());
                 Ok(granted)
             }

@@ -285,7 +285,7 @@ impl Wait<'_> {
         let grant_limit = grant.limit;
         let name = lock.name.granted(grant.count);
         let renewal = match lease {
-            // A limited number of renewals must last as long as possible: no early one.
+            // No early renewal where their number is limited: it would shorten the total time.
             Lease::Watched {
                 renewals: Some(count),
                 ..
