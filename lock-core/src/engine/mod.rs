@@ -90,7 +90,7 @@ pub(crate) struct Engine {
     this: Weak<Self>,
     /// The lock of the last release whose answer no caller waits for.
     async_release: Mutex<Option<LockName>>,
-    /// The stored number of permits that was last reported for a semaphore and a requested number.
+    /// The stored number of permits that was last reported, by semaphore and requested number.
     other_limits: Mutex<HashMap<(LockName, u32), u32>>,
     origin: Arc<Origin>,
 }

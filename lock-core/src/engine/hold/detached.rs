@@ -83,8 +83,9 @@ impl Engine {
         drop(abandoned); // outside the mutex: dropping a lock locks other mutexes
     }
 
-    /// Removes and returns this thread's newest detached hold: the part of the composite hold
-    /// numbered `whole`, or of those alone if `None`. Must not be called in a forked child.
+    /// Removes and returns a detached hold of this thread: its part of the composite hold numbered
+    /// `whole`, or if `None` its newest hold that is no part of one. Must not be called in a forked
+    /// child.
     pub(crate) fn take_detached(
         &self,
         thread: u64,

@@ -39,7 +39,7 @@ pub(crate) trait QueueOwner {
     /// Reports that a waiter, which arrived at `since`, got this acquisition by a hand-off.
     fn tell_acquired(&self, acquisition: &Acquisition, since: Moment);
 
-    /// Ends the hold of a waiter that left without using its hand-off, after an interrupt or a
+    /// Ends the hold that a waiter got by a hand-off and did not use, because of an interrupt or a
     /// panic.
     fn decline(&self, lock: &Arc<LocalLock>, acquisition: &Arc<Acquisition>);
 }
@@ -273,7 +273,7 @@ impl LocalLock {
     }
 
     fn note_told(&self, state: &mut LocalLockState, clients: u32) {
-        // The count includes waiters of the other kind, which do not compete for the same turn.
+        // A writer's release also notifies readers, which do not compete for a writer's turn.
         if self.leaves_turns() && !self.name.profile().notifies_other_kinds {
             state.told(clients);
         }
