@@ -39,7 +39,7 @@ pub enum ErrorKind {
 /// The error of every call of this library.
 ///
 /// Cheap to clone. The text contains the attempted action, the lock, and the known facts; the
-/// source, if there is one, is the error of the operating system or the server. It contains no
+/// source, if there is one, is the error of the operating system or the server. Neither contains a
 /// password.
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
