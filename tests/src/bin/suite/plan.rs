@@ -275,19 +275,16 @@ impl Suite<'_> {
 
     /// What the compiler and its tools say.
     fn static_checks(&self) -> Vec<Job> {
-        // The library of the schedules is lock-core's, whose unit tests are not made for it.
-        let clippy = "clippy --workspace --exclude distlock-schedules --all-targets --all-features \
-                      -- -D warnings";
-        let schedules = "clippy --package distlock-schedules --bins --tests -- -D warnings";
+        let clippy = "clippy --workspace --all-targets --all-features -- -D warnings";
         let minimal = "clippy --package distlock --no-default-features -- -D warnings";
         let mut jobs = vec![
             Job::cargo("style", "fmt --all --check"),
             Job::cargo("clippy", clippy),
-            Job::cargo("clippy of the schedules", schedules),
             Job::cargo("clippy without features", minimal),
             Job::cargo("documentation", "doc --no-deps --all-features")
                 .env("RUSTDOCFLAGS", "-D warnings"),
-            Job::cargo("documentation tests", "test --all-features --doc"),
+            // Of the same packages and features as the build, so that nothing is built anew.
+            Job::cargo("documentation tests", "test --workspace --all-features --doc"),
         ];
         if self.tier == Tier::All {
             jobs.push(Job::cargo(
