@@ -48,8 +48,8 @@ impl QuorumBackend {
     /// shorter than a lease.
     pub const DEFAULT_NODE_TIMEOUT: Duration = Duration::from_millis(500);
 
-    /// A quorum of these stores, each of which has `node_timeout` for every answer. Connects to
-    /// none.
+    /// Creates a quorum of these stores, each of which has `node_timeout` for every answer. Does
+    /// not connect.
     ///
     /// # Errors
     ///
@@ -110,7 +110,7 @@ fn check(node: &QuorumNode) -> Result<(), Error> {
     )))
 }
 
-/// A decision if a majority has answered.
+/// Returns a decision if a majority has answered.
 fn answered_by_most<T>(answers: &[Option<Result<T, Failure>>]) -> Option<()> {
     let count = answers
         .iter()
@@ -382,9 +382,9 @@ impl Backend for QuorumBackend {
         self.0.diagnose(by)
     }
 
-    /// Waits for releases beyond the majority, because a vote that is left blocks clients with a
-    /// bare majority until its lease is over; and for a change of the members under way, so that
-    /// clients of a moment make one, too.
+    /// Waits for releases beyond the majority, because a remaining vote would block clients with a
+    /// bare majority until its lease has ended. Also waits for a change of the members in progress,
+    /// so that short-lived clients complete one, too.
     fn leave(&self, until: Moment) {
         let workers = &self.0.workers;
         let responses = Responses::of(workers.len());
