@@ -1,4 +1,4 @@
-//! `distlock`: runs commands under a distributed lock, and shows who holds what.
+//! `distlock`: runs commands under a distributed lock, and shows the holders of locks.
 
 #![forbid(unsafe_code)]
 

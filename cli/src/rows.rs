@@ -26,7 +26,7 @@ pub(crate) struct Row {
 #[derive(Clone, Default)]
 pub(crate) struct Found {
     pub(crate) rows: Vec<Row>,
-    /// Whether the limit was reached, so that more locks may exist.
+    /// True if the limit was reached, so that more locks may exist.
     pub(crate) is_cut: bool,
 }
 

@@ -37,7 +37,8 @@ impl Screen {
             // would return to the shell with these modes.
             modes.local_modes -= LocalModes::ICANON | LocalModes::ECHO;
             modes.special_codes[SpecialCodeIndex::VSUSP] = 0;
-            // With other values a read without a key looks like the end of the input.
+            // With other values a read without a key is indistinguishable from the end of the
+            // input.
             modes.special_codes[SpecialCodeIndex::VMIN] = 1;
             modes.special_codes[SpecialCodeIndex::VTIME] = 0;
             tcsetattr(io::stdin(), OptionalActions::Now, &modes)

@@ -319,7 +319,7 @@ struct Job {
 }
 
 impl Job {
-    /// Starts the command in a process group of its own.
+    /// Starts the command in a separate process group.
     fn start(
         arguments: &RunArguments,
         plan: &Plan,

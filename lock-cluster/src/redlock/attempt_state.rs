@@ -30,7 +30,7 @@ pub(super) struct AttemptState {
 }
 
 struct State {
-    /// Whether grants must be rolled back: the attempt has failed, or the lock was released.
+    /// True if grants must be rolled back: the attempt has failed, or the lock was released.
     is_abandoned: bool,
     round: u32,
     /// The start of the round, and the tokens that it requests.
@@ -47,9 +47,9 @@ struct NodeProgress {
     pending: u32,
     /// The receipt of the last grant.
     granted: Option<Receipt>,
-    /// Whether the outcome of a request is unknown.
+    /// True if the outcome of a request is unknown.
     is_unknown: bool,
-    /// Whether the lock was released on this node.
+    /// True if the lock was released on this node.
     is_freed: bool,
     /// The last answer, with its round and the node that gave it.
     answer: Option<(u32, NodeAnswer, Option<Arc<NodeView>>)>,
@@ -77,7 +77,7 @@ pub(super) enum NodeAnswer {
 pub(super) struct Outstanding {
     pub(super) granted: Vec<usize>,
     pub(super) unknown: Vec<usize>,
-    /// Whether a response of a node is outstanding.
+    /// True if a response of a node is outstanding.
     pub(super) is_open: bool,
 }
 

@@ -20,7 +20,7 @@ pub(super) struct Membership {
     /// The time for which the client remembers its quorum without a response of any node of it.
     memory: Duration,
     known_quorum: Mutex<Option<KnownQuorum>>,
-    /// Whether a node has not recorded the latest epoch, or a server could become a node.
+    /// True if a node has not recorded the latest epoch, or a server could become a node.
     needs_update: AtomicBool,
 }
 

@@ -32,7 +32,7 @@ pub(super) struct QuorumTerms {
     pub(super) max_lease: Duration,
     /// The time for which a token counter is kept beyond the time of day that the token stands for.
     pub(super) keep: Duration,
-    /// Whether the operator declares that no write is lost (`appendfsync always`).
+    /// True if the operator declares that no write is lost (`appendfsync always`).
     pub(super) durable: bool,
 }
 

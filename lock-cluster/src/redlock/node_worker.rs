@@ -29,13 +29,13 @@ pub(super) struct NodeContext {
     node: QuorumNode,
     clock: Arc<dyn Clock>,
     node_timeout: Duration,
-    /// Whether the last request got no answer.
+    /// True if the last request got no answer.
     is_unanswered: AtomicBool,
-    /// Whether the last request got no answer, apart from requests with short deadlines.
+    /// True if the last request got no answer, apart from requests with short deadlines.
     is_silent: AtomicBool,
     /// The shortest recent time to an answer, in nanoseconds: the distance of the node.
     fastest: AtomicU64,
-    /// Whether a request ever got no answer.
+    /// True if a request ever got no answer.
     has_failed: AtomicBool,
     /// The start of the attempt, the release or the piece of pending work in progress.
     busy_since: Mutex<Option<Moment>>,

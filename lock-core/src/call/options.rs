@@ -33,7 +33,7 @@ pub struct LockOptions {
     pub(crate) replication: Option<Replication>,
     pub(crate) at_least: Option<Duration>,
     pub(crate) progress: Option<Progress>,
-    /// Whether the wait is a part of a wait without a time limit, and so ends after `outage_limit`
+    /// True if the wait is a part of a wait without a time limit, and so ends after `outage_limit`
     /// without a store.
     pub(crate) is_share: bool,
 }

@@ -24,7 +24,7 @@ pub(super) enum Source {
 #[derive(Clone, Default)]
 pub(super) struct Origins(BTreeMap<String, (Source, Option<String>)>);
 
-/// Shows no content: configurations with the same values then look the same.
+/// Shows no content, so that configurations with equal values have equal text.
 impl fmt::Debug for Origins {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("..")

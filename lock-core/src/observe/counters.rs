@@ -31,7 +31,7 @@ pub struct Counters {
     next: Option<Next>,
 }
 
-/// The name of each count: the event's name in snake case, as in metrics.
+/// The names of the counts: those of the events in snake case, as in metrics.
 pub(crate) const NAMES: [&str; 22] = [
     "acquired",
     "contended",

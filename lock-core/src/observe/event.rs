@@ -238,8 +238,7 @@ pub enum ServerData {
     /// The last acknowledged writes are missing: the server is a replica that was behind, or was
     /// restarted with older data. The most recently granted locks may be lost, and granted again.
     Cut,
-    /// The server's data cannot be compared: most restarts, and any unrelated server, look like
-    /// this.
+    /// The server's data cannot be compared, as after most restarts, and with any unrelated server.
     Unknown,
 }
 

@@ -43,7 +43,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     is_running: bool,
-    /// Whether `start` was called after the last turn began, which may therefore have missed the
+    /// True if `start` was called after the last turn began, which may therefore have missed the
     /// work.
     is_wanted: bool,
 }

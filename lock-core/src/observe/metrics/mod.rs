@@ -50,7 +50,7 @@ enum Request {
 /// The values of the label `request`, in the order of [`Request`].
 const REQUESTS: [&str; 6] = ["acquire", "renew", "release", "read", "watch", "force"];
 
-/// Events with a metric of their own, and those that are not counted when they are emitted.
+/// Events with a separate metric, and events that are not counted when they are emitted.
 const NOT_IN_EVENTS: [&str; 6] = [
     "acquired",
     "released",
