@@ -32,8 +32,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// suspended machine resumes.
 const LONGEST_WAIT: Duration = Duration::from_millis(500);
 
-/// A drop of the validity beyond the elapsed time by more than this means that the time of day was
-/// set ahead.
+/// By how much more than has passed the validity falls only if the time of day was set ahead.
 const LEAP: Duration = Duration::from_millis(100);
 
 /// The interval at which processes are checked that a command left in its group.

@@ -19,12 +19,11 @@ use lock_redis::quorum::{NodeView, Response};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The maximum number of rounds of one attempt. Each round but the first proposes a larger token.
+/// The most rounds of one attempt; each but the first proposes a larger token.
 const MAX_ROUNDS: u32 = 8;
-/// The time that a new quorum needs at most to begin: some round trips, repeated if clients
-/// compete.
+/// How long a new quorum may take to begin: some round trips, several times with rival clients.
 const STARTING: Duration = Duration::from_secs(10);
-/// The interval at which suspect nodes are counted while responses are awaited.
+/// The interval of looks at which nodes seem dead, while responses are awaited.
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Quorum {

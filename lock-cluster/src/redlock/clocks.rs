@@ -5,7 +5,7 @@ use lock_core::{Clock, Error};
 use lock_redis::quorum::ServerState;
 use std::time::Duration;
 
-/// The largest difference between clocks that are considered equal.
+/// Clocks that differ by no more are taken for equal.
 pub(super) const CLOCKS_APART: Duration = Duration::from_secs(1);
 
 /// The servers whose clocks differ from the median of all clocks, this machine's included, by more

@@ -14,7 +14,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The time for which the refusal of a server that cannot be a node is cached.
+/// How long a server that cannot be a node is not asked again whether it still cannot.
 const REFUSAL_VALIDITY: Duration = Duration::from_secs(1);
 
 /// One store of a quorum.
@@ -73,7 +73,7 @@ impl QuorumNode {
         &self.name
     }
 
-    /// Returns the store, for requests that do not read the marker.
+    /// What is asked without a look at the marker.
     pub(super) fn store(&self) -> &dyn Backend {
         &*self.store
     }

@@ -85,11 +85,11 @@ pub(super) enum Queue {
 const MAX_CLEANUPS: usize = 10_000;
 /// The pause between attempts to reach a silent node for its pending work.
 const RETRY: Duration = Duration::from_secs(1);
-/// The time after which a node without an answer seems dead, if its answers usually take at most a
-/// quarter of this time.
+/// The time after which a node without an answer seems dead, if its answers take a quarter of it or
+/// less.
 pub(super) const SUSPECT_AFTER: Duration = Duration::from_millis(100);
-/// The time after which a node seems dead that has neither answered nor failed: it may be far away,
-/// and a connection is made first.
+/// The same for a node that has neither answered nor failed: it may be far away, and is dialled
+/// first.
 const SUSPECT_AT_FIRST: Duration = Duration::from_secs(2);
 /// The value of `fastest` before the first answer.
 const NO_ANSWER: u64 = u64::MAX;

@@ -19,7 +19,7 @@ struct State {
     won: HashMap<OwnerId, (u64, u32)>,
 }
 
-/// The maximum number of entries of each map, which is cleared when it is full.
+/// The most entries of each map, which is cleared beyond that.
 const MAX_ENTRIES: usize = 10_000;
 
 impl TokenProposals {

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// The time within which reports of several nodes count as one release.
+/// How long reports of several nodes count as one release.
 const REPORT_WINDOW: Duration = Duration::from_millis(20);
 
 /// The watches of one waiter.

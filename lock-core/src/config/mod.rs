@@ -155,25 +155,25 @@ pub enum WriterPriority {
 impl Config {
     /// The default lease of a watched lock: Redisson's `lockWatchdogTimeout`.
     pub const DEFAULT_WATCHDOG: Duration = Duration::from_secs(30);
-    /// The default limit on the time to make a connection.
+    /// The default bound on making a connection.
     pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-    /// The default limit on the time of one command.
+    /// The default bound on one command.
     pub const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
     /// The default time of hand-offs between threads of a client.
     pub const DEFAULT_HAND_OFF: Duration = Duration::from_millis(5);
-    /// The longest time of hand-offs, during which other clients cannot get the lock.
+    /// The longest time of hand-offs: other clients cannot get the lock meanwhile.
     pub const LONGEST_HAND_OFF: Duration = Duration::from_secs(1);
     /// The longest time without grants after a server's start.
     pub const LONGEST_RESTART_GRACE: Duration = Duration::from_secs(24 * 60 * 60);
-    /// The shortest presence of a fair waiter, who sends three requests within that time.
+    /// The shortest presence of a fair waiter: it asks three times within that.
     pub const SHORTEST_FAIR_PRESENCE: Duration = Duration::from_secs(1);
-    /// The longest presence of a fair waiter, by which a dead waiter delays the others.
+    /// The longest presence of a fair waiter: a dead one delays the others for so long.
     pub const LONGEST_FAIR_PRESENCE: Duration = Duration::from_secs(10 * 60);
     /// The longest timeout.
     pub const LONGEST_TIMEOUT: Duration = Duration::from_secs(60 * 60);
     /// The default number of exclusive connections.
     pub const DEFAULT_POOL: u32 = 8;
-    /// The default retention of token counters.
+    /// The default time that a token counter is kept.
     pub const DEFAULT_TOKEN_RETENTION: Duration = Duration::from_secs(60 * 60);
     /// The shortest retention of token counters: stores may shorten it by up to 100 s.
     pub const SHORTEST_TOKEN_RETENTION: Duration = Duration::from_secs(3 * 60);

@@ -103,12 +103,12 @@ impl Config {
         (setting(name)?.get)(self)
     }
 
-    /// Returns the meaning of a scheme option whose value is one of several words, such as
-    /// `eviction`; `default` if the option is not given.
+    /// Returns the meaning of a scheme option that is one of several words, such as `eviction`;
+    /// `default` if the option is not given.
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] if the value is another word.
+    /// [`Error::is_configuration`] if the option has another word.
     pub fn scheme_word<T: Copy>(
         &self,
         option: &str,

@@ -68,14 +68,13 @@ struct Counter {
     used: Moment,
 }
 
-/// The time after which the counter of an unused name is dropped.
+/// How long the counter of an unused name is kept.
 const RETENTION: Duration = Config::DEFAULT_TOKEN_RETENTION;
 
 /// The largest number of locks on a page of a list.
 const PAGE: usize = 1000;
 
-/// The minimum number of entries between two sweeps, so that a sweep's cost spreads over as many
-/// insertions.
+/// The minimum number of entries between two sweeps, whose cost is spread over as many insertions.
 const SWEEP: usize = 1024;
 
 impl MemoryBackend {

@@ -11,7 +11,7 @@ use crate::threads::limits::no_thread;
 use std::fmt;
 use std::sync::Arc;
 
-/// The maximum number of events queued for a slow handler.
+/// How many events are queued for a slow handler.
 const QUEUE: usize = 4096;
 
 /// The destination of emitted events: the metrics, and the sending end of the event queue. Cheap to

@@ -36,11 +36,10 @@ use std::time::Duration;
 use tracing::field::Empty;
 use tracing::{Span, debug, error, info, trace, warn};
 
-/// The interval at which a continuing failure is recorded.
+/// How often a continuing failure is recorded.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// The time without an occurrence after which a failure is over, if no event of a lock ends it
-/// sooner.
+/// How long after its last occurrence a failure is over, if no event of a lock ends it.
 const QUIET: Duration = Duration::from_secs(30);
 
 /// The largest number of causes that are recorded separately.

@@ -156,7 +156,7 @@ pub trait Clock: Any + Send + Sync + fmt::Debug {
 pub struct SystemClock;
 
 impl SystemClock {
-    /// The longest sleep before the clock is read again.
+    /// The longest sleep without a look at the clock.
     pub const SLICE: Duration = Duration::from_secs(1);
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The longest sleep on the machine's clock before the contained clock is read again.
+/// How long it waits by the machine's clock before it asks the other one again.
 const SLICE: Duration = Duration::from_millis(100);
 
 /// A wrapper of a clock that is read in the middle of every change of state. After a panic of that

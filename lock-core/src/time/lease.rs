@@ -91,8 +91,7 @@ pub enum Lease {
 }
 
 impl Lease {
-    /// The shortest lease that the watchdog renews: a shorter one leaves no time for a second
-    /// attempt.
+    /// The shortest lease that the watchdog renews: below it there is no time for a second attempt.
     pub const SHORTEST_WATCHED: Duration = Duration::from_millis(100);
 
     /// Returns a lease of `ttl` that the watchdog renews without a limit.
