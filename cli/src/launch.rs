@@ -22,8 +22,8 @@ pub(crate) fn launch(front: i32, supervisor: i32, command: &[OsString]) -> Resul
     else {
         return Err(internal());
     };
-    // The front kills all descendants of a killed supervisor. This process must end even if both
-    // are killed.
+    // The front kills all descendants of a killed supervisor. With this signal, the command ends at
+    // once, even if both are killed.
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| Failure::system("the parent process cannot be watched", error))?;
     if getppid() != Some(supervisor) {

@@ -33,8 +33,8 @@ impl Screen {
         }
         let before = tcgetattr(io::stdin()).ok();
         if let Some(mut modes) = before.clone() {
-            // Keys arrive at once and are not echoed. Ctrl-C remains a signal. Ctrl-Z does not: it
-            // would return to the shell with these modes.
+            // Keys arrive at once and are not echoed. Ctrl-C remains a signal. Ctrl-Z does not,
+            // because the shell would get a terminal with these modes.
             modes.local_modes -= LocalModes::ICANON | LocalModes::ECHO;
             modes.special_codes[SpecialCodeIndex::VSUSP] = 0;
             // With other values a read without a key is indistinguishable from the end of the

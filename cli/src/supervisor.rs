@@ -102,7 +102,7 @@ pub(crate) fn supervise(front: i32, arguments: &RunArguments) -> Result<u8, Fail
             arguments.name
         ));
     }
-    // Before the minimum hold begins: another host may run the command.
+    // Checked before the minimum hold begins, because another host may have the command.
     refuse_missing(arguments)?;
     let command = Job::start(arguments, &plan, &guard, &front)?;
     // After the start: a command that did not run may run on another host. A loss is handled by

@@ -1,9 +1,8 @@
 //! One attempt on all nodes: requests votes, outbids larger tokens, and rolls back a minority of
 //! grants.
-//!
 //! A majority of grants at the same token wins (the proposed tokens in `docs/DESIGN.md`, section
-//! Quorum). Any two majorities share a node, and each node grants one after the other, with growing
-//! tokens.
+//! Quorum). Any two majorities share a node, which grants one acquisition after the other, with
+//! growing tokens.
 
 use super::attempt_state::{AttemptState, NodeAnswer, Outstanding, QuorumReceipt};
 use super::clocks::{WrongClocks, unix_micros};
@@ -390,7 +389,8 @@ impl Quorum {
             MemberOutcome::Failed(error) if !error.is_unavailable() => Some(error.kind()),
             _ => None,
         };
-        // Not "unavailable" only if the request would also fail with all other nodes available.
+        // The kind is not `Unavailable` only if the request would fail even with all other nodes
+        // available.
         let kinds: Vec<_> = outcomes.iter().filter_map(kind).collect();
         let is_permanent = nodes - kinds.len() < needed;
         let kind = kinds.first().copied().filter(|_| is_permanent);

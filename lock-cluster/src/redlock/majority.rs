@@ -76,7 +76,7 @@ impl RoundTally {
 }
 
 /// Returns the time until enough nodes are free if their leases are not renewed, where `free` nodes
-/// are free already; `None` if it is unknown or infinite.
+/// are free already; `None` if the time is unknown or infinite.
 pub(super) fn free_in(
     mut left: Vec<Option<Duration>>,
     nodes: usize,
@@ -89,8 +89,8 @@ pub(super) fn free_in(
     left.get(needed - 1).copied().flatten()
 }
 
-/// Decides a release: freed if a majority held the lock until then, gone if too many nodes did not
-/// hold it for such a majority; `None` if undecided.
+/// Decides a release: freed if a majority held the lock until then, gone if the nodes that may have
+/// held it are no majority; `None` if undecided.
 pub(super) fn released(answers: &[Option<Release>]) -> Option<Release> {
     let needed = majority(answers.len());
     let (mut freed, mut gone, mut notified) = (0, 0, None);
@@ -149,7 +149,8 @@ pub(super) fn forced(answers: &[Option<bool>]) -> Option<bool> {
     decided(answers, true, false)
 }
 
-/// Returns `yes` if a majority answered `yes`, `no` if none can any more, otherwise `None`.
+/// Returns `yes` if a majority answered `yes`, `no` if such a majority has become impossible,
+/// otherwise `None`.
 fn decided<T: Copy + PartialEq>(answers: &[Option<T>], yes: T, no: T) -> Option<T> {
     let count = |which| {
         answers

@@ -30,8 +30,8 @@ impl Quorum {
             .then(|| WrongClocks::among(&states, own, max_lease, Duration::ZERO))
     }
 
-    /// Returns the states of the servers that answer by then. Does not wait for servers for which
-    /// `is_left` is true.
+    /// Returns the states of the servers that answer before the deadline. Does not wait for servers
+    /// for which `is_left` is true.
     pub(super) fn read_states(
         &self,
         by: Moment,
@@ -55,7 +55,7 @@ impl Quorum {
         })
     }
 
-    /// Records this client's missing members on the servers of this view whose notes differ.
+    /// Notes the members that this client misses on the servers of this view whose notes differ.
     /// Returns the states after that.
     pub(super) fn note_missing(
         &self,
@@ -109,7 +109,7 @@ impl Quorum {
     }
 }
 
-/// Reads or changes the marker of a server, if it is still the one of this `run_id`.
+/// Reads or changes the marker of a server, if the server still has this `run_id`.
 pub(super) fn mark(
     context: &NodeContext,
     run_id: &str,

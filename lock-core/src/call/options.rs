@@ -84,9 +84,8 @@ impl LockOptions {
     }
 
     /// Sets a lease of `ttl` that the watchdog renews at most `renewals` times.
-    ///
-    /// After the last renewal the lock is given up: the holder is informed while two thirds of the
-    /// lease are left, so that it can roll its work back.
+    /// After the last renewal the lock is given up. The holder is informed while two thirds of the
+    /// lease are left, in time to roll back its work.
     #[must_use]
     pub fn watched_at_most(mut self, ttl: Duration, renewals: u32) -> Self {
         self.lease = Some(Lease::Watched {

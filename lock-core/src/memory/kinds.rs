@@ -597,7 +597,7 @@ impl State {
     }
 }
 
-/// Summary of the shares that one owner holds.
+/// A summary of the shares that one owner holds.
 struct Held {
     is_whole: bool,
     is_any: bool,
