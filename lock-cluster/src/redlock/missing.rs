@@ -12,7 +12,7 @@ use std::time::Duration;
 pub(super) enum Absence {
     /// The member has been noted as missing for this time.
     Noted(Duration),
-    /// None: an operator declares the members missing.
+    /// No condition: an operator declares the members missing.
     Declared,
 }
 
