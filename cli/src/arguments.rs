@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What `watch` may ask for: below, the rounds would load the store as `bench` does.
+/// The shortest interval of `watch`: shorter rounds would load the store as `bench` does.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Runs commands under a distributed lock, and shows who holds what.
@@ -216,7 +216,7 @@ pub(crate) struct RunArguments {
     pub(crate) command: Vec<OsString>,
 }
 
-// No doc comments on these three: clap would take them for the text of the command.
+// No doc comments on the next three: clap would use them as the help text of the command.
 
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Patience {
@@ -229,7 +229,7 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// How long to wait for the lock; `None`: for ever.
+    /// Returns the maximum wait for the lock; `None` if it has no limit.
     pub(crate) fn longest_wait(self) -> Option<Duration> {
         self.wait.or(self.nonblock.then_some(Duration::ZERO))
     }
@@ -270,7 +270,7 @@ pub(crate) struct Conflict {
     pub(crate) status: u8,
 }
 
-/// What happens to a command whose lock is being lost.
+/// The reaction when a command is about to lose its lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnLost {
     /// TERM, and KILL after the grace
@@ -431,7 +431,8 @@ pub(crate) struct HoldArguments {
     pub(crate) name: String,
 }
 
-/// The command line that users know, for completions and man pages: without what `run` starts.
+/// Returns the public command line, for completions and man pages: without the subcommands that
+/// only `run` starts.
 pub(crate) fn shown() -> Command {
     let all = Arguments::command();
     let subcommands = all
@@ -445,7 +446,7 @@ pub(crate) fn shown() -> Command {
         .subcommands(subcommands)
 }
 
-/// Reads a time: seconds, as `flock` does, or a number with its unit.
+/// Parses a time: seconds, as in `flock`, or a number with its unit.
 fn seconds(text: &str) -> Result<Duration, String> {
     let duration = match text.parse::<f64>() {
         Ok(seconds) => Duration::try_from_secs_f64(seconds).ok(),
@@ -454,7 +455,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     duration.ok_or_else(|| "say seconds, as in 0.5, or a number with its unit, as in 2h".to_owned())
 }
 
-/// Seconds between two rounds.
+/// Parses the seconds between two rounds.
 fn interval(text: &str) -> Result<Duration, String> {
     let interval = seconds(text)?;
     if interval < SHORTEST_INTERVAL {

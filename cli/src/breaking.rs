@@ -9,7 +9,7 @@ use distlock::backend::{HolderInfo, LockInfo};
 use distlock::{Client, DistLock, Error, LockName, Semaphore};
 use std::sync::Arc;
 
-/// Asks, and breaks the lock.
+/// Asks for confirmation, and breaks the lock.
 pub(crate) fn break_lock(arguments: &BreakArguments) -> Result<u8, Failure> {
     let client = arguments.store.connect_for(&arguments.name)?;
     if let Some(permit) = arguments.permit {
@@ -42,13 +42,13 @@ pub(crate) fn break_lock(arguments: &BreakArguments) -> Result<u8, Failure> {
     output::line(&format!("broke lock {who}"))
 }
 
-/// Asks, and takes one slot from its holder.
+/// Asks for confirmation, and releases one slot of its holder.
 fn break_permit(
     client: &Client,
     arguments: &BreakArguments,
     permit: PermitId,
 ) -> Result<u8, Failure> {
-    // Not the whole of it: any program that knows that can release it.
+    // Only a part of the ID: a program that knows the whole of it can release the slot.
     let what = format!("slot {permit:?} of {:?}", arguments.name);
     let question = format!("Take {what} from its holder? Another one may enter.");
     if !arguments.yes && !output::is_confirmed(&question)? {
@@ -65,7 +65,7 @@ fn break_permit(
     output::line(&format!("broke {what}"))
 }
 
-/// What is broken.
+/// The lock or the slots to release.
 enum Breakable {
     Lock(Arc<dyn DistLock>),
     Slots(Semaphore),
@@ -74,7 +74,7 @@ enum Breakable {
 impl Breakable {
     fn of(client: &Client, arguments: &BreakArguments) -> Result<Self, Failure> {
         Ok(match arguments.slots {
-            // Any limit will do to look.
+            // The limit is not used for an inspection.
             true => Self::Slots(client.semaphore(&*arguments.name, 1)?),
             false => Self::Lock(lock_of(client, &arguments.name)?),
         })
@@ -87,7 +87,7 @@ impl Breakable {
         }
     }
 
-    /// Whether it was held.
+    /// Releases it. Returns whether it was held.
     fn release(&self) -> Result<bool, Error> {
         match self {
             Self::Lock(lock) => lock.force_unlock(),
@@ -96,11 +96,12 @@ impl Breakable {
     }
 }
 
-/// The lock of this name. That of a read-write lock wakes its own waiters.
+/// Returns the lock of this name. The write part of a read-write lock also wakes that lock's
+/// waiters.
 fn lock_of(client: &Client, name: &str) -> Result<Arc<dyn DistLock>, Failure> {
     let names = [LockName::new(name)?];
     let is_read_write = |info: &LockInfo| info.readers.is_some();
-    // What cannot be looked at fails below, with the reason.
+    // A failed inspection fails again below, where it is reported.
     if client
         .inspect_all(&names)
         .iter()
@@ -112,8 +113,8 @@ fn lock_of(client: &Client, name: &str) -> Result<Arc<dyn DistLock>, Failure> {
     Ok(client.mutex(name)?.into())
 }
 
-/// Whether what is held `now` is held by another than before. Of many readers the store names some,
-/// others each time: new ones among them are not told from those that were there.
+/// Returns whether the lock has another holder than before. If there are many readers, the store
+/// names different ones each time, so new readers cannot be distinguished from the former ones.
 fn has_another_holder(before: &LockInfo, now: &LockInfo) -> bool {
     if before.permits.is_some() {
         return false; // the store names one of them
@@ -126,16 +127,16 @@ fn has_another_holder(before: &LockInfo, now: &LockInfo) -> bool {
     holders(now).any(|now| holders(before).all(|before| before.owner != now.owner))
 }
 
-/// The holder, and the other readers.
+/// Returns the holder, and the other readers.
 fn holders(info: &LockInfo) -> impl Iterator<Item = &HolderInfo> {
     info.holder
         .iter()
         .chain(info.readers.iter().flat_map(|readers| &readers.known))
 }
 
-/// Who holds it, and for how long yet.
+/// Describes the holders, with their remaining leases.
 fn described(info: &LockInfo) -> String {
-    /// How many readers are named.
+    /// The maximum number of readers that are named.
     const NAMED: usize = 5;
     let known = info
         .readers

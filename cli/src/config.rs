@@ -1,4 +1,4 @@
-//! `config check`: the settings that count, and where each came from.
+//! `config check`: the effective settings, and the source of each.
 
 use crate::arguments::{ConfigCheckArguments, FileArguments, StoreArguments};
 use crate::exit::Failure;
@@ -15,7 +15,7 @@ struct Part {
     settings: Vec<Setting>,
 }
 
-/// Checks all sections, and shows them.
+/// Checks all sections, and shows their settings.
 pub(crate) fn check(arguments: &ConfigCheckArguments) -> Result<u8, Failure> {
     let file = FileArguments {
         config: arguments.file.clone(),
@@ -40,7 +40,7 @@ pub(crate) fn check(arguments: &ConfigCheckArguments) -> Result<u8, Failure> {
 }
 
 impl Part {
-    /// The heading and the rows. Places in the file are without its name.
+    /// Returns the heading and the rows. Locations omit the name of the file.
     fn table(&self, file: &str) -> String {
         let rows = self.settings.iter().map(
             |Setting {
@@ -86,7 +86,7 @@ impl Part {
     }
 }
 
-/// All settings of a lock.
+/// Returns all settings of a lock.
 fn of_lock(configs: &ConfigSet, name: &str) -> Result<Part, Failure> {
     let settings = configs.config(name)?.settings();
     let (backend, section) = configs.choice(name)?;
@@ -100,7 +100,7 @@ fn of_lock(configs: &ConfigSet, name: &str) -> Result<Part, Failure> {
     })
 }
 
-/// All settings of each backend, and of each section of locks those that it changes.
+/// Returns all settings of each backend, and for each section of locks those that differ.
 fn all(configs: &ConfigSet) -> Result<Vec<Part>, Failure> {
     let mut parts = Vec::new();
     for backend in configs.backends() {
@@ -112,7 +112,7 @@ fn all(configs: &ConfigSet) -> Result<Vec<Part>, Failure> {
         });
     }
     for section in configs.locks() {
-        // A pattern matches itself, and no longer one does.
+        // A pattern matches itself, and no longer pattern does.
         let mut part = of_lock(configs, section)?;
         let backend = parts
             .iter()
@@ -137,7 +137,7 @@ fn shown_lock(name: &str) -> String {
     format!("[locks.{}]", key(name))
 }
 
-/// A name as a file writes it.
+/// Returns a name as a key in a file.
 fn key(name: &str) -> String {
     let is_bare = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
     if name.chars().all(is_bare) && !name.is_empty() {

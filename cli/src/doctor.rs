@@ -1,4 +1,4 @@
-//! `doctor`: what of the store's settings and state endangers locks.
+//! `doctor`: settings and states of the store that endanger locks.
 
 use crate::arguments::DoctorArguments;
 use crate::exit::{DANGER, Failure};
@@ -8,10 +8,10 @@ use serde_json::{Value as Json, json};
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
-/// The bound on all of it. Each request has `command_timeout`.
+/// The time limit for all requests. Each single request has `command_timeout`.
 const BOUND: Duration = Duration::from_secs(120);
 
-/// The width of a terminal, and where the text of a finding begins.
+/// The width of a terminal, and the column at which the text of a finding begins.
 const WIDTH: usize = 80;
 const INDENT: usize = 9;
 
@@ -26,7 +26,7 @@ pub(crate) fn doctor(arguments: &DoctorArguments) -> Result<u8, Failure> {
             Err(failure) => failures.push(failure),
         }
     }
-    // What was found in the others is shown all the same.
+    // The findings of the other backends are shown in any case.
     let mut failures = failures.into_iter();
     let failed = failures.next();
     failures.for_each(output::report);
@@ -80,13 +80,13 @@ fn json(findings: &[Finding]) -> Json {
     })
 }
 
-/// Whether standard output shows colours, and the user has not turned them off.
+/// Returns whether standard output shows colours, and the user has not turned them off.
 fn has_colours() -> bool {
     let is_off = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     io::stdout().is_terminal() && !is_off
 }
 
-/// One paragraph for each finding, and a last line with their number.
+/// Formats each finding as a paragraph, with a last line of totals.
 fn report(findings: &[Finding], has_colours: bool) -> String {
     let mut lines = Vec::new();
     for Finding {
@@ -124,7 +124,7 @@ fn report(findings: &[Finding], has_colours: bool) -> String {
     lines.join("\n")
 }
 
-/// The level, as wide as the longest one.
+/// Returns the level, padded to the width of the longest.
 fn marked(level: FindingLevel, has_colours: bool) -> String {
     let word = format!("{level:<width$}", width = INDENT - 1);
     let colour = match level {
@@ -137,8 +137,8 @@ fn marked(level: FindingLevel, has_colours: bool) -> String {
     format!("\x1b[{colour}m{word}\x1b[0m")
 }
 
-/// Breaks a text between words into lines of this width. A longer word has a line of its own; a
-/// quoted command that fits into a line is one word.
+/// Breaks a text between words into lines of this width. A longer word gets a separate line; a
+/// quoted command that fits into a line counts as one word.
 fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     let mut is_quoted = false;

@@ -1,19 +1,19 @@
-//! Exit statuses, and the one line on standard error that explains a failure.
+//! Exit statuses, and the line on standard error that explains a failure.
 
 use distlock::{Error, ErrorKind};
 use rustix::process::{Signal, WaitStatus};
 use std::error::Error as StdError;
 use std::fmt;
 
-/// The lock is held by another client, or was until the end of the wait. `-E` sets another one.
+/// The lock is held by another client, or was until the end of the wait. `-E` sets another status.
 pub(crate) const CONFLICT: u8 = 1;
 /// `doctor` has found a danger.
 pub(crate) const DANGER: u8 = 1;
-/// An argument is wrong. Those from 64 to 78 are BSD's `sysexits`.
+/// An argument is wrong. Statuses from 64 to 78 are BSD's `sysexits`.
 pub(crate) const USAGE: u8 = 64;
 /// The value under the key is not a lock.
 pub(crate) const DATA: u8 = 65;
-/// The store could not be asked.
+/// The store could not be queried.
 pub(crate) const UNAVAILABLE: u8 = 69;
 /// Any other failure.
 pub(crate) const SOFTWARE: u8 = 70;
@@ -26,12 +26,12 @@ pub(crate) const NOT_EXECUTABLE: u8 = 126;
 /// There is no such command.
 pub(crate) const NOT_FOUND: u8 = 127;
 
-/// The status of a program that a signal ended, as a shell counts it.
+/// Returns the status that a shell reports for a program ended by this signal.
 pub(crate) fn of_signal(signal: Signal) -> u8 {
     u8::try_from(128 + signal.as_raw()).unwrap_or(SOFTWARE)
 }
 
-/// The status that a shell gives to how a process ended.
+/// Returns the status that a shell reports for an ended process.
 pub(crate) fn of_process(status: WaitStatus) -> u8 {
     let by_signal = || status.terminating_signal().map(|signal| 128 + signal);
     let code = status.exit_status().or_else(by_signal);
@@ -39,7 +39,7 @@ pub(crate) fn of_process(status: WaitStatus) -> u8 {
         .unwrap_or(SOFTWARE)
 }
 
-/// Why the command cannot go on: its exit status, and the line that explains it.
+/// A failure of the program: the exit status, and the line that explains it.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) status: u8,
@@ -47,7 +47,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// A failure with this status. However many lines `what` has, it becomes one.
+    /// Creates a failure with this status. Line breaks in `what` become spaces.
     pub(crate) fn new(status: u8, what: impl fmt::Display) -> Self {
         let line = what
             .to_string()
@@ -57,7 +57,7 @@ impl Failure {
         Self { status, line }
     }
 
-    /// The operating system refused something that no argument can mend.
+    /// Creates the failure of a system call that no change of the arguments can correct.
     pub(crate) fn system(what: &str, error: impl fmt::Display) -> Self {
         Self::new(SOFTWARE, format_args!("{what}: {error}"))
     }
@@ -104,8 +104,8 @@ impl From<Error> for Failure {
     }
 }
 
-/// An error and what caused it, down to the system's own words. A cause that was quoted already is
-/// not repeated.
+/// Returns an error with its causes, down to the system's message. A cause that the text contains
+/// already is not repeated.
 pub(crate) fn with_sources(error: &dyn StdError) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

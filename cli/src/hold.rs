@@ -1,5 +1,5 @@
-//! `hold`: takes and holds a lock, driven by commands on standard input, and answers in JSON lines
-//! on standard output. Scripts, and tests in other languages, drive the library by it.
+//! `hold`: acquires and holds a lock. Reads commands from standard input and writes JSON lines to
+//! standard output, for scripts and for tests in other languages.
 
 use crate::arguments::HoldArguments;
 use crate::exit::{self, Failure};
@@ -14,11 +14,11 @@ use std::ops::ControlFlow;
 use std::thread;
 use std::time::Duration;
 
-/// For how long commands are still answered after a loss: they may have been sent before it was
-/// told.
+/// The time after a loss in which commands are still answered: they may have been sent before the
+/// loss was reported.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
-/// Takes the lock, and holds it until it is told to release it.
+/// Acquires the lock, and holds it until a command or a signal to release it.
 pub(crate) fn hold(arguments: &HoldArguments) -> Result<u8, Failure> {
     let stop = Interrupt::new();
     let heard = Signals::block_all()?.listen(&stop);
@@ -41,7 +41,7 @@ pub(crate) fn hold(arguments: &HoldArguments) -> Result<u8, Failure> {
     }
 }
 
-/// `None` is the answer "busy", and only a wait that ends can have it.
+/// Acquires the lock; `None` if it was busy until the end of the wait.
 fn acquire(
     lock: &Lock,
     arguments: &HoldArguments,
@@ -78,14 +78,14 @@ fn serve(guard: OwnedGuard, stop: &Interrupt) -> Result<u8, Failure> {
     }
 }
 
-/// Does what a command asks for. `None` is the end of the input.
+/// Executes a command. `None` is the end of the input.
 fn answer(guard: &OwnedGuard, command: Option<&str>) -> Result<ControlFlow<()>, Failure> {
     match command {
         Some("check") => say_state("check", guard.is_valid(), guard.remaining())?,
         Some("verify") => match guard.verify() {
             Ok(remaining) => say_state("verify", true, remaining)?,
             Err(error) if error.is_lost() => say_state("verify", false, Duration::ZERO)?,
-            // The store could not be asked, which is not a "no".
+            // An unreachable store does not show that the lock is lost.
             Err(error) => return Err(error.into()),
         },
         Some("release") | None => return Ok(ControlFlow::Break(())),
@@ -140,14 +140,14 @@ fn say_lost(cause: String) -> Result<u8, Failure> {
 }
 
 fn say_state(event: &str, valid: bool, remaining: Duration) -> Result<(), Failure> {
-    // A lock without an end has `Duration::MAX` left, which is no number of milliseconds here.
+    // A lock without an end has `Duration::MAX` left, which is shown as null.
     let remaining = Json::from(u64::try_from(remaining.as_millis()).ok());
     let answer = format!(r#"{{"event":"{event}","valid":{valid},"remaining_ms":{remaining}}}"#);
     output::line(&answer).map(drop)
 }
 
-/// The lines of standard input, read by a thread of its own, so that a loss is noticed between
-/// lines.
+/// Returns the lines of standard input. A separate thread reads them, so that a loss is noticed
+/// between two lines.
 fn commands() -> Receiver<String> {
     let (sender, receiver) = unbounded();
     thread::spawn(move || {

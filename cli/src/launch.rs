@@ -1,9 +1,8 @@
-//! The process that becomes the command of `run`: it prepares itself, and executes the command in
-//! its place.
+//! The process that becomes the command of `run`: prepares itself, and executes the command in its
+//! place.
 //!
-//! What it does here cannot be done by the supervisor: to unblock signals there would leave a
-//! moment in which one ends the supervisor, and to give the terminal away after the start would let
-//! the command use it too early.
+//! The supervisor cannot do these preparations. If it unblocked signals, one of them could end it;
+//! if it gave the terminal away after the start, the command could use the terminal too early.
 
 use crate::exit::{self, Failure};
 use crate::processes::Group;
@@ -15,7 +14,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Executes `command`, for the supervisor of this number, which `front` started.
+/// Executes `command`, as the child of this supervisor, which `front` started.
 pub(crate) fn launch(front: i32, supervisor: i32, command: &[OsString]) -> Result<u8, Failure> {
     let internal = || Failure::new(exit::USAGE, "`launch` is internal: call `distlock run`");
     let (Some(front), Some(supervisor), [program, arguments @ ..]) =
@@ -23,8 +22,8 @@ pub(crate) fn launch(front: i32, supervisor: i32, command: &[OsString]) -> Resul
     else {
         return Err(internal());
     };
-    // The front kills all descendants of a supervisor that is killed; this one ends at once, also
-    // if both are killed.
+    // The front kills all descendants of a killed supervisor. With this signal, the command ends at
+    // once, even if both are killed.
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| Failure::system("the parent process cannot be watched", error))?;
     if getppid() != Some(supervisor) {
@@ -40,7 +39,7 @@ pub(crate) fn launch(front: i32, supervisor: i32, command: &[OsString]) -> Resul
     ))
 }
 
-/// Why it is not executed.
+/// Returns the failure of a command that is not executed.
 pub(crate) fn cannot_start(program: &OsStr, error: &io::Error) -> Failure {
     let status = match error.kind() {
         ErrorKind::NotFound => exit::NOT_FOUND,

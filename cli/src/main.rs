@@ -1,33 +1,33 @@
-//! `distlock`: runs commands under a distributed lock, and shows who holds what.
+//! `distlock`: runs commands under a distributed lock, and shows the holders of locks.
 
 #![forbid(unsafe_code)]
 
 // The command line and the texts of its help.
 mod arguments;
 
-// `bench`.
+// The subcommand `bench`.
 mod bench;
 
-// `break`.
+// The subcommand `break`.
 mod breaking;
 
-// `config check`.
+// The subcommand `config check`.
 mod config;
 
-// `doctor`.
+// The subcommand `doctor`.
 mod doctor;
 
 // Exit statuses and failures.
 mod exit;
 
-// `hold`.
+// The texts of `--help`, and the subcommand `hold`.
 mod help;
 mod hold;
 
-// `run`, the process that becomes the command.
+// The process of `run` that becomes the command.
 mod launch;
 
-// `list`.
+// The subcommand `list`.
 mod list;
 
 // Standard output and standard error.
@@ -36,37 +36,37 @@ mod output;
 // The process group of a command, and its descendants.
 mod processes;
 
-// `quorum init` and `quorum status`.
+// The subcommands `quorum init` and `quorum status`.
 mod quorum;
 
 // Locks as rows of a table.
 mod rows;
 
-// `run`, the process that the user starts.
+// The process of `run` that the user starts.
 mod run;
 
-// A terminal that is drawn on.
+// A terminal that is redrawn.
 mod screen;
 
 // Signals, blocked and waited for.
 mod signals;
 
-// `status`, `check` and `wait`.
+// The subcommands `status`, `check` and `wait`.
 mod status;
 
 // The URL of the store, and the client.
 mod store;
 
-// `run`, the process that holds the lock and starts the command.
+// The process of `run` that holds the lock and starts the command.
 mod supervisor;
 
-// The lock that `run` and `hold` take.
+// The lock that `run` and `hold` acquire.
 mod taking;
 
 // The foreground process group of the terminal.
 mod terminal;
 
-// `watch`.
+// The subcommand `watch`.
 mod watch;
 
 use arguments::{Arguments, ConfigTask, QuorumTask, Task};
@@ -92,7 +92,7 @@ fn main() -> ExitCode {
         .into()
 }
 
-/// Does what a subcommand is for, and returns the exit status.
+/// Runs a subcommand, and returns the exit status.
 fn perform(task: Task) -> Result<u8, Failure> {
     match task {
         Task::Run(_) => run::run(),

@@ -1,11 +1,11 @@
-//! Standard output and standard error. A reader that is gone is no reason to panic.
+//! Standard output and standard error. A closed reader causes no panic.
 
 use crate::exit::{self, Failure};
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 
-/// The same with an escape, as JSON has it, for each control character but the line end: text of
-/// servers and other clients must not command the terminal.
+/// Escapes control characters other than the line end, in JSON's notation: text of servers and
+/// other clients must not control the terminal.
 pub(crate) fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
@@ -18,12 +18,12 @@ pub(crate) fn printable(text: &str) -> String {
     shown
 }
 
-/// Writes a line to standard error. Not by `eprintln`, which panics if that is closed.
+/// Writes a line to standard error. `eprintln` would panic if standard error is closed.
 pub(crate) fn report(what: impl fmt::Display) {
     let _closed = writeln!(io::stderr(), "distlock: {}", printable(&what.to_string()));
 }
 
-/// Writes to standard output, flushes it, and returns the status of success.
+/// Writes to standard output, flushes it, and returns the exit status of success.
 pub(crate) fn write(text: &[u8]) -> Result<u8, Failure> {
     let mut output = io::stdout().lock();
     output
@@ -37,12 +37,12 @@ pub(crate) fn write(text: &[u8]) -> Result<u8, Failure> {
         })
 }
 
-/// Writes a line to standard output, printable.
+/// Writes a line to standard output, with control characters escaped.
 pub(crate) fn line(text: &str) -> Result<u8, Failure> {
     write(format!("{}\n", printable(text)).as_bytes())
 }
 
-/// Asks the user on the terminal, who must say yes.
+/// Asks the user on the terminal for confirmation. Returns whether the answer is yes.
 pub(crate) fn is_confirmed(question: &str) -> Result<bool, Failure> {
     if !io::stdin().is_terminal() {
         let what = "standard input is no terminal, so there is no one to ask: add --yes";
@@ -55,7 +55,7 @@ pub(crate) fn is_confirmed(question: &str) -> Result<bool, Failure> {
     Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
 }
 
-/// Rows with their cells under each other.
+/// Formats rows as lines with aligned columns.
 pub(crate) fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
     let width = |column: usize| rows.iter().map(|cells| cells[column].chars().count()).max();
     let widths: [usize; N] = std::array::from_fn(|column| width(column).unwrap_or(0));

@@ -1,7 +1,7 @@
 //! The processes of a command: its process group, and all its descendants.
 //!
-//! A descendant may leave the group (`timeout` and interactive shells do that), and its parent may
-//! end before it. As a subreaper, the supervisor is the ancestor of all of them, whatever they do.
+//! A descendant may leave the group, as `timeout` and interactive shells do, and its parent may end
+//! before it. As a subreaper, the supervisor remains the ancestor of all descendants.
 
 use crate::exit::Failure;
 use distlock::crossbeam_channel::{Receiver, after, unbounded};
@@ -15,10 +15,10 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
-/// The time between two looks at processes that are ending.
+/// The interval at which ending processes are checked.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// The longest time between them, for processes that do not end.
+/// The longest interval, for processes that do not end.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Makes this process the parent of descendants whose parents end.
@@ -32,23 +32,23 @@ pub(crate) fn adopt_orphans() -> Result<(), Failure> {
 pub(crate) struct Group(pub(crate) Pid);
 
 impl Group {
-    /// Sends a signal to all its processes.
+    /// Sends a signal to all processes of the group.
     pub(crate) fn signal(self, signal: Signal) {
-        // It may have ended, or run as another user.
+        // The group may have ended, or run as another user.
         let _sent = kill_process_group(self.0, signal);
     }
 
-    /// Whether this process is the only one in it.
+    /// Returns whether `process` is the only one in the group.
     pub(crate) fn is_alone(self, process: Pid) -> bool {
         running().all(|other| other.group != self.0 || other.id == process)
     }
 
-    /// Whether a process of it is left.
+    /// Returns whether the group has no process.
     pub(crate) fn is_empty(self) -> bool {
         test_kill_process_group(self.0) == Err(Errno::SRCH)
     }
 
-    /// Sends a signal to all its processes, and to all other descendants of this process.
+    /// Sends a signal to all processes of the group, and to all other descendants of this process.
     pub(crate) fn signal_with_descendants(self, signal: Signal) {
         self.signal(signal);
         for process in descendants()
@@ -72,7 +72,7 @@ impl Process {
         let _sent = kill_process(self.id, signal);
     }
 
-    /// Reads `12 (name, with anything in it) S 11 10 ..`. `None` if it has ended.
+    /// Parses `12 (name, with any characters) S 11 10 ..`. Returns `None` for an ended process.
     fn from_stat(stat: &str) -> Option<Self> {
         let pid = |text: &str| text.parse().ok().and_then(Pid::from_raw);
         let (id, _) = stat.split_once(' ')?;
@@ -87,7 +87,7 @@ impl Process {
     }
 }
 
-/// All processes that run.
+/// Returns all running processes.
 fn running() -> impl Iterator<Item = Process> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbered = entries.filter(|entry| {
@@ -101,7 +101,7 @@ fn running() -> impl Iterator<Item = Process> {
     stats.filter_map(|stat| Process::from_stat(&stat))
 }
 
-/// The running processes below this one.
+/// Returns the running descendants of this process.
 fn descendants() -> Vec<Process> {
     let mut children: HashMap<Pid, Vec<Process>> = HashMap::new();
     for process in running() {
@@ -116,7 +116,7 @@ fn descendants() -> Vec<Process> {
     found
 }
 
-/// Whether this process has a descendant that runs.
+/// Returns whether this process has a running descendant.
 pub(crate) fn has_descendants() -> bool {
     !descendants().is_empty()
 }
@@ -125,7 +125,7 @@ pub(crate) fn has_descendants() -> bool {
 pub(crate) fn kill_descendants() {
     let mut pause = LOOK_AGAIN;
     loop {
-        // Each round finds what was started during the one before.
+        // Each round finds the processes that were started during the previous one.
         let left = descendants();
         left.iter().for_each(|process| process.signal(Signal::KILL));
         while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
@@ -138,7 +138,7 @@ pub(crate) fn kill_descendants() {
     }
 }
 
-/// The state of a process.
+/// Returns whether a process is stopped.
 pub(crate) fn is_stopped(process: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_pid()));
     stat.unwrap_or_default()
@@ -148,14 +148,14 @@ pub(crate) fn is_stopped(process: Pid) -> bool {
         .starts_with(" T")
 }
 
-/// Something that happened to a child process.
+/// A change of a child's state.
 pub(crate) enum Change {
     Stopped(Signal),
     Continued,
     Ended(WaitStatus),
 }
 
-/// Reports what happens to this child, and reaps every child, from a thread of its own.
+/// Reports changes of this child, and reaps every child, on a separate thread.
 pub(crate) fn watch(child: Pid) -> Receiver<Change> {
     let (sender, receiver) = unbounded();
     thread::spawn(move || {

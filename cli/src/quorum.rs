@@ -1,4 +1,4 @@
-//! `quorum init` and `quorum status`.
+//! The subcommands `quorum init` and `quorum status`.
 
 use crate::arguments::{FileArguments, QuorumInitArguments, QuorumStatusArguments, StoreArguments};
 use crate::exit::{self, CONFIGURATION, Failure};
@@ -45,7 +45,7 @@ pub(crate) fn init(arguments: &QuorumInitArguments) -> Result<u8, Failure> {
     output::line(&table(&after))
 }
 
-/// Shows what each server is to the quorum.
+/// Shows the state of each server in the quorum.
 pub(crate) fn status(arguments: &QuorumStatusArguments) -> Result<u8, Failure> {
     let nodes =
         distlock::admin::quorum_status(&config(arguments.store.as_deref(), &arguments.file)?)?;
@@ -65,7 +65,7 @@ pub(crate) fn status(arguments: &QuorumStatusArguments) -> Result<u8, Failure> {
     Ok(if votes * 2 > named { 0 } else { exit::CONFLICT })
 }
 
-/// The settings of a quorum, by its URL or the name of its backend.
+/// Returns the settings of a quorum, named by its URL or backend.
 fn config(store: Option<&str>, file: &FileArguments) -> Result<Config, Failure> {
     let (url, name) = match store {
         Some(url) if url.contains("://") => (store, None),
@@ -87,7 +87,7 @@ fn config(store: Option<&str>, file: &FileArguments) -> Result<Config, Failure> 
     Ok(config)
 }
 
-/// What a server is, in a word, and since when or until when.
+/// Returns the state of a server in a word, and the time for which or until which it applies.
 fn shown(vote: &QuorumVote) -> (&'static str, String) {
     let none = || "-".to_owned();
     match vote {
@@ -103,7 +103,7 @@ fn shown(vote: &QuorumVote) -> (&'static str, String) {
     }
 }
 
-/// Why it does not vote, or since when its member is missing.
+/// Returns the reason why a server does not vote, and how long its member has been missing.
 fn reason(node: &QuorumNodeStatus) -> Option<String> {
     let missing = node.missing_for.map(|time| {
         format!(

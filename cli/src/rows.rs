@@ -12,10 +12,10 @@ use humantime::format_rfc3339_millis;
 use serde_json::Value as Json;
 use std::slice;
 
-/// The word for what the store does not know or tell.
+/// The word for facts that the store does not know or report.
 const UNKNOWN: &str = "unknown";
 
-/// A lock and what the store says of it.
+/// A lock, and its state in the store.
 #[derive(Clone)]
 pub(crate) struct Row {
     pub(crate) name: LockName,
@@ -26,21 +26,21 @@ pub(crate) struct Row {
 #[derive(Clone, Default)]
 pub(crate) struct Found {
     pub(crate) rows: Vec<Row>,
-    /// Whether the limit was reached, so that there may be more.
+    /// True if the limit was reached, so that more locks may exist.
     pub(crate) is_cut: bool,
 }
 
-/// Which readers of a read-write lock a table shows.
+/// The readers of a read-write lock that a table shows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReaderRows {
-    /// The one whose lease ends last.
+    /// The reader whose lease ends last.
     Last,
-    /// Each, on a line of its own.
+    /// Each reader, on a separate line.
     Each,
 }
 
 impl Row {
-    /// What the table says.
+    /// Returns the cells of the lock's lines in a table.
     fn cells(&self, shown: ReaderRows) -> Vec<[String; 6]> {
         let Self { name, info } = self;
         let waiters = info
@@ -77,7 +77,7 @@ impl Row {
         lines
     }
 
-    /// Whether it is held, and how many share it.
+    /// Describes whether the lock is held, and how many holders share it.
     fn state(&self) -> String {
         let LockInfo {
             holder,
@@ -112,7 +112,7 @@ impl Row {
         }
     }
 
-    /// The same as JSON. For a lease without an end, `expires` is false.
+    /// Returns the lock as a JSON object. For a lease without an end, `expires` is false.
     pub(crate) fn json(&self) -> String {
         let Self { name, info } = self;
         let holder = info.holder.as_ref();
@@ -145,12 +145,12 @@ impl Row {
                 ("writer_waits", readers.writer_waits.to_string()),
             ]);
         }
-        // As serde_json leaves some control characters.
+        // Escapes control characters that serde_json leaves as they are.
         output::printable(&object(&members))
     }
 }
 
-/// Who it is, for how long it has held the lock, and what is left of its lease.
+/// Returns the holder's name, how long it has held the lock, and the time left of its lease.
 fn of_holder(holder: &HolderInfo) -> [String; 3] {
     [
         named(holder),
@@ -161,7 +161,7 @@ fn of_holder(holder: &HolderInfo) -> [String; 3] {
     ]
 }
 
-/// The same in JSON.
+/// Returns the members of a JSON object that describe a holder.
 fn pairs_of(holder: Option<&HolderInfo>) -> [(&'static str, Json); 5] {
     let remaining = holder.and_then(|holder| holder.remaining);
     let label = holder.and_then(|holder| holder.label.as_ref());
@@ -179,7 +179,7 @@ fn pairs_of(holder: Option<&HolderInfo>) -> [(&'static str, Json); 5] {
     ]
 }
 
-/// The values as they stand in an object.
+/// Formats values as text for [`object`].
 fn texts<'a>(pairs: impl IntoIterator<Item = (&'a str, Json)>) -> Vec<(&'a str, String)> {
     pairs
         .into_iter()
@@ -187,7 +187,7 @@ fn texts<'a>(pairs: impl IntoIterator<Item = (&'a str, Json)>) -> Vec<(&'a str, 
         .collect()
 }
 
-/// An object whose members are in this order.
+/// Returns an object whose members are in this order.
 fn object(members: &[(&str, String)]) -> String {
     let members: Vec<_> = members
         .iter()
@@ -196,7 +196,7 @@ fn object(members: &[(&str, String)]) -> String {
     format!("{{{}}}", members.join(","))
 }
 
-/// The rows under each other.
+/// Formats the rows as a table.
 pub(crate) fn table(rows: &[Row], readers: ReaderRows) -> String {
     let head = ["NAME", "STATE", "HOLDER", "HELD", "REMAINING", "WAITERS"].map(str::to_owned);
     let lines: Vec<_> = [head]
@@ -206,9 +206,9 @@ pub(crate) fn table(rows: &[Row], readers: ReaderRows) -> String {
     output::aligned(&lines)
 }
 
-/// Reads names of locks, or of semaphores.
+/// Parses names of locks, or of semaphores.
 pub(crate) fn names(words: &[String], slots: bool) -> Result<Vec<LockName>, Failure> {
-    // Any limit will do to look.
+    // The limit is not used for an inspection.
     let semaphore = LockKind::Permits { limit: 1, count: 1 };
     let kind = if slots { semaphore } else { LockKind::Mutex };
     words
@@ -217,7 +217,7 @@ pub(crate) fn names(words: &[String], slots: bool) -> Result<Vec<LockName>, Fail
         .collect()
 }
 
-/// The state of these locks, each in its own store.
+/// Returns the state of these locks, each from its store.
 pub(crate) fn of_names(clients: &Clients, names: &[LockName]) -> Result<Vec<Row>, Failure> {
     let mut rows = Vec::new();
     for name in names {
@@ -234,8 +234,8 @@ pub(crate) fn of_names(clients: &Clients, names: &[LockName]) -> Result<Vec<Row>
     Ok(rows)
 }
 
-/// Adds the held locks of all stores that match, in the order of their names, also those of
-/// sections with a format of their own; also what was found before a failure.
+/// Adds the matching held locks of all stores, in the order of their names, including those of
+/// sections with a different format. Adds the locks found before a failure, too.
 pub(crate) fn find(
     clients: &Clients,
     pattern: &str,
@@ -272,8 +272,8 @@ pub(crate) fn find(
     outcome
 }
 
-/// Whether the locks of this section have other keys, or another format, than its backend says,
-/// and can be listed.
+/// Returns whether a listing of the section's backend misses the section's locks, because of
+/// another prefix or format, and the format can be listed.
 fn stands_apart(settings: &ConfigSet, section: &str) -> bool {
     let Ok((backend, _)) = settings.choice(section) else {
         return false;
@@ -293,7 +293,7 @@ fn stands_apart(settings: &ConfigSet, section: &str) -> bool {
 }
 
 impl Found {
-    /// Adds the locks of these pages that are wanted, as many as the limit allows.
+    /// Adds the wanted locks of these pages, up to the limit.
     fn add(
         &mut self,
         pages: &mut Locks,

@@ -1,8 +1,8 @@
-//! `run`, the process that the user starts: it passes signals to the supervisor, which holds the
-//! lock and starts the command, and ends as that one does.
+//! The process of `run` that the user starts. Passes signals to the supervisor, which holds the
+//! lock and starts the command, and exits with the supervisor's status.
 //!
-//! It is a process of its own so that one of the two is left if the other is killed, and so that
-//! Ctrl-Z can stop it while the supervisor goes on renewing the lock.
+//! Two processes, so that one remains if the other is killed, and so that Ctrl-Z can stop this one
+//! while the supervisor continues to renew the lock.
 
 use crate::exit::{self, Failure};
 use crate::output;
@@ -14,10 +14,10 @@ use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// The program that runs, also if its file was replaced meanwhile.
+/// The running program, even if its file was replaced meanwhile.
 pub(crate) const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// Starts a supervisor with the arguments of this process, and ends as it does.
+/// Starts a supervisor with the arguments of this process, and returns its exit status.
 pub(crate) fn run() -> Result<u8, Failure> {
     let signals = Signals::block_unless_ignored()?;
     adopt_orphans()?;
@@ -38,14 +38,14 @@ pub(crate) fn run() -> Result<u8, Failure> {
 struct Supervisor(Pid);
 
 impl Supervisor {
-    /// Starts it, in a process group of its own: signals of the terminal reach it by this process
-    /// alone.
+    /// Starts the supervisor in a separate process group: signals of the terminal reach it only
+    /// through this process.
     fn start() -> Result<Self, Failure> {
         let front = getpid().as_raw_pid().to_string();
         let supervisor = Command::new(OWN_PROGRAM)
             .arg0("distlock")
             .args(["supervise", &front])
-            // Behind the program's name and `run`.
+            // The arguments after the program's name and `run`.
             .args(std::env::args_os().skip(2))
             .process_group(0)
             .spawn()
@@ -54,11 +54,11 @@ impl Supervisor {
     }
 
     fn signal(&self, signal: Signal) {
-        // If it has ended, SIGCHLD comes next.
+        // If the supervisor has ended, SIGCHLD comes next.
         let _sent = kill_process(self.0, signal);
     }
 
-    /// The exit status, if it has ended.
+    /// Returns the exit status, if the supervisor has ended.
     fn ended(&self) -> Result<Option<u8>, Failure> {
         let status = match waitpid(Some(self.0), WaitOptions::NOHANG | WaitOptions::UNTRACED) {
             Ok(Some((_, status))) => status,
@@ -69,7 +69,7 @@ impl Supervisor {
             }
         };
         if status.stopped() {
-            // A lock that nothing renews would be lost.
+            // A stopped supervisor would not renew the lock.
             self.signal(Signal::CONT);
             return Ok(None);
         }
@@ -79,7 +79,7 @@ impl Supervisor {
     }
 }
 
-/// Stops what a supervisor that was killed leaves behind: nothing renews the lock.
+/// Kills all processes that a killed supervisor leaves behind: their lock is not renewed.
 fn was_killed() -> u8 {
     kill_descendants();
     if let Some(terminal) = Terminal::of(getpid()) {

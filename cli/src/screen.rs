@@ -1,4 +1,4 @@
-//! [`Screen`]: a terminal that is drawn on again and again, and is as before when that is over.
+//! [`Screen`]: a terminal that is redrawn, and restored afterwards.
 
 use crate::exit::Failure;
 use crate::output;
@@ -11,21 +11,21 @@ use rustix::termios::{
 use std::io::{self, IsTerminal, Read};
 use std::thread;
 
-/// The other screen of the terminal, without the cursor and without line breaks of its own.
+/// Switches to the alternate screen, and hides the cursor and disables line wrapping there.
 const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l\x1b[?7l";
 const LEAVE: &[u8] = b"\x1b[?7h\x1b[?25h\x1b[?1049l";
 
-/// The size of a terminal that does not know its own.
+/// The size of a terminal that does not report one.
 const USUAL: (usize, usize) = (80, 24);
 
-/// The terminal of standard output, and its keys if standard input is one, too.
+/// The terminal of standard output, with its keys if standard input is a terminal, too.
 pub(crate) struct Screen {
-    /// What standard input was before.
+    /// The former modes of standard input.
     before: Option<Termios>,
 }
 
 impl Screen {
-    /// The terminal, if standard output is one and this process is in its foreground.
+    /// Opens the terminal, if standard output is one and this process is in its foreground.
     pub(crate) fn open() -> Result<Option<Self>, Failure> {
         let is_ours = tcgetpgrp(io::stdout()).is_ok_and(|group| group == getpgrp());
         if !io::stdout().is_terminal() || !is_ours {
@@ -33,23 +33,24 @@ impl Screen {
         }
         let before = tcgetattr(io::stdin()).ok();
         if let Some(mut modes) = before.clone() {
-            // Keys come at once and are not shown. Ctrl-C remains a signal; Ctrl-Z would leave the
-            // shell with a terminal like this.
+            // Keys arrive at once and are not echoed. Ctrl-C remains a signal. Ctrl-Z does not,
+            // because the shell would get a terminal with these modes.
             modes.local_modes -= LocalModes::ICANON | LocalModes::ECHO;
             modes.special_codes[SpecialCodeIndex::VSUSP] = 0;
-            // Other values make a read without a key look like the end of the input.
+            // With other values a read without a key is indistinguishable from the end of the
+            // input.
             modes.special_codes[SpecialCodeIndex::VMIN] = 1;
             modes.special_codes[SpecialCodeIndex::VTIME] = 0;
             tcsetattr(io::stdin(), OptionalActions::Now, &modes)
                 .map_err(|error| Failure::system("the terminal cannot be set", error))?;
         }
-        // From now on it is set back by the drop, also if this fails.
+        // From here on the drop restores the terminal, even if this write fails.
         let screen = Self { before };
         output::write(ENTER)?;
         Ok(Some(screen))
     }
 
-    /// The keys that are pressed.
+    /// Returns the keys as they are pressed.
     pub(crate) fn keys(&self) -> Receiver<u8> {
         if self.before.is_none() {
             return never();
@@ -65,7 +66,7 @@ impl Screen {
         receiver
     }
 
-    /// Columns and lines.
+    /// Returns the numbers of columns and lines.
     pub(crate) fn size() -> (usize, usize) {
         match tcgetwinsize(io::stdout()) {
             Ok(size) if size.ws_col > 0 && size.ws_row > 0 => {
@@ -75,7 +76,7 @@ impl Screen {
         }
     }
 
-    /// Shows these lines, as far as they fit, and nothing else.
+    /// Replaces the content of the screen by these lines, as far as they fit.
     pub(crate) fn draw(&self, lines: &[String]) -> Result<(), Failure> {
         let (columns, rows) = Self::size();
         let fitting = lines.iter().take(rows).map(|line| {
@@ -89,7 +90,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // A terminal that is gone needs nothing.
+        // A closed terminal needs no restoration.
         let _gone = output::write(LEAVE);
         if let Some(before) = &self.before {
             let _gone = tcsetattr(io::stdin(), OptionalActions::Now, before);

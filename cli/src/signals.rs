@@ -1,5 +1,5 @@
-//! Signals are blocked and waited for: no handler interrupts anything, and none is lost between two
-//! waits, or before a process that was just started waits for the first time.
+//! Blocked signals, for which a thread waits. No handler interrupts other code, and no signal is
+//! lost between two waits, or before the first wait of a new process.
 
 use crate::exit::Failure;
 use distlock::Interrupt;
@@ -23,11 +23,11 @@ const FORWARDED: [Waited; 6] = [
 /// Other signals that are waited for.
 const OTHERS: [Waited; 3] = [Waited::SIGCONT, Waited::SIGCHLD, Waited::SIGURG];
 
-/// What the supervisor gets when the process that the user started has ended. Nothing else sends
+/// The supervisor's signal for the end of the process that the user started. No other process sends
 /// it.
 pub(crate) const FRONT_ENDED: Signal = Signal::URG;
 
-/// Whether this signal, of those that are waited for, ends a program that runs no command.
+/// Returns whether a signal ends a program that runs no command.
 pub(crate) fn ends(signal: Signal) -> bool {
     ![Signal::CONT, Signal::CHILD, FRONT_ENDED].contains(&signal)
 }
@@ -36,12 +36,12 @@ pub(crate) fn ends(signal: Signal) -> bool {
 pub(crate) struct Signals(SigSet);
 
 impl Signals {
-    /// Blocks the forwarded signals in this thread and those that it starts, and with them SIGCONT,
-    /// SIGCHLD, [`FRONT_ENDED`] and SIGTTOU, which would keep a background process from changing
-    /// the terminal's foreground group.
+    /// Blocks the forwarded signals in this thread and in threads that it starts, and with them
+    /// SIGCONT, SIGCHLD, [`FRONT_ENDED`] and SIGTTOU, which would keep a background process from
+    /// changing the terminal's foreground group.
     ///
     /// A forwarded signal that was ignored when the program started, as by `nohup`, stays ignored,
-    /// also in the command.
+    /// and the command ignores it, too.
     pub(crate) fn block_unless_ignored() -> Result<Self, Failure> {
         let ignored = ignored();
         let heard = FORWARDED
@@ -50,14 +50,15 @@ impl Signals {
         Self::block(heard)
     }
 
-    /// The same, also for signals that were ignored: for a program that has to end in order.
+    /// Blocks the signals as [`block_unless_ignored`](Self::block_unless_ignored) does, including
+    /// those that were ignored: for a program that must release its lock.
     pub(crate) fn block_all() -> Result<Self, Failure> {
         Self::block(FORWARDED.into_iter())
     }
 
     fn block(heard: impl Iterator<Item = Waited>) -> Result<Self, Failure> {
-        // If the parent ignored SIGCHLD, the system would reap our children before us. A handler
-        // ends that; it is never called, because the signal is blocked.
+        // If the parent ignored SIGCHLD, the system would reap the children of this process. A
+        // registered handler prevents that; it never runs, because the signal is blocked.
         signal_hook::flag::register(SIGCHLD, Arc::default())
             .map_err(|error| Failure::system("the end of processes cannot be heard of", error))?;
         let waited_for: SigSet = heard.chain(OTHERS).collect();
@@ -76,14 +77,14 @@ impl Signals {
         Signal::from_named_raw(signal as i32).ok_or_else(|| unknown(nix::errno::Errno::EINVAL))
     }
 
-    /// Sends the signals to a channel, from a thread of its own. Those that end a program fire
-    /// `stop` after that.
+    /// Sends the signals to a channel, from a separate thread. A signal that ends a program also
+    /// fires `stop` afterwards.
     pub(crate) fn listen(self, stop: &Interrupt) -> Receiver<Signal> {
         let (sender, receiver) = unbounded();
         let stop = stop.clone();
         thread::spawn(move || {
             while let Ok(signal) = self.wait() {
-                // Before the waiter is woken, which looks for the signal.
+                // Sent before `fire` wakes the waiter, which reads the signal from the channel.
                 if sender.send(signal).is_err() {
                     return;
                 }
@@ -96,7 +97,7 @@ impl Signals {
     }
 }
 
-/// Unblocks what [`Signals`] of the parent blocked, before another program is executed.
+/// Unblocks the signals that the parent's [`Signals`] blocked, before another program is executed.
 pub(crate) fn unblock() -> Result<(), Failure> {
     let blocked: SigSet = FORWARDED
         .into_iter()
@@ -107,7 +108,7 @@ pub(crate) fn unblock() -> Result<(), Failure> {
     unblock.map_err(|error| Failure::system("signals cannot be unblocked", error))
 }
 
-/// The signals that this process ignores, as a mask; none where the system does not tell.
+/// Returns the signals that this process ignores, as a mask; zero if the system does not report it.
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,4 +1,4 @@
-//! `status`, `check` and `wait`: what the store says of a lock.
+//! `status`, `check` and `wait`: the state of a lock in the store.
 
 use crate::arguments::{AskArguments, CheckArguments, StatusArguments, WaitArguments};
 use crate::exit::{self, Failure};
@@ -10,10 +10,10 @@ use distlock::time::{Clock, Moment, SystemClock};
 use distlock::{Client, Interrupt};
 use std::time::Duration;
 
-/// The time between two questions to the store.
+/// The interval between two requests to the store.
 const ASK_AGAIN: Duration = Duration::from_millis(250);
 
-/// Says by the exit status whether a lock is held.
+/// Reports by the exit status whether a lock is held.
 pub(crate) fn check(arguments: &CheckArguments) -> Result<u8, Failure> {
     let client = arguments.store.connect_for(&arguments.name)?;
     let is_held = is_held(&client, &arguments.name, arguments.ask)?;
@@ -64,10 +64,10 @@ pub(crate) fn status(arguments: &StatusArguments) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Whether no client can take it now.
+/// Returns whether no client can acquire the lock now.
 fn is_held(client: &Client, name: &str, ask: AskArguments) -> Result<bool, Failure> {
     if ask.slots {
-        // Any limit will do to look.
+        // The limit is not used for an inspection.
         let info = client.semaphore(name, 1)?.inspect()?;
         return Ok(info.permits.is_some_and(|permits| permits.free == 0));
     }

@@ -13,8 +13,8 @@ use std::time::{Duration, SystemTime};
 const MEMORY: &str = "memory";
 
 impl FileArguments {
-    /// The file, if one is named: only by an option or a variable, because a file that happens to
-    /// be in the folder must not decide which store is used.
+    /// Returns the path of the file, if one is named. Only an option or a variable names it: a file
+    /// that happens to be in the folder must not decide which store is used.
     pub(crate) fn path(&self) -> Option<PathBuf> {
         let variable = || std::env::var_os("DISTLOCK_CONFIG").map(PathBuf::from);
         self.config.clone().or_else(variable)
@@ -22,8 +22,8 @@ impl FileArguments {
 }
 
 impl StoreArguments {
-    /// The settings of all backends and locks. There is no default for the store: a lock on the
-    /// wrong one excludes no process.
+    /// Returns the settings of all backends and locks. The store has no default: a lock in the
+    /// wrong store excludes no other process.
     pub(crate) fn settings(&self) -> Result<ConfigSet, Failure> {
         if let Some(url) = &self.url {
             return Ok(Config::from_url(url)?.into());
@@ -41,7 +41,7 @@ impl StoreArguments {
         Ok(Config::from_env()?.into())
     }
 
-    /// The clients of all backends and locks, which tell `handler` what happens.
+    /// Creates the clients of all backends and locks, with `handler` for their events.
     pub(crate) fn clients_with(
         &self,
         handler: impl Fn(&Event) + Send + Sync + 'static,
@@ -50,12 +50,12 @@ impl StoreArguments {
         Ok(Clients(builder.connect_set(self.settings()?)?))
     }
 
-    /// The clients of all backends and locks.
+    /// Creates the clients of all backends and locks.
     pub(crate) fn clients(&self) -> Result<Clients, Failure> {
         Ok(Clients(distlock::builder().connect_set(self.settings()?)?))
     }
 
-    /// A client for this lock.
+    /// Creates a client for this lock.
     pub(crate) fn connect_for(&self, lock: &str) -> Result<Client, Failure> {
         self.clients()?.of_lock(lock)
     }
@@ -69,7 +69,7 @@ impl Clients {
         self.0.configs()
     }
 
-    /// The settings of this lock.
+    /// Returns the settings of this lock.
     pub(crate) fn config_of(&self, lock: &str) -> Result<Config, Failure> {
         usable(self.settings().config(lock)?)
     }
@@ -85,7 +85,7 @@ impl Clients {
     }
 }
 
-/// Refuses a store that no other process sees.
+/// Refuses a store that is not visible to other processes.
 pub(crate) fn usable(config: Config) -> Result<Config, Failure> {
     if config.scheme() == MEMORY {
         return Err(Error::configuration(
@@ -97,7 +97,8 @@ pub(crate) fn usable(config: Config) -> Result<Config, Failure> {
     Ok(config)
 }
 
-/// The beginning of the holder's identity: the whole of it is enough to release the lock.
+/// Returns the beginning of the holder's identity: with the whole of it, a program could release
+/// the lock.
 pub(crate) fn short(holder: &HolderInfo) -> String {
     const SHOWN: usize = 8;
     let text = holder.owner.as_str();
@@ -113,7 +114,7 @@ pub(crate) fn short(holder: &HolderInfo) -> String {
     }
 }
 
-/// What the holder is called: its label, or the beginning of its identity.
+/// Returns the holder's label, or the beginning of its identity.
 pub(crate) fn named(holder: &HolderInfo) -> String {
     match &holder.label {
         Some(label) => label.text.escape_debug().to_string(),
@@ -121,13 +122,14 @@ pub(crate) fn named(holder: &HolderInfo) -> String {
     }
 }
 
-/// For how long it has held the lock, if that is known: by its clock and ours.
+/// Returns how long the holder has held the lock, if that is known. Compares the holder's clock
+/// with this machine's.
 pub(crate) fn held_for(holder: &HolderInfo) -> Option<Duration> {
     let since = holder.label.as_ref()?.since;
     Some(SystemTime::now().duration_since(since).unwrap_or_default())
 }
 
-/// A time for the reader's eye: to a tenth of a second.
+/// Formats a time to a tenth of a second.
 pub(crate) fn rounded(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
 }

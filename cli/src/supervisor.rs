@@ -1,5 +1,5 @@
-//! `run`, the process that holds the lock: it takes the lock, starts the command, and stops it
-//! before the lock can be another holder's.
+//! The process of `run` that holds the lock: acquires it, starts the command, and stops the command
+//! before another holder can get the lock.
 
 use crate::arguments::{OnLost, RunArguments};
 use crate::exit::{self, Failure};
@@ -28,27 +28,27 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The longest wait without a look at the clock, which a suspended machine makes jump, and at the
-/// parent.
+/// The longest wait before the clock and the parent are checked again. The clock jumps when a
+/// suspended machine resumes.
 const LONGEST_WAIT: Duration = Duration::from_millis(500);
 
 /// By how much more than has passed the validity falls only if the time of day was set ahead.
 const LEAP: Duration = Duration::from_millis(100);
 
-/// The time between two looks at what a command left in its group.
+/// The interval at which processes are checked that a command left in its group.
 const LEFT_BEHIND: Duration = Duration::from_millis(50);
 
-/// How long processes may take to end by KILL before they are looked at less often.
+/// The time after KILL from which the remaining processes are checked less often.
 const KILL_TIME: Duration = Duration::from_secs(2);
 
-/// How long a stopped command waits for the shell to stop this job, which it does not do if no
-/// shell could continue it.
+/// The time in which the shell may stop this job after the command was stopped. A shell that could
+/// not continue the job does not stop it.
 const STOP_TIME: Duration = Duration::from_millis(200);
 
-/// Where the system looks for a program without `PATH`.
+/// The search path for programs if `PATH` is not set.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// Takes the lock, runs the command, and returns the exit status.
+/// Acquires the lock, runs the command, and returns the exit status.
 pub(crate) fn supervise(front: i32, arguments: &RunArguments) -> Result<u8, Failure> {
     let signals = Signals::block_unless_ignored()?;
     let front = Front::watch(front)?;
@@ -83,14 +83,14 @@ pub(crate) fn supervise(front: i32, arguments: &RunArguments) -> Result<u8, Fail
     while is_stopped(front.0) && !stop_waiting.is_fired() && guard.is_valid() {
         let _due = after(LOOK_AGAIN).recv();
     }
-    // A signal after the grant is for the command, if that has started.
+    // A signal after the grant belongs to the command, if the command has started.
     if stop_waiting.is_fired() {
         guard.unlock()?;
         return Ok(interrupted(&signals));
     }
-    // Again, if a clock that was set ahead makes it doubtful.
+    // Verified with the store if a clock that was set ahead makes the validity doubtful.
     let least = plan.least_validity();
-    // Before that: what is doubtful behind it has fallen since.
+    // Recorded first, so that `left` sees a drop of the validity that follows.
     let seen = (SystemClock.now(), guard.remaining());
     guard
         .ensure(least)
@@ -102,11 +102,11 @@ pub(crate) fn supervise(front: i32, arguments: &RunArguments) -> Result<u8, Fail
             arguments.name
         ));
     }
-    // Then the lock is not kept either: another host may have it.
+    // Checked before the minimum hold begins, because another host may have the command.
     refuse_missing(arguments)?;
     let command = Job::start(arguments, &plan, &guard, &front)?;
-    // Not before: a command that never ran may run elsewhere.
-    // A loss is dealt with as any other.
+    // After the start: a command that did not run may run on another host. A loss is handled by
+    // `Job::run`.
     if let Some(Err(refusal)) = arguments.at_least.map(|time| guard.keep_at_least(time))
         && !refusal.is_lost()
     {
@@ -132,14 +132,14 @@ pub(crate) fn supervise(front: i32, arguments: &RunArguments) -> Result<u8, Fail
     job.finish(verbose)
 }
 
-/// Takes the lock; `None` if it is held by another client.
+/// Acquires the lock; `None` if it is held by another client.
 fn acquire(
     lock: &Lock,
     arguments: &RunArguments,
     options: &LockOptions,
 ) -> Result<Option<OwnedGuard>, Error> {
-    // Without a limit one attempt first, which reports at once that the store cannot be reached: a
-    // wait without an end would tolerate that for a while.
+    // A wait without a limit begins with one attempt, which fails at once if the store is
+    // unreachable: the wait itself would tolerate that for `outage_limit`.
     let longest = arguments.patience.longest_wait();
     let guard = lock.take(options, Some(longest.unwrap_or_default()))?;
     if guard.is_some() || longest.is_some() {
@@ -154,7 +154,7 @@ fn acquire(
     lock.take(options, None)
 }
 
-/// Refuses a command that is not there, as the launcher would.
+/// Refuses a command that does not exist, as the launcher would.
 fn refuse_missing(arguments: &RunArguments) -> Result<(), Failure> {
     let Some(program) = arguments
         .command
@@ -180,7 +180,7 @@ fn refuse_missing(arguments: &RunArguments) -> Result<(), Failure> {
     ))
 }
 
-/// The exit status after a signal that came before the command was started.
+/// Returns the exit status after a signal that arrived before the command was started.
 fn interrupted(signals: &Receiver<Signal>) -> u8 {
     let ends = |signal: &Signal| ![Signal::CONT, Signal::CHILD, FRONT_ENDED].contains(signal);
     signals
@@ -189,7 +189,7 @@ fn interrupted(signals: &Receiver<Signal>) -> u8 {
         .map_or(exit::SOFTWARE, exit::of_signal)
 }
 
-/// Tells the operator what happens to the store.
+/// Reports events of the store to the operator.
 fn tell(event: &Event, verbose: bool) {
     match event {
         Event::RenewalFailed { error, left, .. } => report(format_args!(
@@ -206,7 +206,7 @@ fn tell(event: &Event, verbose: bool) {
 struct Front(Pid);
 
 impl Front {
-    /// Asks for a signal when it ends.
+    /// Requests a signal for the end of that process.
     fn watch(front: i32) -> Result<Self, Failure> {
         let only_run = || {
             Failure::new(
@@ -217,7 +217,7 @@ impl Front {
         let front = Self(Pid::from_raw(front).ok_or_else(only_run)?);
         set_parent_process_death_signal(Some(FRONT_ENDED))
             .map_err(|error| Failure::system("the parent process cannot be watched", error))?;
-        // It may have ended before.
+        // The process may have ended before the request.
         if front.has_ended() {
             Err(only_run())
         } else {
@@ -236,8 +236,7 @@ struct Plan {
     lease: Duration,
     /// The time between TERM and KILL.
     grace: Duration,
-    /// The time before the end of the validity at which KILL is sent: the system needs some to end
-    /// a process.
+    /// The time between KILL and the end of the validity, in which the system ends the process.
     margin: Duration,
     max_hold: Option<Duration>,
     on_lost: OnLost,
@@ -258,7 +257,8 @@ impl Plan {
         let margin = (lease / 10).min(Self::LONGEST_MARGIN);
         let default = (lease / 6).min(Self::LONGEST_DEFAULT_GRACE);
         let grace = arguments.kill_after.unwrap_or(default);
-        // A renewal is due when two thirds are left. It must have time to be repeated.
+        // A renewal is due when two thirds of the lease are left, and needs time for a second
+        // attempt.
         let longest = (lease / 2).saturating_sub(margin);
         if grace > longest {
             let what = format!(
@@ -277,7 +277,7 @@ impl Plan {
         })
     }
 
-    /// With so little validity left, the command is stopped.
+    /// Returns the validity at which the command is stopped.
     fn least_validity(&self) -> Duration {
         match self.on_lost {
             OnLost::Term => self.grace + self.margin,
@@ -287,7 +287,7 @@ impl Plan {
     }
 }
 
-/// Why the command is stopped.
+/// The reason to stop the command.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cause {
     Lost,
@@ -299,26 +299,26 @@ enum Cause {
 struct Job {
     guard: OwnedGuard,
     plan: Plan,
-    /// The command's process group, which it leads.
+    /// The process group that the command leads.
     group: Group,
     changes: Receiver<Change>,
     signals: Receiver<Signal>,
     front: Front,
     terminal: Option<Terminal>,
     started: Moment,
-    /// When KILL is sent, if the command is being stopped.
+    /// The time at which KILL is sent, once the command is being stopped.
     kill_at: Option<Moment>,
-    /// Since when the command and the front are stopped, as by Ctrl-Z.
+    /// The time since which the command and the front are stopped, as by Ctrl-Z.
     suspended: Option<Moment>,
-    /// How the command ended.
+    /// The exit status of the command, once it has ended.
     status: Option<u8>,
     has_warned: bool,
-    /// What was left of the validity at the last look.
+    /// The validity at the last check, with the time of that check.
     seen: (Moment, Duration),
 }
 
 impl Job {
-    /// Starts the command in a process group of its own.
+    /// Starts the command in a separate process group.
     fn start(
         arguments: &RunArguments,
         plan: &Plan,
@@ -349,7 +349,7 @@ impl Job {
             since_1970.saturating_add(time).as_secs()
         });
         let token = guard.fencing_token().map(|token| token.get());
-        // One of an outer `distlock run` is not left to stand for this lock.
+        // Removed if not set: a value of an outer `distlock run` does not belong to this lock.
         for (name, value) in [("DISTLOCK_TOKEN", token), ("DISTLOCK_DEADLINE", deadline)] {
             match value {
                 Some(value) => command.env(name, value.to_string()),
@@ -375,7 +375,7 @@ impl Job {
                     Ok(change) => self.changed(change),
                     Err(_no_child_left) => {
                         self.changes = never();
-                        // Others have reaped it: it has ended, and how is not known.
+                        // The command was reaped elsewhere: it has ended with an unknown status.
                         self.status.get_or_insert(exit::SOFTWARE);
                     }
                 },
@@ -385,7 +385,7 @@ impl Job {
                     Ok(signal) => self.group.signal(signal),
                     Err(_thread_ended) => self.signals = never(),
                 },
-                // Looked at above. It is told once.
+                // Handled by `stop_if_due`. There is only one message.
                 recv(losses) -> _loss => losses = never(),
                 default(wait) => {}
             }
@@ -395,14 +395,14 @@ impl Job {
         }
     }
 
-    /// Whether nothing is left that the lock protects.
+    /// Returns whether no process is left that the lock protects.
     fn is_over(&self) -> bool {
         self.status.is_some()
             && self.group.is_empty()
             && (self.kill_at.is_none() || !has_descendants())
     }
 
-    /// Begins to stop the command if there is a cause, and kills it when its time is over.
+    /// Starts to stop the command if there is a cause, and kills it at the end of its grace.
     fn stop_if_due(&mut self) {
         let left = self.left();
         let now = SystemClock.now();
@@ -418,7 +418,7 @@ impl Job {
             };
             if !at_once {
                 self.group.signal_with_descendants(Signal::TERM);
-                // What is suspended could not end by it.
+                // A suspended process handles TERM only once it is continued.
                 self.group.signal_with_descendants(Signal::CONT);
             }
             self.kill_at = Some(now + grace);
@@ -436,8 +436,9 @@ impl Job {
         }
     }
 
-    /// What is left of the validity. If it fell by more than has passed, the time of day was set
-    /// ahead, perhaps by an operator: then the store is asked before anything is stopped for it.
+    /// Returns the validity that is left. A drop by more than the elapsed time means that the time
+    /// of day was set ahead, perhaps by an operator: the store is then queried before the command
+    /// is stopped.
     fn left(&mut self) -> Duration {
         let (now, mut left) = (SystemClock.now(), self.guard.remaining());
         let (seen_at, was_left) = self.seen;
@@ -499,7 +500,7 @@ impl Job {
         report(format_args!("lock \"{}\": {what}", self.guard.name()));
     }
 
-    /// What is known of the loss.
+    /// Describes the loss, or the validity that is left before it.
     fn loss(&self) -> String {
         match self.guard.loss() {
             Some(loss) => loss.to_string(),
@@ -513,7 +514,7 @@ impl Job {
     fn time_to_next_look(&self) -> Duration {
         let now = SystemClock.now();
         let until_stop = match self.kill_at {
-            // What is left may be of another user, and not end for long.
+            // The remaining processes may belong to another user, and run for long.
             Some(kill_at) if now.since(kill_at) > KILL_TIME => LONGEST_WAIT,
             Some(_) if self.status.is_some() => LOOK_AGAIN,
             Some(kill_at) => kill_at.since(now).max(LOOK_AGAIN),
@@ -525,7 +526,7 @@ impl Job {
                     .saturating_sub(self.plan.least_validity());
                 let max_hold = self.plan.max_hold.unwrap_or(Duration::MAX);
                 let hold = max_hold.saturating_sub(now.since(self.started));
-                // With a lock that is lost, and only warned of, there is nothing to wait for.
+                // After a loss that is only warned of, the validity has no end to wait for.
                 if validity.is_zero() {
                     hold
                 } else {
@@ -543,30 +544,31 @@ impl Job {
             Change::Stopped(signal) => self.suspend(signal),
             Change::Continued => {
                 if self.suspended.is_some() {
-                    // By another process than the shell, which continues the front.
+                    // The command was continued by a process other than the shell: the front is
+                    // continued, too.
                     let _sent = kill_process(self.front.0, Signal::CONT);
                 }
             }
         }
     }
 
-    /// Stops the job of the shell when its command was stopped, as by Ctrl-Z.
+    /// Stops the job of the shell after its command was stopped, as by Ctrl-Z.
     fn suspend(&mut self, signal: Signal) {
         let Some(terminal) = &self.terminal else {
             return;
         };
-        // It may use the terminal before it was given to it, or after `fg`.
+        // The command may read the terminal before it is in the foreground, or after `fg`.
         let wants_terminal = [Signal::TTIN, Signal::TTOU].contains(&signal);
         if wants_terminal && terminal.give_to(self.group) {
             self.group.signal(Signal::CONT);
             return;
         }
         self.suspended = Some(SystemClock.now());
-        // Not SIGSTOP: the system ignores this one where no shell could continue the job.
+        // Not SIGSTOP: the system ignores SIGTSTP if no shell could continue the job.
         terminal.job().signal(Signal::TSTP);
     }
 
-    /// Continues a command that was stopped and whose front was not.
+    /// Continues a command that was stopped although the front was not.
     fn resume_if_not_stopped(&mut self) {
         let is_due = self
             .suspended
@@ -605,7 +607,7 @@ impl Job {
             Err(error) if error.is_lost() && self.plan.on_lost == OnLost::Warn => Ok(status),
             Err(error) if error.is_lost() => Err(error.into()),
             Err(error) => {
-                // The command is done, and the lease ends by itself.
+                // The command has ended, and the lock ends with its lease.
                 report(format_args!(
                     "{}; its lease ends",
                     exit::with_sources(&error)

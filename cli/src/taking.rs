@@ -1,4 +1,4 @@
-//! The lock that `run` and `hold` take.
+//! The lock that `run` and `hold` acquire.
 
 use crate::arguments::TakeArguments;
 use crate::exit::Failure;
@@ -8,7 +8,7 @@ use distlock::config::LockOrder;
 use distlock::{Error, LockOptions, OwnedGuard, OwnedMutex, ReadLock, Semaphore, WriteLock};
 use std::time::Duration;
 
-/// What a command needs to run.
+/// A lock of the kind that the arguments name.
 pub(crate) enum Lock {
     Mutex(OwnedMutex),
     Read(ReadLock),
@@ -18,7 +18,7 @@ pub(crate) enum Lock {
 }
 
 impl Lock {
-    /// The one of this name that the arguments ask for.
+    /// Returns the lock that the arguments name.
     pub(crate) fn of(
         clients: &Clients,
         name: &str,
@@ -46,7 +46,7 @@ impl Lock {
         })
     }
 
-    /// Takes it; `None` if it was busy until the end of the wait. Without a wait it waits for ever.
+    /// Acquires the lock; `None` if it was busy until the end of the wait. No `wait`: no limit.
     pub(crate) fn take(
         &self,
         options: &LockOptions,
@@ -68,15 +68,15 @@ impl Lock {
             }
         };
         if let Ok(Some(guard)) = &guard {
-            // Begins the whole lease of a fair lock that was handed over: what it has so far is
-            // too short for a command, and for a script that asks what is left.
+            // Renews to the whole lease: the lease of a fair lock that was handed off is at first
+            // too short for a command, and for a script that reads the remaining time.
             let _left = guard.ensure(Duration::MAX);
         }
         guard
     }
 }
 
-/// Tells the operator if the store has another number of slots: it decides how many run at once.
+/// Reports that the store has another number of slots, which then limits the holders.
 fn tell_of_limit(slots: &Semaphore) {
     let stored = slots.inspect().ok().and_then(|info| info.permits);
     if let Some(stored) = stored.filter(|stored| stored.limit != slots.limit()) {

@@ -1,11 +1,12 @@
-//! The controlling terminal: which process group reads from it and gets its signals.
+//! The controlling terminal: its foreground process group, which reads from it and gets its
+//! signals.
 
 use crate::processes::Group;
 use rustix::process::{Pid, getpgid};
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
 use std::fs::File;
 
-/// The terminal of the job, in the sense of a shell, that the user started.
+/// The terminal of the job that the user started from a shell.
 pub(crate) struct Terminal {
     tty: File,
     /// The process that the user started.
@@ -15,7 +16,7 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// The controlling terminal; `None` without one, as under cron.
+    /// Returns the controlling terminal; `None` without one, as under cron.
     pub(crate) fn of(front: Pid) -> Option<Self> {
         let tty = File::options()
             .read(true)
@@ -29,8 +30,8 @@ impl Terminal {
         })
     }
 
-    /// Makes `group` the foreground group if the job is in the foreground, and returns whether it
-    /// is.
+    /// Makes `group` the foreground group if the job is in the foreground. Returns whether `group`
+    /// is in the foreground.
     pub(crate) fn give_to(&self, group: Group) -> bool {
         let Ok(foreground) = tcgetpgrp(&self.tty) else {
             return false;
@@ -38,23 +39,23 @@ impl Terminal {
         foreground == group.0 || foreground == self.job.0 && tcsetpgrp(&self.tty, group.0).is_ok()
     }
 
-    /// The same, unless other processes of the job may need the terminal, as in
-    /// `distlock run x -- y | less`. The command gets it when it reads from it.
+    /// Makes `group` the foreground group, unless other processes of the job may need the terminal,
+    /// as in `distlock run x -- y | less`. Then the command gets it when it reads from it.
     pub(crate) fn give_to_unless_shared(&self, group: Group) {
         if self.job.is_alone(self.front) {
             self.give_to(group);
         }
     }
 
-    /// Makes the job's own group the foreground group again, if `group` is it.
+    /// Makes the job's own group the foreground group again, if `group` is in the foreground.
     pub(crate) fn take_from(&self, group: Group) {
         if tcgetpgrp(&self.tty) == Ok(group.0) {
-            // The shell takes it anyway when the job has ended.
+            // The shell does so anyway when the job has ended.
             let _taken = tcsetpgrp(&self.tty, self.job.0);
         }
     }
 
-    /// Makes the job's own group the foreground group again, if the group that is it has ended.
+    /// Makes the job's own group the foreground group again, if the present one has ended.
     pub(crate) fn reclaim(&self) {
         if let Ok(foreground) = tcgetpgrp(&self.tty)
             && Group(foreground).is_empty()
@@ -63,7 +64,7 @@ impl Terminal {
         }
     }
 
-    /// The group that Ctrl-Z would stop if the command were not in a group of its own.
+    /// Returns the group that Ctrl-Z would stop if the command did not have a separate group.
     pub(crate) fn job(&self) -> Group {
         self.job
     }

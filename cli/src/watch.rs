@@ -1,4 +1,4 @@
-//! `watch`: what the store says of locks, again and again.
+//! `watch`: shows the state of locks repeatedly.
 
 use crate::arguments::{Limit, WatchArguments};
 use crate::exit::{self, Failure};
@@ -13,10 +13,10 @@ use distlock::{Interrupt, LockName};
 use std::thread;
 use std::time::Duration;
 
-/// How soon a window of another size is drawn on again.
+/// The interval at which a change of the window's size is detected.
 const RESIZED: Duration = Duration::from_millis(250);
 
-/// What is watched.
+/// The locks to show.
 enum Watched {
     Pattern(String),
     Names(Vec<LockName>),
@@ -54,7 +54,7 @@ impl Watched {
     }
 }
 
-/// Shows the locks until the user has seen enough.
+/// Shows the locks until the user ends it, or the last round.
 pub(crate) fn watch(arguments: WatchArguments) -> Result<u8, Failure> {
     let heard = Signals::block_all()?.listen(&Interrupt::new());
     let watched = Watched::read(&arguments.words, arguments.slots)?;
@@ -89,7 +89,8 @@ pub(crate) fn watch(arguments: WatchArguments) -> Result<u8, Failure> {
             recv(next) -> _ => {
                 began = SystemClock.now();
                 next = never();
-                // The thread waits for it, or has ended by a panic, which the other side tells.
+                // The thread waits for this message, or has ended by a panic: then the other
+                // channel is closed.
                 let _ended = ask.send(());
             }
             recv(rounds) -> round => {
@@ -107,7 +108,7 @@ pub(crate) fn watch(arguments: WatchArguments) -> Result<u8, Failure> {
             recv(keys) -> key => match key {
                 Ok(b'q') => return Ok(0),
                 Ok(_) => {}
-                // Standard input has ended, which would be told at once each time.
+                // Standard input has ended: its channel would be ready again at once.
                 Err(_) => keys = never(),
             },
             recv(resized) -> _ => if Screen::size() != size {
@@ -118,26 +119,27 @@ pub(crate) fn watch(arguments: WatchArguments) -> Result<u8, Failure> {
     }
 }
 
-/// Asks in a thread of its own, once for each message: a slow store delays no key and no signal.
+/// Calls `ask` on a separate thread, once for each message, so that a slow store delays no key and
+/// no signal.
 fn rounds<T: Send + 'static>(ask: impl Fn() -> T + Send + 'static) -> (Sender<()>, Receiver<T>) {
     let ((order, orders), (sender, receiver)) = (bounded(1), bounded(1));
     thread::spawn(move || while orders.recv().is_ok() && sender.send(ask()).is_ok() {});
     (order, receiver)
 }
 
-/// What is shown.
+/// The present output.
 struct View {
     screen: Option<Screen>,
     json: bool,
     interval: Duration,
     round: u64,
     found: Found,
-    /// Why the last round failed; the locks are those of the round before.
+    /// The failure of the last round; the locks are then those of the round before.
     error: Option<String>,
 }
 
 impl View {
-    /// Shows what came of a round, and returns its failure; fails with that of the first.
+    /// Shows the result of a round, and returns its failure. Fails if the first round has failed.
     fn show(&mut self, round: Result<Found, Failure>) -> Result<Option<Failure>, Failure> {
         self.round += 1;
         let failed = match round {
@@ -174,7 +176,7 @@ impl View {
         output::line(&format!("{apart}{}", rows::table(rows, ReaderRows::Last)))
     }
 
-    /// Draws the last round: a line about it, and as many rows as there is room for.
+    /// Draws the last round: a line about it, and as many rows as fit.
     fn draw(&self) -> Result<(), Failure> {
         let Some(screen) = &self.screen else {
             return Ok(());
@@ -199,7 +201,7 @@ impl View {
             .chain(table.lines().map(str::to_owned))
             .collect();
         if lines.len() > height {
-            // The last line says how many rows have no room, itself in the place of one.
+            // The last line, which replaces one row, counts the rows that do not fit.
             let hidden = lines.len() + 1 - height;
             lines.truncate(height - 1);
             lines.push(format!(".. and {hidden} more"));

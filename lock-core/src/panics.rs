@@ -2,9 +2,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Calls foreign code; `None` if it panicked, which the panic hook has reported by then.
+/// Calls foreign code and returns its result, or `None` if it panicked. The panic hook has reported
+/// the panic by then.
 ///
-/// For backends: a [`Wake`](crate::backend::Wake) or a callback that panics must not end the thread
+/// For backends: a panic of a [`Wake`](crate::backend::Wake) or a callback must not end the thread
 /// that calls it.
 pub fn contain<T>(callback: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(callback)).ok()

@@ -1,7 +1,8 @@
-//! The one module through which this crate synchronises and reads the machine's clock.
+//! Mutexes, atomics, threads, channels and the machine's clock, as this crate imports them.
 //!
-//! The package `tests/schedules` compiles this crate with a module of its own in place of this one:
-//! there a seed decides the order of the threads, and time is virtual.
+//! The package `tests/schedules` compiles this crate with another module in place of this one, in
+//! which a seed decides the order of the threads and time is virtual. Other modules must therefore
+//! not import these items from elsewhere.
 
 pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
 pub(crate) use std::collections::HashMap;

@@ -1,7 +1,7 @@
-//! `bench`: what locks on the user's own store cost.
+//! `bench`: measures the cost of locks on the user's store.
 //!
 //! - `work`: the workloads
-//! - `times`: how long something took, many times
+//! - `times`: durations of repeated operations
 //! - `report`: the table, JSON and the chart
 
 mod report;
@@ -27,18 +27,18 @@ use std::time::Duration;
 use times::Times;
 use work::{Held, Pairs};
 
-/// What part of the time each workload has; the rest is for connections and releases.
+/// The share of the time for each workload; the rest is for connections and releases.
 const ALONE: f64 = 0.12;
 const SPREAD: f64 = 0.12;
 const CONTENDED: f64 = 0.12;
 const HAND_OFF: f64 = 0.2;
 const HELD: f64 = 0.3;
 
-/// Measures, and shows the figures.
+/// Runs the benchmark, and shows the figures.
 pub(crate) fn bench(arguments: &BenchArguments) -> Result<u8, Failure> {
     let stop = Interrupt::new();
     let heard = Signals::block_all()?.listen(&stop);
-    // Before the measurement, which would be in vain.
+    // Before the measurement, which would be in vain if the file cannot be created.
     let chart = arguments.svg.as_ref().map(|path| {
         let cannot = |error| unwritable(path, &error);
         File::create(path).map_err(cannot)
@@ -68,11 +68,11 @@ fn unwritable(path: &Path, error: &io::Error) -> Failure {
     )
 }
 
-/// The clients, and what is asked of them.
+/// The clients, and the arguments of the benchmark.
 struct Bench<'a> {
     arguments: &'a BenchArguments,
     stop: &'a Interrupt,
-    /// What the names of the locks begin with.
+    /// The beginning of the locks' names.
     base: String,
     config: Config,
     clients: [Client; 2],
@@ -81,7 +81,7 @@ struct Bench<'a> {
 impl<'a> Bench<'a> {
     fn new(arguments: &'a BenchArguments, stop: &'a Interrupt) -> Result<Self, Failure> {
         let mut config = store::usable(arguments.store.settings()?.backend_config(None)?)?;
-        // All clients of a quorum have the same retention.
+        // All clients of a quorum must have the same retention.
         if !config.scheme().starts_with("redlock") {
             config = config.with_token_retention(Config::SHORTEST_TOKEN_RETENTION);
         }
@@ -101,12 +101,12 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// When a workload that begins now has had its part of the time.
+    /// Returns the end of a workload that begins now and has this share of the time.
     fn until(&self, part: f64) -> Moment {
         SystemClock.now() + self.arguments.seconds.mul_f64(part)
     }
 
-    /// Runs all workloads, also where one fails: it may leave connections to be cleaned up.
+    /// Runs all workloads. Waits for cleanup even if one fails, because it may leave connections.
     fn measure(&self) -> Result<Vec<Figure>, Failure> {
         let figures = self.workloads();
         let wait = self.config.command_timeout();
@@ -127,7 +127,7 @@ impl<'a> Bench<'a> {
         let mut figures = Vec::new();
 
         progress.show(1, "one thread, its own lock");
-        // Makes the connections.
+        // Warms up: makes the connections.
         let soon = SystemClock.now() + self.config.command_timeout();
         work::pairs(&[one.mutex(name(0))?], soon, 1, self.stop)?;
         let alone = self.pairs(&[one.mutex(name(0))?], ALONE)?;
@@ -153,7 +153,8 @@ impl<'a> Bench<'a> {
         figures.push(shared.figure("two_clients", &what));
 
         progress.show(5, "from one client to the other");
-        // Long enough for the other to find it busy, to subscribe, and to look again.
+        // Long enough for the other client to find the lock busy, to subscribe, and to check the
+        // lock again.
         let pause = alone.cycle.quantile(0.5).unwrap_or_default() * 3 + Duration::from_millis(5);
         let locks = [one.mutex(name(0))?, other.mutex(name(0))?];
         let times = work::hand_off(&locks, pause, self.until(HAND_OFF), self.stop)?;
@@ -203,7 +204,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Says on a terminal what is measured.
+/// Shows on a terminal which workload is measured.
 struct Progress {
     is_shown: bool,
 }

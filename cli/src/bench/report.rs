@@ -1,4 +1,4 @@
-//! [`Figure`]: what was measured; as a table, as JSON and as a chart.
+//! [`Figure`]: a measured result; as a table, as JSON and as a chart.
 
 use super::times::Times;
 use crate::output;
@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 use std::fmt::Write;
 use std::time::Duration;
 
-/// What was measured of one workload.
+/// The result of one workload.
 pub(super) struct Figure {
     id: &'static str,
     what: String,
@@ -17,7 +17,7 @@ pub(super) struct Figure {
 }
 
 impl Figure {
-    /// Times.
+    /// Creates a figure from durations.
     pub(super) fn of(id: &'static str, what: &str, times: &Times) -> Self {
         let (p50, p99) = (times.quantile(0.5), times.quantile(0.99));
         Self {
@@ -30,7 +30,7 @@ impl Figure {
         }
     }
 
-    /// The same with a rate.
+    /// Sets the rate.
     pub(super) fn rate(mut self, count: u64, time: Duration) -> Self {
         self.count = count;
         self.per_second = Some(count as f64 / time.as_secs_f64().max(1e-9));
@@ -38,7 +38,7 @@ impl Figure {
     }
 }
 
-/// A time with three digits at least.
+/// Formats a duration with about three digits.
 fn short(time: Duration) -> String {
     match time.as_secs_f64() {
         seconds if seconds < 0.001 => format!("{:.0} us", seconds * 1e6),
@@ -81,13 +81,13 @@ pub(super) fn json(figures: &[Figure]) -> String {
 }
 
 const WIDTH: f64 = 760.0;
-/// Where bars begin and where the longest one ends.
+/// The start of the bars, and the end of the longest one.
 const LEFT: f64 = 270.0;
 const RIGHT: f64 = 660.0;
 const BAR: f64 = 16.0;
 
-/// The rates, and below them the times from P50 to P99, each on a logarithmic scale from 1 or 1 us
-/// on; as SVG.
+/// Draws the rates, and below them the times from P50 to P99, on logarithmic scales that begin at 1
+/// and 1 us; as SVG.
 pub(super) fn chart(figures: &[Figure]) -> String {
     let (mut body, mut y) = (String::new(), 10.0);
     let rates = figures.iter().filter_map(|it| {
@@ -119,7 +119,7 @@ pub(super) fn chart(figures: &[Figure]) -> String {
             y += BAR + 4.0;
             let (from, to) = (place(from), place(to));
             let (width, top) = ((to - from).max(2.0), y - BAR + 4.0);
-            // Nothing of it needs to be escaped.
+            // The texts contain no character that must be escaped.
             let bar = format_args!(
                 r##"<rect x="{from:.1}" y="{top:.0}" width="{width:.1}" height="{BAR}" fill="#2a78b5"/>"##
             );

@@ -1,13 +1,13 @@
-//! [`Times`]: how long something took, many times.
+//! [`Times`]: a histogram of durations.
 
 use std::time::Duration;
 
-/// A bucket's times are at most this much longer than those of the one before: 2 %.
+/// The ratio of a bucket's upper bound to that of the previous bucket: 2 % more.
 const STEP: f64 = 1.02;
-/// More buckets than an hour in nanoseconds needs.
+/// The number of buckets, more than an hour in nanoseconds needs.
 const BUCKETS: usize = 1500;
 
-/// A histogram of times, of a fixed size.
+/// A histogram of durations, of a fixed size.
 #[derive(Clone)]
 pub(super) struct Times {
     buckets: Vec<u64>,
@@ -38,7 +38,7 @@ impl Times {
         }
     }
 
-    /// The time that this part of all is not longer than; `None` without any.
+    /// Returns the duration that this share of all does not exceed; `None` if there is none.
     pub(super) fn quantile(&self, part: f64) -> Option<Duration> {
         let wanted = (self.count as f64 * part).ceil().max(1.0) as u64;
         let mut seen = 0;

@@ -1,4 +1,5 @@
-//! The workloads. Each ends at its time, or when the user stops it, and holds no lock then.
+//! The workloads. Each ends at its time, or when the user stops it, and has released its locks by
+//! then.
 
 use super::report::Figure;
 use super::times::Times;
@@ -9,11 +10,11 @@ use distlock::{Client, Error, Interrupt, LockOptions, Mutex, OwnedGuard};
 use std::thread;
 use std::time::Duration;
 
-/// How often each held lock is renewed, and the lease of which that is a third.
+/// The interval of the renewals of each held lock; the lease is three times as long.
 const RENEWED: Duration = Duration::from_secs(1);
 const LEASE: Duration = Duration::from_secs(3);
 
-/// Locks that were taken and released, one after the other in each thread.
+/// Results of lock and unlock, repeated one after the other in each thread.
 #[derive(Default)]
 pub(super) struct Pairs {
     pub(super) lock: Times,
@@ -23,7 +24,7 @@ pub(super) struct Pairs {
 }
 
 impl Pairs {
-    /// What is shown of it: the rate of all threads, and the time of one pair.
+    /// Returns the figure to show: the rate of all threads, and the duration of one pair.
     pub(super) fn figure(&self, id: &'static str, what: &str) -> Figure {
         Figure::of(id, what, &self.cycle).rate(self.cycle.count, self.elapsed)
     }
@@ -35,7 +36,7 @@ impl Pairs {
     }
 }
 
-/// Takes and releases each of these in a thread of its own, at most so many times.
+/// Acquires and releases each of these locks in a separate thread, at most `most` times.
 pub(super) fn pairs(
     locks: &[Mutex],
     until: Moment,
@@ -72,7 +73,7 @@ fn pairs_of(lock: &Mutex, until: Moment, most: u64, stop: &Interrupt) -> Result<
     Ok(pairs)
 }
 
-/// Takes a lock; `None` if the time is over or the user stops it.
+/// Acquires a lock; `None` if the time is over or the user stops it.
 fn take<T>(
     until: Moment,
     stop: &Interrupt,
@@ -88,7 +89,7 @@ fn take<T>(
     }
 }
 
-/// Does this with each in a thread of its own. The first failure stops all.
+/// Calls `work` with each item in a separate thread. The first failure stops all.
 fn in_threads<T: Sync, R: Send>(
     items: &[T],
     stop: &Interrupt,
@@ -107,8 +108,8 @@ fn in_threads<T: Sync, R: Send>(
     })
 }
 
-/// Two clients, of which one always waits: the times from the release of one to the grant of the
-/// other. `pause` is the time that a client needs to wait in earnest.
+/// Measures the times from the release by one client to the grant to the other, which waits.
+/// `pause` is the time that a client needs until it waits for a notification.
 pub(super) fn hand_off(
     locks: &[Mutex; 2],
     pause: Duration,
@@ -145,7 +146,7 @@ pub(super) fn hand_off(
         while SystemClock.now() < until
             && let Some(time) = exchange(holder)
         {
-            // The first one makes connections.
+            // The first exchange makes connections.
             if !is_first {
                 times.add(time);
             }
@@ -160,7 +161,7 @@ pub(super) fn hand_off(
     Ok(times)
 }
 
-/// Takes the lock and releases it, each when it is told to, and says when.
+/// Acquires and releases the lock, each at a message, and sends the time of each.
 fn side(
     lock: &Mutex,
     orders: &Receiver<()>,
@@ -185,7 +186,7 @@ fn side(
     Ok(())
 }
 
-/// Locks that were held, and how often they were renewed.
+/// Locks that were held, and the number of their renewals.
 pub(super) struct Held {
     pub(super) count: usize,
     pub(super) renewed: u64,
@@ -193,7 +194,7 @@ pub(super) struct Held {
     pub(super) time: Duration,
 }
 
-/// Takes these within the first third of the time, as many as that allows, and counts their
+/// Acquires as many of these locks as possible within the first third of the time, and counts their
 /// renewals during the rest.
 pub(super) fn hold(
     client: &Client,
@@ -214,7 +215,8 @@ pub(super) fn hold(
     let parts: Vec<_> = names.chunks(names.len().div_ceil(threads)).collect();
     let guards = in_threads(&parts, stop, |names| {
         let mut guards = Vec::new();
-        // One after the other within a second, so that their renewals are spread over each second.
+        // Started one after the other within a second, so that the renewals are spread over each
+        // second.
         let step = RENEWED.min(third / 2) / u32::try_from(names.len()).unwrap_or(u32::MAX);
         for (number, name) in (0..).zip(*names) {
             wait((began + step * number).since(SystemClock.now()));
@@ -230,7 +232,7 @@ pub(super) fn hold(
         Ok(guards)
     })?;
     let guards: Vec<OwnedGuard> = guards.into_iter().flatten().collect();
-    // Until the first are renewed.
+    // Until the first locks are renewed.
     wait((began + RENEWED).since(SystemClock.now()));
     let (before, from) = (counters.count("renewed"), SystemClock.now());
     wait(until.since(from));

@@ -1,7 +1,8 @@
-//! One attempt on all nodes: ask, outbid, and roll back grants that are no majority.
-//!
+//! One attempt on all nodes: requests votes, outbids larger tokens, and rolls back a minority of
+//! grants.
 //! A majority of grants at the same token wins (the proposed tokens in `docs/DESIGN.md`, section
-//! Quorum). Two majorities share a node, which grants in one order, with growing tokens.
+//! Quorum). Any two majorities share a node, which grants one acquisition after the other, with
+//! growing tokens.
 
 use super::attempt_state::{AttemptState, NodeAnswer, Outstanding, QuorumReceipt};
 use super::clocks::{WrongClocks, unix_micros};
@@ -56,7 +57,8 @@ impl Quorum {
                     + 1;
                 match self.refusal_of_token(next + u64::from(reserve.unwrap_or(0)), by) {
                     Some(wrong) => {
-                        // A server that was read for it has answered the attempt before.
+                        // A server whose state was read has answered the attempt by then: both
+                        // requests use one queue.
                         answers = state.answers();
                         wrong_clocks = wrong;
                     }
@@ -90,8 +92,8 @@ impl Quorum {
         unreachable!("the last round is won or lost")
     }
 
-    /// The smallest token above which a majority can grant: only a majority's tokens count, and a
-    /// server whose clock is far ahead asks for one that the others refuse.
+    /// Returns the smallest token above which a majority can grant. Only a majority's tokens
+    /// matter: a server whose clock is far ahead requires a token that the others refuse.
     fn token_to_outbid(&self, state: &AttemptState, answers: &[Option<NodeAnswer>]) -> Option<u64> {
         let stale = answers.iter().flatten().filter_map(|answer| match answer {
             NodeAnswer::Stale(token) => Some(*token),
@@ -107,7 +109,7 @@ impl Quorum {
         stale.get(needed - 1).copied()
     }
 
-    /// Asks all nodes and waits for a decision.
+    /// Sends the attempt to all nodes and waits for a decision.
     fn ask_round(
         self: &Arc<Self>,
         state: &Arc<AttemptState>,
@@ -136,7 +138,8 @@ impl Quorum {
                 if state.note(context.number(), round, response) {
                     state.roll_back_on(context);
                 }
-                // Here and not only after the round: a node may always be slower than a majority.
+                // Here and not only after the round: a slow node may always respond after the
+                // majority.
                 if is_unmarked && let Some(quorum) = quorum.upgrade() {
                     quorum.membership.request_update();
                     quorum.update_in_background();
@@ -178,8 +181,8 @@ impl Quorum {
         }
     }
 
-    /// Waits until the grants are rolled back, so that a busy attempt blocks no rival; but not for
-    /// nodes that do not answer.
+    /// Rolls back grants, and waits until that is done so that a busy attempt blocks no rival. Does
+    /// not wait for nodes with an unknown outcome.
     pub(super) fn roll_back_on_nodes(&self, state: &Arc<AttemptState>, outstanding: &Outstanding) {
         let by = self.by(Moment::NEVER);
         let Outstanding {
@@ -195,7 +198,7 @@ impl Quorum {
             };
             self.workers[*at].ask(Queue::Attempts, by, roll_back, move |context, outcome| {
                 if outcome.is_err() {
-                    // Its turn did not come in time.
+                    // The request's turn did not come before its deadline.
                     context.release_later(late.acquisition_on(context.number()), None);
                 }
                 if place < count {
@@ -206,7 +209,7 @@ impl Quorum {
         responses.wait_for_all(self.clock.as_ref(), by);
     }
 
-    /// Why a failed attempt is to be retried, and how long that lasts.
+    /// Returns the cause of a failed attempt that is to be retried, and the pause before the retry.
     fn retry_cause(
         &self,
         state: &AttemptState,
@@ -291,7 +294,7 @@ impl Quorum {
         ))
     }
 
-    /// The error of a node that refuses a proposal as too far ahead of its clock.
+    /// Returns the error of a node that refuses a proposal as too far ahead of its clock.
     fn ahead_error(
         &self,
         at: usize,
@@ -320,7 +323,8 @@ impl Quorum {
         }
     }
 
-    /// The time until enough nodes vote, and the reason, if paused nodes make a majority.
+    /// Returns the time until enough nodes vote, and the reason, if paused nodes complete a
+    /// majority.
     fn pause(
         &self,
         tally: &RoundTally,
@@ -337,7 +341,8 @@ impl Quorum {
         let has_begun = answers
             .iter()
             .any(|it| matches!(it, Some(NodeAnswer::Paused(..))));
-        // Unmarked servers become nodes at once; if they do not, the end is unknown.
+        // Unmarked servers become nodes within `STARTING`; otherwise the end of the pause is
+        // unknown.
         let is_starting = begins && self.is_starting(has_begun);
         let left = answers.iter().flatten().filter_map(|answer| match answer {
             NodeAnswer::Paused(left, _) => Some(*left),
@@ -364,7 +369,8 @@ impl Quorum {
         Some((left, why))
     }
 
-    /// Whether servers without a marker are about to become nodes: for a while, if there are none.
+    /// Returns whether unmarked servers are expected to become nodes: for [`STARTING`], while no
+    /// server is a node.
     fn is_starting(&self, has_begun: bool) -> bool {
         let mut since = self.starting.lock();
         if has_begun {
@@ -375,7 +381,7 @@ impl Quorum {
         now < *since.get_or_insert(now) + STARTING
     }
 
-    /// The error of a request that was not decided.
+    /// Returns the error of a request that was not decided.
     pub(super) fn unavailable(&self, what: &str, outcomes: Vec<MemberOutcome>) -> Error {
         let nodes = self.workers.len();
         let needed = majority(nodes);
@@ -383,7 +389,8 @@ impl Quorum {
             MemberOutcome::Failed(error) if !error.is_unavailable() => Some(error.kind()),
             _ => None,
         };
-        // Another kind only if it were the same with all other nodes available.
+        // The kind is not `Unavailable` only if the request would fail even with all other nodes
+        // available.
         let kinds: Vec<_> = outcomes.iter().filter_map(kind).collect();
         let is_permanent = nodes - kinds.len() < needed;
         let kind = kinds.first().copied().filter(|_| is_permanent);
@@ -404,7 +411,7 @@ impl Quorum {
     }
 }
 
-/// Whether the voting nodes are a majority together with the nodes that did not answer.
+/// Returns whether the voting and the silent nodes together are a majority.
 fn can_win_with_silent_nodes(tally: &RoundTally, answers: &[Option<NodeAnswer>]) -> bool {
     let is_silent = |answer: &&Option<NodeAnswer>| match answer {
         None => true,

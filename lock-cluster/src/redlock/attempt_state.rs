@@ -1,4 +1,4 @@
-//! [`AttemptState`]: what is known of one owner on each node, from the first request to the
+//! [`AttemptState`]: the state of one owner's attempt on each node, from the first request to the
 //! release.
 
 use super::majority::NodeRenewal;
@@ -19,7 +19,7 @@ use std::time::Duration;
 /// The receipt of a quorum's grant.
 pub(super) struct QuorumReceipt(pub(super) Arc<AttemptState>);
 
-/// The state of one owner's attempt, and of its acquisition.
+/// The state of one owner's attempt, and of the acquisition that results from it.
 pub(super) struct AttemptState {
     acquisition: AcquisitionId,
     state: Mutex<State>,
@@ -30,10 +30,10 @@ pub(super) struct AttemptState {
 }
 
 struct State {
-    /// Grants are rolled back: the attempt has failed, or is released.
+    /// True if grants must be rolled back: the attempt has failed, or the lock was released.
     is_abandoned: bool,
     round: u32,
-    /// When the round began, and the tokens that it asks for.
+    /// The start of the round, and the tokens that it requests.
     began: Moment,
     tokens: Tokens,
     nodes: Vec<NodeProgress>,
@@ -47,11 +47,11 @@ struct NodeProgress {
     pending: u32,
     /// The receipt of the last grant.
     granted: Option<Receipt>,
-    /// Whether a request has an unknown outcome.
+    /// True if the outcome of a request is unknown.
     is_unknown: bool,
-    /// Whether the lock was released here.
+    /// True if the lock was released on this node.
     is_freed: bool,
-    /// The last answer, its round, and the node that gave it.
+    /// The last answer, with its round and the node that gave it.
     answer: Option<(u32, NodeAnswer, Option<Arc<NodeView>>)>,
 }
 
@@ -63,21 +63,21 @@ pub(super) enum NodeAnswer {
     },
     Busy(Option<Duration>),
     Stale(u64),
-    /// The node does not vote for this time.
+    /// The node does not vote before this time has passed.
     Paused(Duration, Option<Arc<NodeView>>),
-    /// The server is no node of any quorum.
+    /// The server has no marker, so it belongs to no quorum.
     Unmarked,
-    /// The proposal is too far ahead of the node's clock: by this time.
+    /// The proposal is further ahead of the node's clock than allowed: by this time.
     Ahead(Duration),
     Failed(Failure),
 }
 
-/// What a failed attempt may have left on the nodes.
+/// The nodes on which a failed attempt may have left a grant.
 #[derive(Default, Debug)]
 pub(super) struct Outstanding {
     pub(super) granted: Vec<usize>,
     pub(super) unknown: Vec<usize>,
-    /// Whether a node has not responded yet.
+    /// True if a response of a node is outstanding.
     pub(super) is_open: bool,
 }
 
@@ -116,12 +116,12 @@ impl AttemptState {
         })
     }
 
-    /// The owner and the name, with the receipt of this node.
+    /// Returns the acquisition of this attempt with the receipt of this node.
     pub(super) fn acquisition_on(&self, at: usize) -> AcquisitionId {
         self.with_receipt(&self.acquisition, at)
     }
 
-    /// The same acquisition with the receipt of this node.
+    /// Returns a copy of an acquisition with the receipt of this node.
     pub(super) fn with_receipt(&self, acquisition: &AcquisitionId, at: usize) -> AcquisitionId {
         let AcquisitionId {
             name, owner, lease, ..
@@ -129,7 +129,7 @@ impl AttemptState {
         AcquisitionId::new(name.clone(), *owner, *lease, self.receipt(at))
     }
 
-    /// The receipt of the last grant of this node.
+    /// Returns the receipt of the last grant of this node.
     pub(super) fn receipt(&self, at: usize) -> Receipt {
         self.state.lock().nodes[at]
             .granted
@@ -137,7 +137,7 @@ impl AttemptState {
             .unwrap_or_default()
     }
 
-    /// Begins a round of requests to all nodes for these tokens. Returns its number.
+    /// Begins a round of requests to all nodes for these tokens. Returns the round's number.
     pub(super) fn begin_round(&self, tokens: Tokens) -> u32 {
         let mut state = self.state.lock();
         state.round += 1;
@@ -146,7 +146,7 @@ impl AttemptState {
         state.round
     }
 
-    /// Notes a response. Returns whether it must be rolled back: the attempt is abandoned.
+    /// Records a response. Returns whether it must be rolled back because the attempt is abandoned.
     pub(super) fn note(
         &self,
         at: usize,
@@ -169,7 +169,7 @@ impl AttemptState {
             Ok(Vote::Ahead(ahead)) => NodeAnswer::Ahead(ahead),
             Ok(Vote::Cast(Answer::Granted(grant))) => {
                 node.granted = Some(grant.receipt);
-                // A late one may be of an earlier round.
+                // While requests are pending, this grant may belong to an earlier round.
                 if node.pending == 0 {
                     votes.granted(at, by.clone(), until);
                 }
@@ -204,7 +204,8 @@ impl AttemptState {
         is_abandoned && is_left
     }
 
-    /// Begins a renewal, or ends one: the new votes count if the older ones are a majority.
+    /// Counts the new votes if the older ones are a majority. Called at the start and the end of a
+    /// renewal.
     pub(super) fn count_votes(&self) {
         let quorum = self.membership.known_quorum();
         self.state
@@ -213,7 +214,7 @@ impl AttemptState {
             .count_new(quorum.as_deref(), self.clock.now());
     }
 
-    /// Whether the votes that count are those of a majority now.
+    /// Returns whether the votes that count are a majority now.
     pub(super) fn stands(&self) -> bool {
         let quorum = self.membership.known_quorum();
         self.state
@@ -222,7 +223,7 @@ impl AttemptState {
             .stand(quorum.as_deref(), self.clock.now())
     }
 
-    /// A node has extended the lease until this moment.
+    /// Records that a node has extended the lease until this moment.
     pub(super) fn note_extended(
         &self,
         at: usize,
@@ -234,8 +235,9 @@ impl AttemptState {
         state.votes.extended(at, by, until, self.clock.now())
     }
 
-    /// A node has no vote for this owner. Returns the tokens to vote for again, if it may be asked:
-    /// the answer must be [noted](Self::note_vote).
+    /// Prepares a request for a new vote to a node that has none for this owner. Returns the tokens
+    /// to request, whose answer must be passed to [`note_vote`](Self::note_vote); `None` if the
+    /// node must not get this request.
     pub(super) fn plan_vote(
         &self,
         at: usize,
@@ -262,8 +264,9 @@ impl AttemptState {
         })
     }
 
-    /// Notes the answer of a node to the request to vote again: the receipt of its vote, which
-    /// lasts until this moment. Returns whether it must be rolled back: the lock is released.
+    /// Records the answer of a node to the request for a new vote: the receipt of the vote, which
+    /// lasts until this moment. Returns whether the vote must be rolled back because the lock is
+    /// released.
     pub(super) fn note_vote(
         &self,
         at: usize,
@@ -285,7 +288,7 @@ impl AttemptState {
         state.is_abandoned
     }
 
-    /// The responses of the present round, counted. `is_suspect` tells which nodes seem dead.
+    /// Counts the responses of the present round. `is_suspect`: whether a node seems dead.
     pub(super) fn tally(&self, is_suspect: impl Fn(usize) -> bool) -> RoundTally {
         let answers = self.answers();
         let mut tally = RoundTally {
@@ -312,8 +315,8 @@ impl AttemptState {
         tally
     }
 
-    /// The answers of the present round; an answer that does not count beside the others is a
-    /// failure.
+    /// Returns the answers of the present round. An answer that does not count with the others
+    /// becomes a failure.
     pub(super) fn answers(&self) -> Vec<Option<NodeAnswer>> {
         let (answers, views) = self.present();
         let exclusions = self
@@ -327,7 +330,7 @@ impl AttemptState {
         answers.into_iter().zip(exclusions).map(counted).collect()
     }
 
-    /// The nodes that have answered in the present round.
+    /// Returns the nodes that have answered in the present round.
     pub(super) fn views(&self) -> Vec<Option<Arc<NodeView>>> {
         self.present().1
     }
@@ -343,7 +346,8 @@ impl AttemptState {
         state.nodes.iter().map(present).unzip()
     }
 
-    /// Abandons the attempt: later grants are rolled back. Returns what it may have left.
+    /// Abandons the attempt, so that later grants are rolled back. Returns the nodes that may have
+    /// a grant.
     pub(super) fn abandon(&self) -> Outstanding {
         let mut state = self.state.lock();
         state.is_abandoned = true;
@@ -360,8 +364,8 @@ impl AttemptState {
         outstanding
     }
 
-    /// The options of a release on this node; or its outcome, if there is nothing to release and
-    /// the node need not be asked.
+    /// Returns the options of a release on this node, or its outcome as `Err` if the node needs no
+    /// request.
     pub(super) fn plan_release(
         &self,
         at: usize,
@@ -399,14 +403,14 @@ impl AttemptState {
         released.map(|release| self.note_release(at, release))
     }
 
-    /// Rolls back what the attempt may have left on this node.
+    /// Rolls back a grant that the attempt may have left on this node.
     pub(super) fn roll_back_on(&self, context: &NodeContext) {
         let options = ReleaseOptions::WITHOUT_TOMBSTONE;
-        // A failure is a pending cleanup of the node.
+        // A failed release becomes a pending cleanup of the node.
         let _outcome = self.release_on(context, &self.acquisition, options, context.by());
     }
 
-    /// A release was decided: the next one is another release.
+    /// Ends the combination of outcomes after a decided release: a later release is another one.
     pub(super) fn forget_releases(&self) {
         self.state
             .lock()
@@ -415,8 +419,8 @@ impl AttemptState {
             .for_each(|node| node.is_freed = false);
     }
 
-    /// The outcome of a release on this node together with earlier ones: a lock that was freed once
-    /// was held until then.
+    /// Combines the outcome of a release on this node with earlier outcomes: a lock that an earlier
+    /// request freed was held until then.
     pub(super) fn note_release(&self, at: usize, release: Release) -> Release {
         let node = &mut self.state.lock().nodes[at];
         node.is_freed |= release != Release::Gone;

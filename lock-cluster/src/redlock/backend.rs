@@ -23,13 +23,12 @@ const SPLIT: Duration = Duration::from_millis(10);
 const LONG_SPLIT: Duration = Duration::from_millis(100);
 
 /// A lock on a majority of independent stores (Redlock).
-///
-/// An attempt asks all nodes at once, each on a thread of its own, and wins with a majority of
+/// An attempt goes to all nodes at once, each on a separate thread, and wins with a majority of
 /// grants at the same token. Other grants are rolled back before the attempt returns, and late
-/// grants when they arrive; a node that does not answer gets a tombstone when it does. Releases and
-/// renewals go to every node, and return with a majority; a renewal has nodes without a vote for
-/// the lock vote again. So a minority of nodes may be dead, frozen or slow without delay, except
-/// that dropping the last handle waits up to 100 ms for their releases.
+/// grants when they arrive; a node that does not answer gets a tombstone once it answers again.
+/// Releases and renewals go to every node, and return with a majority; a renewal requests new votes
+/// from nodes that have lost theirs. A minority of nodes may therefore be dead, frozen or slow
+/// without delay, except that dropping the last handle waits up to 100 ms for their releases.
 ///
 /// The outcome of a release:
 ///
@@ -48,8 +47,8 @@ impl QuorumBackend {
     /// shorter than a lease.
     pub const DEFAULT_NODE_TIMEOUT: Duration = Duration::from_millis(500);
 
-    /// A quorum of these stores, each of which has `node_timeout` for every answer. Connects to
-    /// none.
+    /// Creates a quorum of these stores, each of which has `node_timeout` for every answer. Does
+    /// not connect.
     ///
     /// # Errors
     ///
@@ -110,7 +109,7 @@ fn check(node: &QuorumNode) -> Result<(), Error> {
     )))
 }
 
-/// A decision if a majority has answered.
+/// Returns a decision if a majority has answered.
 fn answered_by_most<T>(answers: &[Option<Result<T, Failure>>]) -> Option<()> {
     let count = answers
         .iter()
@@ -200,7 +199,8 @@ impl Backend for QuorumBackend {
                 || responses.read(|it| quorum.undecided("say who holds it", &quorum.counted(it)));
             let most = |it: &[_]| answered_by_most(&quorum.counted(it));
             responses.wait(clock, round, most).ok_or_else(unknown)?;
-            // Nodes that disagree: the lock changes hands, and a slow node or the next round tells.
+            // The nodes disagree while the lock changes hands: a slow node or the next round
+            // decides.
             let next_round = clock.now() + backoff.next();
             if let Some(info) = responses.wait(clock, next_round.min(round), holder) {
                 return Ok(info);
@@ -239,7 +239,7 @@ impl Backend for QuorumBackend {
             |responses: &[_]| decided(responses).iter().all(Option::is_some).then_some(());
         let _all_decided = responses.wait(clock, round, all_decided);
         let infos = responses.read(decided).into_iter().zip(names);
-        // Where the nodes disagree, the lock changes hands: that is asked for again.
+        // The nodes disagree while a lock changes hands: such a lock is inspected again.
         infos
             .map(|(info, name)| info.map_or_else(|| self.inspect(name, by), Ok))
             .collect()
@@ -247,7 +247,7 @@ impl Backend for QuorumBackend {
 
     fn list(&self, pattern: &str, from: &PagePosition, by: Moment) -> Result<LockPage, Failure> {
         let quorum = &self.0;
-        // One character for each node that was gone through: `!` for one that could not be asked.
+        // One character for each node that was listed: `!` for a node that could not be queried.
         let (nodes, part) = from.part.split_once('/').unwrap_or(("", ""));
         let Some(worker) = quorum.workers.get(nodes.len()) else {
             return Ok(LockPage::default());
@@ -266,7 +266,7 @@ impl Backend for QuorumBackend {
             Ok(page) => page,
             Err(failure) => {
                 let nodes = format!("{nodes}!");
-                // A lock may be on those alone that could not be asked.
+                // A lock may exist only on the nodes that could not be queried.
                 if nodes.matches('!').count() >= majority(quorum.workers.len()) {
                     return Err(failure);
                 }
@@ -282,7 +282,7 @@ impl Backend for QuorumBackend {
         let mut locks = Vec::with_capacity(names.len());
         for (name, info) in names.into_iter().zip(infos) {
             let info = info?;
-            // A minority alone, as after a split vote, does not hold it.
+            // A lock on a minority of nodes, as after a split vote, is not held.
             locks.extend(info.holder.is_some().then_some((name, info)));
         }
         let next = match page.next {
@@ -336,7 +336,7 @@ impl Backend for QuorumBackend {
         for worker in &quorum.workers {
             let pending = PendingWatch::new(name, &watch);
             let context = worker.context();
-            // At once where the node is subscribed already: not behind attempts and releases.
+            // Started at once if the node is subscribed already, ahead of attempts and releases.
             let now = quorum.clock.now();
             if let Some(Ok(())) = contain(|| pending.start(context.number(), context.node(), now)) {
                 responses.put(context.number(), Ok(()));
@@ -369,7 +369,8 @@ impl Backend for QuorumBackend {
         Ok(Watch::new(watch))
     }
 
-    /// All names are on all nodes, and each node has a thread for renewals: none delays another.
+    /// Returns one node for all names: each node has a separate thread for renewals, so that no
+    /// node delays another.
     fn renewal_node(&self, _: &LockName) -> NodeId {
         NodeId::new(0)
     }
@@ -382,9 +383,9 @@ impl Backend for QuorumBackend {
         self.0.diagnose(by)
     }
 
-    /// Waits for releases beyond the majority, because a vote that is left blocks clients with a
-    /// bare majority until its lease is over; and for a change of the members under way, so that
-    /// clients of a moment make one, too.
+    /// Waits for releases beyond the majority, because a remaining vote would block clients with a
+    /// bare majority until its lease has ended. Also waits for a change of the members in progress,
+    /// so that short-lived clients complete one, too.
     fn leave(&self, until: Moment) {
         let workers = &self.0.workers;
         let responses = Responses::of(workers.len());

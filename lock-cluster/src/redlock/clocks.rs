@@ -1,4 +1,4 @@
-//! The clocks of the servers: which of them are wrong, and from when a new member may vote.
+//! The clocks of the servers: finds wrong ones, and the time from which a new member may vote.
 
 use super::majority::majority;
 use lock_core::{Clock, Error};
@@ -8,8 +8,8 @@ use std::time::Duration;
 /// Clocks that differ by no more are taken for equal.
 pub(super) const CLOCKS_APART: Duration = Duration::from_secs(1);
 
-/// The servers whose clocks differ by more than the longest lease from the middle of all clocks,
-/// that of this machine among them; and by how many microseconds they are ahead of it.
+/// The servers whose clocks differ from the median of all clocks, this machine's included, by more
+/// than the longest lease; each with the time in microseconds by which it is ahead.
 pub(super) struct WrongClocks {
     pub(super) servers: Vec<(usize, i64)>,
     max_lease: Duration,
@@ -23,7 +23,8 @@ impl WrongClocks {
         }
     }
 
-    /// `tolerance` is how far right clocks may seem to differ.
+    /// Finds the wrong clocks. `own` is this machine's; correct clocks may seem to differ by
+    /// `tolerance`.
     pub(super) fn among(
         states: &[Option<ServerState>],
         own: u64,
@@ -45,7 +46,8 @@ impl WrongClocks {
         Self { servers, max_lease }
     }
 
-    /// Why this server cannot vote for what the others grant, if its clock is the reason.
+    /// Returns the reason why this server cannot vote for tokens of the others, if its clock is
+    /// wrong.
     pub(super) fn error(&self, at: usize) -> Option<Error> {
         let (_, ahead) = self.servers.iter().find(|(server, _)| *server == at)?;
         Some(Error::configuration(self.text(*ahead)))
@@ -70,12 +72,13 @@ pub(super) fn unix_micros(clock: &dyn Clock) -> u64 {
     micros(clock.unix_time())
 }
 
-/// From when the pause of a new member counts at the earliest, in microseconds, and the server
-/// whose clock says so. `recorded` are the members that have recorded it, each with its place.
+/// Returns the earliest time from which the pause of a new member counts, in microseconds, and the
+/// server whose clock determines it. `recorded`: the members that have recorded the new one, each
+/// with its position.
 ///
-/// What a majority of the former members granted, some of these granted, too: at least as many as
-/// the majority is larger than the members that are not among them. Each of those bounds the token
-/// by its clock, so the latest but that many bounds it. With three members that is the latest.
+/// A majority of the former members includes at least `recorded - (members - majority)` of the
+/// recorded ones. Each of these bounds the granted token by its clock, so the clock at that rank,
+/// from the latest, bounds every granted token. With three members that is the latest clock.
 pub(super) fn not_before(
     recorded: &[(usize, &ServerState)],
     members: usize,
@@ -83,7 +86,7 @@ pub(super) fn not_before(
 ) -> Option<(u64, usize)> {
     let others = members.saturating_sub(majority(members));
     let granted = recorded.len().saturating_sub(others).max(1);
-    // A member that took a place itself stands for what its predecessor granted.
+    // A member that replaced another one also bounds the grants of its predecessor.
     let bound = |state: &ServerState| {
         state
             .time

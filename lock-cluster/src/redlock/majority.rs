@@ -4,33 +4,33 @@ use lock_core::OwnerText;
 use lock_core::backend::{HolderInfo, LockInfo, Release, Renewal};
 use std::time::Duration;
 
-/// What a node has answered to a renewal.
+/// The answer of a node to a renewal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum NodeRenewal {
-    /// It has extended an older vote.
+    /// The node has extended an older vote.
     Extended,
-    /// It has given its vote again, or extended one that did not count before.
+    /// The node has given a new vote, or extended one that did not count before.
     Voted,
-    /// It has no vote for the owner.
+    /// The node has no vote for the owner.
     Missing,
 }
 
-/// The size of a majority of this many nodes.
+/// Returns the size of a majority of this many nodes.
 pub(super) fn majority(nodes: usize) -> usize {
     nodes / 2 + 1
 }
 
-/// The responses of one round of an attempt, counted.
+/// The number of responses of each kind in one round of an attempt.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RoundTally {
     pub(super) nodes: usize,
     pub(super) granted: usize,
     pub(super) busy: usize,
-    /// Free, for a larger token.
+    /// Nodes on which the lock is free, for a larger token.
     pub(super) stale: usize,
-    /// Without a response yet.
+    /// Nodes without a response yet.
     pub(super) waiting: usize,
-    /// Those of them that seem dead.
+    /// Nodes without a response that seem dead.
     pub(super) suspects: usize,
 }
 
@@ -38,16 +38,16 @@ pub(super) struct RoundTally {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Decision {
     Won,
-    /// All nodes must be asked again with a larger token.
+    /// A majority may grant a larger token, in another round.
     Outbid,
     Lost,
 }
 
 impl RoundTally {
-    /// The decision; `None` while waiting can change it.
+    /// Returns the decision; `None` while further responses can change it.
     ///
-    /// With rivals on some nodes, an attempt does not wait for nodes that seem dead: meanwhile its
-    /// own grants block the rivals.
+    /// If rivals have grants, an attempt does not wait for nodes that seem dead: meanwhile its own
+    /// grants block the rivals.
     pub(super) fn decision(&self) -> Option<Decision> {
         let needed = majority(self.nodes);
         let hopeful = self.granted + self.waiting - self.suspects;
@@ -59,24 +59,24 @@ impl RoundTally {
         }
         let possible = self.granted + self.waiting;
         let is_lost = possible < needed || (self.busy > 0 && hopeful < needed);
-        // The pending responses tell whether it is held, or too few nodes answer.
+        // Pending responses show the cause: the lock is held, or too few nodes answer.
         let is_clear = self.is_held() || self.waiting == self.suspects;
         (is_lost && is_clear).then_some(Decision::Lost)
     }
 
-    /// Whether rivals have so many nodes that no majority is left.
+    /// Returns whether rivals have so many nodes that no majority is left.
     pub(super) fn is_held(&self) -> bool {
         self.nodes - self.busy < majority(self.nodes)
     }
 
-    /// Whether enough nodes answer, so that rivals are the reason.
+    /// Returns whether enough nodes answer, so that rivals are the cause of a failure.
     pub(super) fn is_contended(&self) -> bool {
         self.busy > 0 && self.granted + self.busy + self.stale >= majority(self.nodes)
     }
 }
 
-/// The time until enough of the held nodes are free without renewals, where `free` nodes are free
-/// already; `None` if unknown, or never.
+/// Returns the time until enough nodes are free if their leases are not renewed, where `free` nodes
+/// are free already; `None` if the time is unknown or infinite.
 pub(super) fn free_in(
     mut left: Vec<Option<Duration>>,
     nodes: usize,
@@ -89,8 +89,8 @@ pub(super) fn free_in(
     left.get(needed - 1).copied().flatten()
 }
 
-/// The outcome of a release: freed if a majority held the lock until then, gone if the nodes that
-/// did not leave no majority; `None` if undecided.
+/// Decides a release: freed if a majority held the lock until then, gone if the nodes that may have
+/// held it are no majority; `None` if undecided.
 pub(super) fn released(answers: &[Option<Release>]) -> Option<Release> {
     let needed = majority(answers.len());
     let (mut freed, mut gone, mut notified) = (0, 0, None);
@@ -114,11 +114,12 @@ pub(super) fn released(answers: &[Option<Release>]) -> Option<Release> {
     }
 }
 
-/// The outcome of a renewal; `None` if undecided.
+/// Decides a renewal; `None` if undecided.
 ///
-/// It is extended if a majority of the older votes was extended. If the older votes stand, new ones
-/// count as well, but only when the others `are_known`: one that was removed changes that. It is
-/// gone if they do not stand, and no majority of nodes may have it.
+/// The lock is extended if a majority of the older votes was extended. While the older votes are a
+/// majority, new votes count as well, but only once all responses `are_known`: one of them may
+/// report a removed vote. The lock is gone if the older votes are no majority, and too few nodes
+/// can have it.
 pub(super) fn renewed(
     answers: &[Option<NodeRenewal>],
     stands: impl FnOnce() -> bool,
@@ -143,12 +144,13 @@ pub(super) fn renewed(
     }
 }
 
-/// Whether a lock that was freed by force had been held on a majority; `None` if undecided.
+/// Decides whether a lock that was freed by force had been held on a majority; `None` if undecided.
 pub(super) fn forced(answers: &[Option<bool>]) -> Option<bool> {
     decided(answers, true, false)
 }
 
-/// `yes` if a majority says so, `no` if the nodes that say so leave no majority.
+/// Returns `yes` if a majority answered `yes`, `no` if such a majority has become impossible,
+/// otherwise `None`.
 fn decided<T: Copy + PartialEq>(answers: &[Option<T>], yes: T, no: T) -> Option<T> {
     let count = |which| {
         answers
@@ -164,7 +166,8 @@ fn decided<T: Copy + PartialEq>(answers: &[Option<T>], yes: T, no: T) -> Option<
     }
 }
 
-/// The holder: the owner with a majority; `None` if undecided.
+/// Returns the state of a lock: held by the owner with a majority, or free if no owner can have
+/// one; `None` if undecided.
 pub(super) fn holder(answers: &[Option<LockInfo>]) -> Option<LockInfo> {
     let needed = majority(answers.len());
     let unknown = answers.iter().filter(|answer| answer.is_none()).count();
@@ -183,7 +186,7 @@ pub(super) fn holder(answers: &[Option<LockInfo>]) -> Option<LockInfo> {
         if same.len() < needed {
             continue;
         }
-        // It is held until the leases that are left are no majority.
+        // The lock is held until the remaining leases are no majority.
         let mut left: Vec<_> = same
             .iter()
             .map(|it| it.remaining.unwrap_or(Duration::MAX))
@@ -200,8 +203,8 @@ pub(super) fn holder(answers: &[Option<LockInfo>]) -> Option<LockInfo> {
     (most + unknown < needed).then_some(LockInfo::FREE)
 }
 
-/// The holder, with the most waiters and the largest token that any node knows of: a waiter listens
-/// on all nodes that it can reach. `None` if undecided.
+/// Returns the state of a lock, with the most waiters and the largest token that any node reports:
+/// a waiter watches all nodes that it can reach. `None` if undecided.
 pub(super) fn state(answers: &[Option<LockInfo>]) -> Option<LockInfo> {
     let info = holder(answers)?;
     let known = || answers.iter().flatten();

@@ -1,5 +1,5 @@
-//! [`Membership`]: which responses count together: those of different members of one quorum, under
-//! the same view.
+//! [`Membership`]: selects the responses that count together: those of different members of one
+//! quorum with the same view.
 
 use super::majority::majority;
 use lock_core::backend::Failure;
@@ -11,23 +11,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The quorum of this client.
+/// The quorum of this client, and the rules by which responses of its nodes count.
 pub(super) struct Membership {
-    /// The names of the nodes, in their order.
+    /// The names of the nodes, by node number.
     names: Vec<String>,
     /// The key of the marker.
     marker: String,
-    /// How long the client keeps its quorum without a response of any of its nodes.
+    /// The time for which the client remembers its quorum without a response of any node of it.
     memory: Duration,
     known_quorum: Mutex<Option<KnownQuorum>>,
-    /// Whether a node records fewer epochs than others, or a server could become a node.
+    /// True if a node has not recorded the latest epoch, or a server could become a node.
     needs_update: AtomicBool,
 }
 
-/// The quorum of this client.
+/// A quorum that the client knows.
 struct KnownQuorum {
     quorum: Arc<str>,
-    /// The last response of one of its nodes.
+    /// The time of the last response of one of its nodes.
     seen: Moment,
 }
 
@@ -42,7 +42,7 @@ impl Membership {
         }
     }
 
-    /// The quorum of this client, if it is known.
+    /// Returns the quorum of this client, if it is known.
     pub(super) fn known_quorum(&self) -> Option<Arc<str>> {
         self.known_quorum
             .lock()
@@ -55,13 +55,13 @@ impl Membership {
         self.needs_update.store(true, Ordering::Relaxed);
     }
 
-    /// Whether an update was requested since the last call.
+    /// Returns whether an update was requested since the last call.
     pub(super) fn take_update_request(&self) -> bool {
         self.needs_update.swap(false, Ordering::Relaxed)
     }
 
-    /// The answers that count together; the others are failures with their reasons. Responses
-    /// without a view count if no response has one.
+    /// Returns the answers that count together, and the others as failures with their reasons.
+    /// Responses without a view count if no response has one.
     pub(super) fn counted<T: Clone>(
         &self,
         responses: &[Option<Result<Response<T>, Failure>>],
@@ -86,8 +86,8 @@ impl Membership {
         responses.iter().enumerate().map(counted).collect()
     }
 
-    /// For each node the reason why it does not count beside the others; `None` if it counts, or
-    /// has not responded.
+    /// Returns for each node the reason why its response does not count with the others; `None` if
+    /// it counts, or the node has not responded.
     pub(super) fn exclusions(
         &self,
         views: &[Option<Arc<NodeView>>],
@@ -108,7 +108,7 @@ impl Membership {
         views.iter().enumerate().map(exclusion).collect()
     }
 
-    /// Why a node does not count beside others of this quorum and view.
+    /// Returns the reason why a node does not count with others of this quorum and view.
     fn exclusion(
         &self,
         at: usize,
@@ -163,8 +163,8 @@ impl Membership {
         })
     }
 
-    /// The quorum that counts: the known one, or the one of most nodes; and a node with the view of
-    /// most of its nodes.
+    /// Returns the quorum that counts, and one of its nodes with the view of most of them. The
+    /// quorum is the known one, otherwise that of most nodes.
     fn view(
         &self,
         views: &[Option<Arc<NodeView>>],
@@ -191,7 +191,7 @@ impl Membership {
                 known.seen = now;
                 return Some((Arc::clone(&known.quorum), Some(view)));
             }
-            // Every acquisition of that quorum is over by then.
+            // After this time every acquisition of that quorum has ended.
             if now < known.seen + self.memory {
                 return Some((Arc::clone(&known.quorum), None));
             }
@@ -207,7 +207,7 @@ impl Membership {
         Some((quorum, Some(view)))
     }
 
-    /// The error of a server without a marker, beside nodes with these views.
+    /// Returns the error of a server without a marker, given the views of the nodes.
     pub(super) fn unmarked_error(&self, at: usize, views: &[Option<Arc<NodeView>>]) -> Error {
         self.request_update();
         let name = &self.names[at];
@@ -236,13 +236,13 @@ impl Membership {
         })
     }
 
-    /// How an operator removes this server from its quorum.
+    /// Returns instructions to remove this server from its quorum.
     fn give_up(&self, at: usize) -> String {
         format!("delete the key `{}` on {}", self.marker, self.names[at])
     }
 }
 
-/// Whether both nodes know the same members.
+/// Returns whether both nodes have recorded the same members.
 fn is_same(one: &NodeView, other: &NodeView) -> bool {
     one.epoch == other.epoch && one.quorum == other.quorum && one.members == other.members
 }
@@ -250,9 +250,9 @@ fn is_same(one: &NodeView, other: &NodeView) -> bool {
 /// The `node` and the `run_id` of a server.
 pub(super) type Identity = (Arc<str>, Arc<str>);
 
-/// The position of a server to count instead of this one, where two addresses lead to one server,
-/// or a server has a copy of another one's data: the node itself rather than a copy, else the
-/// first.
+/// Returns the position of a server that counts instead of this one, if two addresses lead to one
+/// server, or a server has a copy of another one's data. A node counts instead of its copy;
+/// otherwise the first server counts.
 pub(super) fn preferred_twin(at: usize, identities: &[Option<Identity>]) -> Option<usize> {
     let (node, run_id) = identities[at].as_ref()?;
     let rank = |at: usize, (node, run_id): &Identity| (node != run_id, at);
@@ -319,7 +319,7 @@ mod tests {
         );
     }
 
-    /// It was a replica of that node for a moment, and was started again since.
+    /// The server was a replica of that node for a moment, and was started again since.
     #[test]
     fn copy_of_a_node_does_not_displace_the_node() {
         let (membership, clock) = membership();
@@ -371,7 +371,7 @@ mod tests {
             exclusions(&membership, &known_quorum, clock.now()).concat(),
             ""
         );
-        // Two addresses lead elsewhere: one node of known_quorum is enough to know that.
+        // Two addresses lead elsewhere, which one node of `known_quorum` is enough to detect.
         let mixed = [
             theirs[0].clone(),
             theirs[1].clone(),

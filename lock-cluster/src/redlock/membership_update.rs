@@ -20,13 +20,14 @@ use std::time::Duration;
 /// The most changes of one update: every server may record an epoch, and become a node.
 const MAX_CHANGES: usize = 32;
 
-/// How often within a longest lease a client in use reads the servers: a member that it reaches is
-/// not replaced by others that miss it.
+/// The number of surveys in a longest lease by a client in use, so that other clients do not
+/// replace a member that they miss but this client reaches.
 const SURVEYS: u32 = 3;
 
 impl Quorum {
-    /// Updates the membership in the background, if that was requested and is due. Now and then it
-    /// looks unasked: other clients may miss a member that this one reaches.
+    /// Updates the membership in the background, if an update was requested and is due. Surveys the
+    /// servers at intervals without a request, too: other clients may miss a member that this one
+    /// reaches.
     pub(super) fn update_in_background(self: &Arc<Self>) {
         let Some(terms) = self.terms else { return };
         let (now, interval) = (self.clock.now(), terms.max_lease / SURVEYS);
@@ -69,7 +70,7 @@ impl Quorum {
         }
     }
 
-    /// Makes changes until none is left or one fails. Returns their number.
+    /// Makes changes until none is left or one fails. Returns the number of changes.
     pub(super) fn update_membership(&self, absence: Absence) -> Result<usize, Error> {
         let Some(terms) = self.terms else {
             return Ok(0);
@@ -117,11 +118,11 @@ impl Quorum {
         Ok(MAX_CHANGES)
     }
 
-    /// Reports what the survey shows of the members and the clocks.
+    /// Reports the members and the clocks that the survey found.
     fn report(&self, states: &[Option<ServerState>], names: &[String], view: &NodeView) {
         let Some(terms) = self.terms else { return };
         self.reports.members(view, names, states);
-        // They were read within a time-out of each other.
+        // The clocks were read within one time-out of each other.
         let (own, tolerance) = (unix_micros(self.clock.as_ref()), self.node_timeout() * 2);
         let wrong = WrongClocks::among(states, own, terms.max_lease, tolerance);
         self.reports.clocks(names, states, &wrong, terms.max_lease);
@@ -134,14 +135,14 @@ impl Quorum {
             .collect()
     }
 
-    /// The states of all servers, each member once.
+    /// Returns the states of all servers, each member once.
     pub(super) fn survey(&self) -> Vec<Option<ServerState>> {
         let states = self.read_states(Moment::NEVER, |_| false);
         distinct(states)
     }
 
-    /// Asks these servers, if they are still those of the survey. Returns the states of those that
-    /// did what they were asked, or knew of it.
+    /// Sends a request to these servers, if they are still those of the survey. Returns the states
+    /// of the servers that complied, now or earlier.
     pub(super) fn ask_nodes(
         &self,
         states: &[Option<ServerState>],
@@ -170,8 +171,8 @@ impl Quorum {
         })
     }
 
-    /// Has the members of this epoch choose the next ones; with epoch 0, servers without a marker
-    /// the first ones.
+    /// Makes the members of this epoch choose those of the next. In epoch 0, servers without a
+    /// marker choose the first members.
     fn choose(
         &self,
         states: &[Option<ServerState>],
@@ -203,7 +204,8 @@ impl Quorum {
             .map(|state| state.ballot)
             .max()
             .unwrap_or(0);
-        // It need not be unique: each server promises it once, so one client gets a majority.
+        // The ballot need not be unique: each server promises it once, so one client gets a
+        // majority.
         let ballot = largest + 1 + fastrand::u64(..1_000);
         let too_few = |what: &str| {
             Error::unavailable(format!(
@@ -222,7 +224,7 @@ impl Quorum {
         if promised.len() < needed {
             return Err(too_few("promised to choose the next members"));
         }
-        // An accepted choice may have been chosen, and stays.
+        // An accepted choice may have been chosen by a majority, so it is kept.
         let accepted = promised.into_iter().filter_map(|state| state.accepted);
         let choice = accepted
             .max_by_key(|(ballot, _)| *ballot)

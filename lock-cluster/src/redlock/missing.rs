@@ -1,5 +1,5 @@
-//! Members that clients miss. The markers of the others say since when, so that what one client
-//! began another one continues, and a client that reaches the member ends it.
+//! Members that clients miss. The markers of the other members record since when. A client can thus
+//! continue the notes of another, and a client that reaches the member ends them.
 
 use super::majority::majority;
 use lock_redis::quorum::{Members, MissingMember, ServerState};
@@ -7,18 +7,18 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// When a missing member may be replaced.
+/// The condition under which a missing member may be replaced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Absence {
-    /// When it has been noted for this time.
+    /// The member has been noted as missing for this time.
     Noted(Duration),
-    /// At once: an operator declares it.
+    /// No condition: an operator declares the members missing.
     Declared,
 }
 
 impl Absence {
-    /// Whether so many clients agree that a member is missing, as most of the servers noted it
-    /// that have recorded the present members.
+    /// Returns whether this many clients agree that a member is missing, by the notes of a majority
+    /// of the servers that have recorded the present members.
     pub(super) fn is_agreed(
         self,
         id: &str,
@@ -37,7 +37,7 @@ impl Absence {
     }
 }
 
-/// For how long a server has noted that a member is missing, and its note.
+/// Returns how long a server has noted that a member is missing, and the note.
 pub(super) fn missing_for<'a>(
     state: &'a ServerState,
     id: &str,
@@ -49,7 +49,7 @@ pub(super) fn missing_for<'a>(
     ))
 }
 
-/// The members that none of these servers is.
+/// Returns the IDs of the members that are none of these servers.
 pub(super) fn absent(members: &Members, states: &[Option<ServerState>]) -> Vec<Arc<str>> {
     let states = || states.iter().flatten();
     let nodes = states().filter_map(|state| Some(&state.marker.as_ref()?.1.node));

@@ -1,18 +1,20 @@
 //! The quorum (Redlock): a lock is held on a majority of independent masters.
 //!
 //! - `scheme`: [`RedlockScheme`], the URLs; `setup`: [`set_up`], which begins a quorum
-//! - `status`: what its nodes are, for operators
-//! - `backend`: [`QuorumBackend`], the operations on locks; `quorum`: what they ask of all nodes
+//! - `status`: the state of the nodes, for operators
+//! - `backend`: [`QuorumBackend`], the operations on locks; `quorum`: requests to all nodes
 //! - `attempt`: one attempt on all nodes; `attempt_state`: its state on each node
 //! - `majority`: the decisions of a majority, without input and output
 //! - `token`: the proposed tokens; `clocks`: the clocks of the servers
-//! - `votes`: the nodes that hold an acquisition; `renewal`: renewals, which have votes given again
+//! - `votes`: the nodes that hold an acquisition; `renewal`: renewals, which request lost votes
+//!   again
 //! - `watch`: watches, which wake a waiter once per release
-//! - `node`: one node; `node_worker`: its tasks and pending cleanups; `responses`: its answers
-//! - `membership`: which responses count together; `membership_update`: changes of the members;
-//!   `survey`: which is the next one
+//! - `node`: one node; `node_worker`: its tasks and pending cleanups; `responses`: the nodes'
+//!   responses
+//! - `membership`: the responses that count together; `membership_update`: changes of the members;
+//!   `survey`: the next such change
 //! - `states`: reads and writes the markers of all servers
-//! - `missing`: members that clients miss; `reports`: what a client reports of members and clocks
+//! - `missing`: members that clients miss; `reports`: warnings about members and clocks
 
 mod attempt;
 mod attempt_state;

@@ -30,9 +30,9 @@ pub(super) struct QuorumNode {
 pub(super) struct QuorumTerms {
     /// The longest lease, in whole milliseconds: the pause of a node that may have lost data.
     pub(super) max_lease: Duration,
-    /// How long a token counter is kept beyond the time that it stands for.
+    /// The time for which a token counter is kept beyond the time of day that the token stands for.
     pub(super) keep: Duration,
-    /// Whether the operator declares that no write is lost (`appendfsync always`).
+    /// True if the operator declares that no write is lost (`appendfsync always`).
     pub(super) durable: bool,
 }
 
@@ -40,16 +40,16 @@ pub(super) struct QuorumTerms {
 #[derive(Debug)]
 pub(super) enum Vote {
     Cast(Answer),
-    /// The node does not vote for this time.
+    /// The node does not vote before this time has passed.
     Paused(Duration),
-    /// The server is no node of any quorum.
+    /// The server has no marker, so it belongs to no quorum.
     Unmarked,
-    /// The proposal is too far ahead of the node's clock: by this time.
+    /// The proposal is further ahead of the node's clock than allowed: by this time.
     Ahead(Duration),
 }
 
 impl QuorumNode {
-    /// A store without a marker, named by its number.
+    /// Creates a node from a store without a marker, named by its number.
     pub(super) fn of_store(number: usize, store: Arc<dyn Backend>) -> Self {
         Self {
             store,
@@ -58,7 +58,7 @@ impl QuorumNode {
         }
     }
 
-    /// A Redis server, whose marker is read with each answer. Connects to nothing.
+    /// Creates a node from a Redis server, whose marker is read with each answer. Does not connect.
     pub(super) fn of_server(node: Node, terms: QuorumTerms) -> Self {
         let (name, store) = (node.server().to_string(), Arc::new(node.clone()));
         Self {
@@ -68,7 +68,7 @@ impl QuorumNode {
         }
     }
 
-    /// The name of the node in messages.
+    /// Returns the name of the node in messages.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -124,8 +124,9 @@ impl QuorumNode {
         }
     }
 
-    /// Asks for its votes for locks that a majority of others has granted at these tokens; `view`
-    /// is what its marker said just now. The receipt of each vote; `None` if it does not vote now.
+    /// Requests votes for locks that a majority of other nodes has granted at these tokens. `view`
+    /// is the node's marker as just read. Returns the receipt of each vote; `None` if the node does
+    /// not vote now.
     pub(super) fn vote_again(
         &self,
         attempts: &[Attempt<'_>],
@@ -147,7 +148,7 @@ impl QuorumNode {
         votes.into_iter().map(|vote| vote.map(receipt)).collect()
     }
 
-    /// Whether the operator declares that it loses no write.
+    /// Returns whether the operator declares that the node loses no write.
     pub(super) fn is_durable(&self) -> bool {
         self.server
             .as_ref()
@@ -198,7 +199,7 @@ impl fmt::Debug for QuorumNode {
 
 /// A Redis server as a node of a quorum.
 ///
-/// Its identity and its marker are read once and cached for votes, which name them: the script
+/// Its identity and its marker are read once and cached. Each vote names both, and the script
 /// refuses a vote if they have changed.
 pub(super) struct RedisNode {
     node: Node,
@@ -206,11 +207,11 @@ pub(super) struct RedisNode {
     cached: Mutex<CachedView>,
 }
 
-/// What was read from the server last.
+/// The state last read from the server.
 enum CachedView {
     None,
     Node(Arc<NodeView>),
-    /// The server cannot be a node, for this reason. It is asked again at this time.
+    /// The server cannot be a node, for this reason. It is read again at this time.
     Refused(Error, Moment),
 }
 
@@ -227,13 +228,13 @@ impl RedisNode {
         &self.terms
     }
 
-    /// The key of the marker.
+    /// Returns the key of the marker.
     pub(super) fn marker_key(&self) -> String {
         self.node.format().marker_key()
     }
 
-    /// Asks the server for its identity and its marker. A server that cannot be a node of this
-    /// quorum is [`Failure::Refused`]; one that does not answer [`Failure::NotSent`].
+    /// Reads the server's identity and its marker. Fails with [`Failure::Refused`] if the server
+    /// cannot be a node of this quorum, and with [`Failure::NotSent`] if it does not answer.
     pub(super) fn read_state(&self, by: Moment) -> Result<ServerState, Failure> {
         let state = self.ask_state(by);
         *self.cached.lock() = match &state {
@@ -258,8 +259,8 @@ impl RedisNode {
         self.mark(&run_id, &MarkerRequest::Look, by)
     }
 
-    /// Reads or changes the marker of the server of this `run_id`. Another server, and one with
-    /// other terms, is [`Failure::Refused`].
+    /// Reads or changes the marker of the server with this `run_id`. Fails with
+    /// [`Failure::Refused`] for another server, and for a server with other terms.
     pub(super) fn mark(
         &self,
         run_id: &str,
@@ -307,7 +308,7 @@ impl RedisNode {
         ))))
     }
 
-    /// The cached node, or what the server says; `None` if it is no node.
+    /// Returns the cached view of the server, or reads it; `None` if the server is no node.
     fn view(&self, by: Moment) -> Result<Option<Arc<NodeView>>, Failure> {
         match &*self.cached.lock() {
             CachedView::Node(view) => return Ok(Some(Arc::clone(view))),
@@ -320,7 +321,8 @@ impl RedisNode {
     }
 
     fn vote(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Response<Vote>, Failure> {
-        // The server may have restarted or recorded other members since it was read, and once more.
+        // More than once: the server may have restarted or recorded other members since it was
+        // read.
         for _ in 0..3 {
             let Some(view) = self.view(by)? else {
                 return Ok(Response::of_store(Vote::Unmarked));
@@ -376,7 +378,7 @@ impl RedisNode {
         };
         let answer = |reply| match reply {
             ProposalReply::Answer(answer) => Ok(answer),
-            // The next renewal asks again.
+            // The next renewal requests the vote again.
             ProposalReply::Ahead(ahead) => Err(self.behind(ahead)),
             _ => Err(Failure::Refused(self.changed())),
         };

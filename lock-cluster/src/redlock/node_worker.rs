@@ -1,7 +1,7 @@
 //! [`NodeWorker`]: the two background tasks of a quorum node, its pending cleanups and watches.
 //!
-//! One task sends attempts and releases in their order, and between them the pending work. Another
-//! one sends renewals, which must not wait behind those.
+//! One task sends attempts and releases in their order, and does the pending work in between. The
+//! other task sends renewals, which must not wait behind attempts.
 
 use super::node::QuorumNode;
 use super::watch::PendingWatch;
@@ -23,39 +23,39 @@ pub(super) struct NodeWorker {
     renewals: Arc<RequestQueue>,
 }
 
-/// The state that the tasks of a node share. They do not keep the quorum alive.
+/// The state that the tasks of a node share. It does not keep the quorum alive.
 pub(super) struct NodeContext {
     number: usize,
     node: QuorumNode,
     clock: Arc<dyn Clock>,
     node_timeout: Duration,
-    /// Whether the last request got no answer.
+    /// True if the last request got no answer.
     is_unanswered: AtomicBool,
-    /// The same, without those whose callers had short deadlines.
+    /// True if the last request got no answer, apart from requests with short deadlines.
     is_silent: AtomicBool,
-    /// The shortest time to an answer of late, in nanoseconds: how far away the node is.
+    /// The shortest recent time to an answer, in nanoseconds: the distance of the node.
     fastest: AtomicU64,
-    /// Whether a request ever got no answer.
+    /// True if a request ever got no answer.
     has_failed: AtomicBool,
-    /// The start of the attempt, the release or the piece of pending work under way.
+    /// The start of the attempt, the release or the piece of pending work in progress.
     busy_since: Mutex<Option<Moment>>,
-    /// The number of attempts and releases under way or queued.
+    /// The number of attempts and releases in progress or queued.
     open: AtomicUsize,
-    /// The acquisitions to close when the node answers again.
+    /// The acquisitions to release when the node answers again.
     cleanups: Mutex<VecDeque<PendingCleanup>>,
-    /// The watches to begin when the node answers again.
+    /// The watches to start when the node answers again.
     watches: Mutex<Vec<PendingWatch>>,
-    /// Sends the attempts, and does the pending work.
+    /// The task that sends the attempts and does the pending work.
     attempts: BackgroundTask,
 }
 
-/// An acquisition that may be left on a node.
+/// An acquisition that may still exist on a node.
 struct PendingCleanup {
     acquisition: AcquisitionId,
     options: ReleaseOptions,
-    /// When it was to be released with these options.
+    /// The time from which the options count.
     since: Moment,
-    /// The end of any lease that it may have there.
+    /// The end of any lease that the acquisition may have on the node.
     until: Moment,
 }
 
@@ -80,7 +80,8 @@ pub(super) enum Queue {
     Renewals,
 }
 
-/// The most pending cleanups of a node that does not answer. Others end with their leases.
+/// The maximum number of pending cleanups of a node that does not answer. Dropped ones end with
+/// their leases.
 const MAX_CLEANUPS: usize = 10_000;
 /// The pause between attempts to reach a silent node for its pending work.
 const RETRY: Duration = Duration::from_secs(1);
@@ -90,7 +91,7 @@ pub(super) const SUSPECT_AFTER: Duration = Duration::from_millis(100);
 /// The same for a node that has neither answered nor failed: it may be far away, and is dialled
 /// first.
 const SUSPECT_AT_FIRST: Duration = Duration::from_secs(2);
-/// No time to an answer.
+/// The value of `fastest` before the first answer.
 const NO_ANSWER: u64 = u64::MAX;
 
 impl NodeWorker {
@@ -137,12 +138,12 @@ impl NodeWorker {
         &self.context
     }
 
-    /// Whether a request that bypasses the queue overtakes none and is not delayed.
+    /// Returns whether a request that bypasses the queue overtakes no other and is not delayed.
     pub(super) fn is_idle(&self) -> bool {
         self.context.open.load(Ordering::Acquire) == 0 && !self.context.is_suspect()
     }
 
-    /// Calls `tell` when the present attempts and releases are done.
+    /// Calls `tell` when the attempts and releases queued so far are done.
     pub(super) fn when_done(&self, tell: impl FnOnce() + Send + 'static) {
         if self.attempts.task.is_running() {
             self.attempts.push(Box::new(move |_| tell()));
@@ -151,8 +152,9 @@ impl NodeWorker {
         }
     }
 
-    /// Sends a request on a thread of the node and passes the outcome to `done`: on that thread,
-    /// or here if no thread can be started. A request whose turn comes after `by` is not sent.
+    /// Sends a request on a thread of the node and passes the outcome to `done`, on that thread or,
+    /// if no thread can be started, on the caller's. A request whose turn comes after `by` is not
+    /// sent.
     pub(super) fn ask<T: Send + 'static>(
         &self,
         queue: Queue,
@@ -163,8 +165,8 @@ impl NodeWorker {
         self.ask_unless(queue, by, |_| None, request, done);
     }
 
-    /// The same, unless the outcome is `known` when its turn comes: then the node is not asked, and
-    /// nothing is learned of it.
+    /// Sends a request as [`ask`](Self::ask) does, unless `known` returns its outcome when its turn
+    /// comes: then nothing is sent, and nothing is recorded about the node.
     pub(super) fn ask_unless<T: Send + 'static>(
         &self,
         queue: Queue,
@@ -183,7 +185,7 @@ impl NodeWorker {
                 None => context.ask(by, time, |by| request(context, by)),
             };
             let outcome = if is_attempt { context.busy(ask) } else { ask() };
-            // Before `done`: the thread that it wakes may send the next request at once.
+            // Before `done`: the thread that `done` wakes may send the next request at once.
             context.open.fetch_sub(open, Ordering::AcqRel);
             done(context, outcome);
         });
@@ -193,7 +195,7 @@ impl NodeWorker {
             &self.renewals
         };
         let (runs, context) = (Arc::clone(queue), Arc::clone(&self.context));
-        // `NEVER` without pending work: what is added then is tried at once.
+        // `NEVER` while there is no pending work, so that new work is tried at once.
         let mut retry_at = Moment::NEVER;
         let turn = move || match runs.send_next(&context) {
             Sent::Closed => None,
@@ -234,7 +236,7 @@ impl NodeContext {
         self.clock.now()
     }
 
-    /// Notes that attempts and releases wait for this call.
+    /// Records that attempts and releases wait for this call.
     fn busy<T>(&self, call: impl FnOnce() -> T) -> T {
         *self.busy_since.lock() = Some(self.clock.now());
         let outcome = call();
@@ -242,19 +244,19 @@ impl NodeContext {
         outcome
     }
 
-    /// The deadline of a request that is sent now.
+    /// Returns the deadline of a request that is sent now.
     pub(super) fn by(&self) -> Moment {
         self.clock.now() + self.node_timeout
     }
 
-    /// Whether the node seems dead.
+    /// Returns whether the node seems dead.
     pub(super) fn is_suspect(&self) -> bool {
         let is_late = |since: Moment| self.clock.now() >= since + self.suspect_after();
         self.is_silent.load(Ordering::Relaxed) || self.busy_since.lock().is_some_and(is_late)
     }
 
-    /// The time after which it seems dead. A node that is far away has more of it: else its answers
-    /// would always come too late.
+    /// Returns the time after which the node seems dead. A distant node has more time: otherwise
+    /// its answers would always arrive too late.
     fn suspect_after(&self) -> Duration {
         let patience = match self.fastest.load(Ordering::Relaxed) {
             NO_ANSWER if self.has_failed.load(Ordering::Relaxed) => SUSPECT_AFTER,
@@ -264,12 +266,12 @@ impl NodeContext {
         patience.min(self.node_timeout).max(SUSPECT_AFTER)
     }
 
-    /// Notes how far away it is, by an answer to what it was asked then. Only for what is always
-    /// sent: watches and releases may need no request, and a refusal may be remembered.
+    /// Records the time to an answer, as the distance of the node. Only for requests that are
+    /// always sent: watches and releases may need no request, and a refusal may be cached.
     pub(super) fn note_distance(&self, asked: Moment) {
         let took = self.clock.now().since(asked).as_nanos();
         let took = u64::try_from(took).unwrap_or(NO_ANSWER - 1);
-        // A longer time raises it slowly, so that a node that moves away is soon waited for.
+        // A longer time raises the value slowly, so that a more distant node soon has enough time.
         let next = |old: u64| match old {
             NO_ANSWER => Some(took),
             old => Some(took.min(old + old / 8 + 1)),
@@ -279,7 +281,7 @@ impl NodeContext {
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     }
 
-    /// Sends a request for which its caller waits for so long.
+    /// Sends a request, for which the caller waits for `time`.
     fn ask<T>(
         &self,
         by: Moment,
@@ -307,7 +309,8 @@ impl NodeContext {
         outcome
     }
 
-    /// Releases an acquisition; without an answer, again until there is one or the lease is over.
+    /// Releases an acquisition. Without an answer, the release is repeated until there is one or
+    /// the lease has ended.
     pub(super) fn release(
         &self,
         acquisition: &AcquisitionId,
@@ -321,8 +324,8 @@ impl NodeContext {
         outcome
     }
 
-    /// Releases an acquisition when the node answers again, with a tombstone: a request may be
-    /// under way.
+    /// Releases an acquisition when the node answers again, with a tombstone because a request may
+    /// still be in progress.
     pub(super) fn release_later(&self, acquisition: AcquisitionId, kept: Option<KeptLock>) {
         let since = self.clock.now();
         let options = ReleaseOptions::WITH_TOMBSTONE.kept(kept);
@@ -344,11 +347,11 @@ impl NodeContext {
             until,
         });
         drop(cleanups);
-        // An asynchronous release fails on another thread, while that of the node sleeps.
+        // An asynchronous release fails on another thread, while the thread of the node sleeps.
         self.attempts.wake();
     }
 
-    /// Begins a watch when the node answers again, if it is still wanted.
+    /// Starts a watch when the node answers again, if the watch is still wanted.
     pub(super) fn watch_later(&self, watch: PendingWatch) {
         let mut watches = self.watches.lock();
         watches.retain(PendingWatch::is_wanted);
@@ -359,8 +362,8 @@ impl NodeContext {
         !self.cleanups.lock().is_empty() || !self.watches.lock().is_empty()
     }
 
-    /// Does a piece of the pending work if it is time for that, and no request was sent just now.
-    /// Returns when the next turn begins.
+    /// Does a piece of the pending work, if it is due and no request was just sent. Returns the
+    /// start of the next turn.
     fn next_turn(&self, retry_at: &mut Moment, was_sent: bool) -> Moment {
         let now = self.clock.now();
         if was_sent {
@@ -376,7 +379,7 @@ impl NodeContext {
             *retry_at = Moment::NEVER;
         } else if *retry_at == Moment::NEVER || now >= *retry_at {
             let answered = self.busy(|| contain(|| self.do_pending()).unwrap_or(false));
-            // A piece in each turn: requests go first.
+            // One piece in each turn: requests go first.
             *retry_at = if answered {
                 now
             } else {
@@ -421,7 +424,7 @@ impl NodeContext {
         if !answered {
             self.watch_later(watch);
         } else if outcome.is_ok() {
-            // A refusal would be repeated.
+            // A refused watch is not repeated: the refusal would be the same.
             watch.wake();
         }
         answered
@@ -462,11 +465,11 @@ impl RequestQueue {
     }
 }
 
-/// What a queue has sent.
+/// The result of a queue's turn.
 enum Sent {
     One,
     None,
-    /// Nothing, and nothing will be.
+    /// No request was sent, and none will be.
     Closed,
 }
 

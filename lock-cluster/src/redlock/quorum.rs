@@ -1,4 +1,4 @@
-//! [`Quorum`]: the nodes of a quorum, and what is asked of all of them.
+//! [`Quorum`]: the nodes of a quorum, and the requests that go to all of them.
 
 use super::attempt_state::{AttemptState, QuorumReceipt};
 use super::membership::Membership;
@@ -29,12 +29,12 @@ pub(super) struct Quorum {
     pub(super) membership: Arc<Membership>,
     /// The terms of the servers; `None` for other stores.
     pub(super) terms: Option<QuorumTerms>,
-    /// Since when all servers have no marker.
+    /// The time since which no server has a marker.
     pub(super) starting: Mutex<Option<Moment>>,
     pub(super) update: Mutex<UpdateState>,
     /// Raised when a background update ends.
     pub(super) update_ended: Arc<Signal>,
-    /// The ID of this client, by which it notes missing members.
+    /// The ID of this client, under which it notes missing members.
     pub(super) client: Arc<str>,
     pub(super) reports: QuorumReports,
 }
@@ -44,15 +44,15 @@ pub(super) struct UpdateState {
     pub(super) is_running: bool,
     /// The earliest start of the next requested update.
     pub(super) not_before: Moment,
-    /// For requested updates in a row without a change.
+    /// The pauses after requested updates in a row that changed nothing.
     pub(super) backoff: Backoff,
-    /// When the servers are read anyway; `None` before the first use.
+    /// The time of the next survey without a request; `None` before the first use.
     pub(super) next_survey: Option<Moment>,
 }
 
 impl Quorum {
-    /// Nodes that [can be](super::backend) of a quorum, each of which has `node_timeout` for every
-    /// answer.
+    /// Creates a quorum of nodes that [qualify](super::backend), each of which has `node_timeout`
+    /// for every answer.
     pub(super) fn new(nodes: Vec<QuorumNode>, node_timeout: Duration, context: &Context) -> Self {
         let clock = &context.clock;
         let abilities = || nodes.iter().map(QuorumNode::abilities);
@@ -90,12 +90,12 @@ impl Quorum {
         }
     }
 
-    /// The time that a node has for an answer.
+    /// Returns the time that a node has for an answer.
     pub(super) fn node_timeout(&self) -> Duration {
         self.node_timeout
     }
 
-    /// The deadline of requests that are sent now.
+    /// Returns the deadline of requests that are sent now.
     pub(super) fn by(&self, by: Moment) -> Moment {
         by.min(self.clock.now() + self.node_timeout)
     }
@@ -113,7 +113,7 @@ impl Quorum {
         }
     }
 
-    /// Sends a request to every node, and waits for none.
+    /// Sends a request to every node, without waiting for answers.
     pub(super) fn ask<T: Send + 'static>(
         &self,
         queue: Queue,
@@ -137,8 +137,8 @@ impl Quorum {
         self.membership.counted(responses, self.clock.now())
     }
 
-    /// The failure of a request that the answers do not decide. Its outcome is unknown if that of
-    /// any node is.
+    /// Returns the failure of a request that the answers do not decide: refused if all nodes
+    /// refused the request or did not get it, otherwise unknown.
     pub(super) fn undecided<T>(
         &self,
         what: &str,
@@ -160,8 +160,8 @@ impl Quorum {
         }
     }
 
-    /// Sends a release to every node; `each` gets the outcomes. Without `waits` it is sent from
-    /// this thread where that is possible at once.
+    /// Sends a release to every node, and calls `each` with the outcomes. Without `waits`, the
+    /// release is sent from this thread to nodes that are idle.
     pub(super) fn send_release(
         &self,
         acquisition: &AcquisitionId,
@@ -240,7 +240,7 @@ fn submit_release(
         .submit_release(&acquisition, options, by, done);
 }
 
-/// The answers without the failures.
+/// Returns the answers without the failures.
 pub(super) fn answered<T: Clone>(answers: &[Option<Result<T, Failure>>]) -> Vec<Option<T>> {
     answers
         .iter()

@@ -1,4 +1,4 @@
-//! Renewals on all nodes. One that finds a node without the owner has it vote again.
+//! Renewals on all nodes, with requests for new votes to nodes that have none.
 
 use super::attempt_state::{AttemptState, Outstanding, QuorumReceipt};
 use super::majority::{self, NodeRenewal};
@@ -12,14 +12,15 @@ use lock_core::{Error, Moment};
 use lock_redis::quorum::Response;
 use std::sync::Arc;
 
-/// What one node has answered to one renewal.
+/// The outcome of one renewal on one node.
 type NodeOutcome = Result<Response<NodeRenewal>, Failure>;
 
 /// The responses of one node to a batch of renewals.
 type Batch = Result<Vec<NodeOutcome>, Failure>;
 
 impl Quorum {
-    /// Renews these. A lease beyond the terms is refused before it is sent: a node would keep it.
+    /// Renews a batch. A lease longer than the terms allow is refused here, because a node would
+    /// grant it.
     pub(super) fn renew(
         &self,
         batch: &[RenewalRequest],
@@ -52,7 +53,7 @@ impl Quorum {
             return Vec::new();
         }
         let (sent, by) = (self.clock.now(), self.by(by));
-        // Those that came after the end of the last renewal.
+        // Counts votes that arrived after the end of the last renewal.
         batch
             .iter()
             .filter_map(state_of)
@@ -105,7 +106,7 @@ impl Quorum {
             .collect()
     }
 
-    /// The outcome of a renewal by those of the nodes.
+    /// Decides a renewal by its outcomes on the nodes.
     fn decide(
         &self,
         one: &RenewalRequest,
@@ -130,13 +131,13 @@ impl Quorum {
         })
     }
 
-    /// Releases a lost lock where it is left: a vote that was given again, too.
+    /// Releases a lost lock on the nodes that still have it, including those that voted again.
     fn release_rest(&self, state: &Arc<AttemptState>) {
         let Outstanding {
             granted, unknown, ..
         } = state.abandon();
         let rest = [granted, unknown].concat();
-        // None is waited for.
+        // As `unknown`, so that no response is waited for.
         self.roll_back_on_nodes(
             state,
             &Outstanding {
@@ -162,7 +163,8 @@ fn no_vote() -> Error {
     Error::unavailable("it does not have the lock, and does not vote for it now")
 }
 
-/// Renews these on one node. Returns what it does not have and may be asked to vote for again, too.
+/// Renews a batch on one node. Also returns the locks that the node does not have but may vote for
+/// again.
 fn renew_on<'a>(
     context: &NodeContext,
     batch: &'a [RenewalRequest],
@@ -180,7 +182,7 @@ fn renew_on<'a>(
     let renewals = context
         .node()
         .renew(&batch.iter().map(on_node).collect::<Vec<_>>(), by);
-    // A node that answered none of them is silent.
+    // A node that answered no renewal is silent.
     if let Some(Err(failure)) = renewals.first()
         && renewals.iter().all(is_unavailable)
     {
@@ -216,16 +218,16 @@ fn renew_on<'a>(
     Ok((outcomes, missing))
 }
 
-/// A lock that a node has no vote for.
+/// A lock for which a node has no vote.
 struct MissingVote<'a> {
-    /// Its place in the batch.
+    /// The position in the batch.
     place: usize,
     one: &'a RenewalRequest,
     state: &'a Arc<AttemptState>,
     tokens: Tokens,
 }
 
-/// Has the node vote again for these. Returns the outcomes with those votes.
+/// Requests new votes for these locks from the node. Returns the outcomes with those votes.
 fn vote_again(
     context: &NodeContext,
     missing: &[MissingVote<'_>],
@@ -233,12 +235,12 @@ fn vote_again(
 ) -> Vec<NodeOutcome> {
     let (at, sent) = (context.number(), context.now());
     let attempts: Vec<_> = missing.iter().map(MissingVote::attempt).collect();
-    // They are of one node, which has answered just now.
+    // All outcomes are of one node, which has answered just now.
     let view = outcomes[missing[0].place]
         .as_ref()
         .ok()
         .and_then(|outcome| outcome.from.clone());
-    // It has a node's whole time: a vote that comes after the end of this renewal counts in the
+    // With a node's whole time-out: a vote that arrives after the end of this renewal counts in the
     // next one.
     let votes = contain(|| {
         context

@@ -1,4 +1,4 @@
-//! [`QuorumReports`]: what a client reports of the members and the clocks, each once.
+//! [`QuorumReports`]: a client's warnings about members and clocks, each emitted once.
 
 use super::clocks::WrongClocks;
 use super::missing::absent;
@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The warnings about a quorum that still apply, and the members that the client knew last.
+/// The warnings about a quorum that still apply, and the last known members.
 #[derive(Default)]
 pub(super) struct QuorumReports {
     notices: Notices,
@@ -25,7 +25,7 @@ impl QuorumReports {
         }
     }
 
-    /// Reports a warning about this subject once while it applies.
+    /// Emits a warning about this subject once while it applies. `None`: it no longer applies.
     fn warn(&self, kind: WarningKind, about: String, message: Option<String>) {
         let mut reported = self.reported.lock();
         match message {
@@ -40,7 +40,7 @@ impl QuorumReports {
         }
     }
 
-    /// Reports other members than the client knew, and members that none of its servers is.
+    /// Reports changed members, and members that the URL does not name.
     pub(super) fn members(
         &self,
         view: &NodeView,
@@ -78,7 +78,7 @@ impl QuorumReports {
         }
     }
 
-    /// Reports the clocks that are wrong, and the servers that wait for one.
+    /// Reports the wrong clocks, and the servers whose votes are delayed by one.
     pub(super) fn clocks(
         &self,
         names: &[String],
@@ -103,7 +103,7 @@ impl QuorumReports {
     }
 }
 
-/// Why a server waits for longer than the longest lease.
+/// Returns the reason why a server's pause is longer than the longest lease.
 pub(super) fn awaited_clock(clock: &str) -> String {
     format!(
         "it took a member's place when the clock of {clock} was ahead, and tokens may have been \
@@ -111,8 +111,8 @@ pub(super) fn awaited_clock(clock: &str) -> String {
     )
 }
 
-/// The members that none of these servers is, and none of their names leads to. While a server does
-/// not answer it may be that member, under another name.
+/// Returns the members that are none of these servers and have none of these names; none at all
+/// while a server does not answer, because that server may be the member under another name.
 pub(super) fn unlisted<'a>(
     view: &'a NodeView,
     names: &[String],

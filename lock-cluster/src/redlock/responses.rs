@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The responses by node number. Late responses are stored too, and not read.
+/// The responses by node number. Responses after the decision are stored, but not read.
 pub(super) struct Responses<T> {
     values: Mutex<Vec<Option<T>>>,
     /// The number of nodes whose response is preliminary.
@@ -31,8 +31,8 @@ impl<T> Responses<T> {
         self.signal.raise();
     }
 
-    /// Puts a response that another one replaces: it counts until then, and the other one is waited
-    /// for. It is this one again if `replace` does not make one.
+    /// Puts a response, and later the one that `replace` returns in its place. The first counts
+    /// meanwhile, but waits continue for the second. If `replace` panics, the first response stays.
     pub(super) fn put_preliminary(&self, node: usize, value: T, replace: impl FnOnce() -> T) -> T
     where
         T: Clone,
@@ -45,7 +45,7 @@ impl<T> Responses<T> {
         value
     }
 
-    /// Waits until `decide` returns a decision, all responses are there, or `by` has come.
+    /// Waits until `decide` returns a decision, all responses have arrived, or `by` has come.
     pub(super) fn wait<R>(
         &self,
         clock: &dyn Clock,
@@ -70,7 +70,7 @@ impl<T> Responses<T> {
         let _none: Option<()> = self.wait(clock, by, |_| None);
     }
 
-    /// Reads the present responses.
+    /// Calls `read` with the present responses.
     pub(super) fn read<R>(&self, read: impl FnOnce(&[Option<T>]) -> R) -> R {
         read(&self.values.lock())
     }

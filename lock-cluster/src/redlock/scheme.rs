@@ -10,12 +10,13 @@ use std::time::Duration;
 
 /// A quorum of independent Redis servers:
 /// `redlock://[user[:password]@]host[:port],host[:port],host[:port][/database]`, and `redlocks://`
-/// for the same over TLS. User, password and database are the same on all of them.
+/// over TLS. User, password and database apply to all servers.
 ///
-/// - `max_lease=DURATION`: the longest lease, the same for all clients, and the pause of a
-///   restarted node. Default: a minute
+/// - `max_lease=DURATION`: the longest lease, which is also the pause of a restarted node; the same
+///   for all clients. Default: a minute
 /// - `node_timeout=DURATION`: the time-out of a node. Default: 500 ms
-/// - `durable=yes`: all nodes run with `appendfsync always`, and lose no data in a restart
+/// - `durable=yes`: declares that all nodes run with `appendfsync always`, and lose no data in a
+///   restart
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct RedlockScheme {
@@ -32,13 +33,13 @@ const DEFAULT_MAX_LEASE: Duration = Duration::from_secs(60);
 const PORT: u16 = 6379;
 
 impl RedlockScheme {
-    /// `redlock://`.
+    /// Returns the scheme `redlock://`.
     #[must_use]
     pub fn new() -> Self {
         Self { tls: false }
     }
 
-    /// `redlocks://`, with the options of `rediss://`.
+    /// Returns the scheme `redlocks://`, with the options of `rediss://`.
     #[must_use]
     pub fn tls() -> Self {
         Self { tls: true }
@@ -142,7 +143,7 @@ fn duration(config: &Config, name: &str) -> Result<Option<Duration>, Error> {
     Ok(Some(time))
 }
 
-/// The servers that the URL names.
+/// Returns the servers that the URL names.
 pub(super) fn nodes(
     config: &Config,
     options: &UrlOptions,

@@ -1,4 +1,4 @@
-//! [`set_up`]: an operator begins a quorum, or completes one.
+//! [`set_up`]: begins or completes a quorum, as an operator's command.
 
 use super::backend::QuorumBackend;
 use super::clocks::{micros, not_before};
@@ -16,31 +16,32 @@ use lock_redis::quorum::{Admission, Agreement, MarkerRequest, ServerState};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often it is tried while clients change the members at the same time.
+/// The maximum number of tries while clients change the members at the same time.
 const TRIES: u32 = 10;
 
 /// Begins a quorum on the servers of a `redlock://` URL, which votes at once: the operator declares
-/// that no lock can have been held there within the last `max_lease`. This also ends the pause of a
-/// quorum that a client has begun. Servers that were restarted empty look new, too.
+/// that no lock can have been held there within the last `max_lease`. Also ends the pause of a
+/// quorum that a client has begun. Servers that were restarted empty look new.
 ///
-/// If some of them vote already, the others become nodes of that quorum, and vote one longest lease
-/// later. So does a server that waits longer for a clock that was ahead, if that has been set
-/// right. If too few of its nodes are left for that, all servers begin anew, with the same pause.
+/// If some servers vote already, the others become nodes of their quorum, and vote one longest
+/// lease later. A server whose vote is delayed longer by a clock that was ahead also votes one
+/// longest lease later, if that clock has been set right. If the quorum has too few nodes left to
+/// admit others, all servers begin a new one, with the same pause.
 ///
 /// A quorum that was not set up begins with its first use, and votes one `max_lease` later: the
-/// servers cannot tell it from a quorum that has lost its data.
+/// servers cannot distinguish it from a quorum that has lost its data.
 ///
 /// # Blocking
 ///
-/// Some round trips to each server, one after the other; at most a command time-out for each of
-/// them. They are repeated up to ten times while clients change the members.
+/// Some round trips to each server, one after the other, each within the command time-out. They are
+/// repeated up to ten times while clients change the members.
 ///
 /// # Errors
 ///
 /// [`Error::is_configuration`] if the URL is invalid, or a server cannot be a node of this quorum;
-/// [`Error::is_unavailable`] if one cannot be asked. [`Error::members`] has the result of each
-/// server. Changes that were made stay, and it can be called again; servers that were not reached
-/// after others had begun to vote then vote one longest lease later.
+/// [`Error::is_unavailable`] if a server cannot be queried. [`Error::members`] has the result of
+/// each server. Changes that were made are kept, and the call can be repeated; servers that are
+/// reached only after others had begun to vote then vote one longest lease later.
 pub fn set_up(config: &Config) -> Result<(), Error> {
     let options = UrlOptions::read(config)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
@@ -69,7 +70,7 @@ pub fn set_up(config: &Config) -> Result<(), Error> {
         if error.is_some() {
             clock.wait(&Arc::new(Signal::new()), clock.now() + backoff.next());
         }
-        // The servers choose the members as they do for a client: one may be doing the same.
+        // The servers choose the members as for a client, which may do so at the same time.
         match quorum.update_membership(Absence::Declared) {
             Err(failed) if failed.is_unavailable() => {
                 error = Some(failed);
@@ -113,11 +114,11 @@ pub fn set_up(config: &Config) -> Result<(), Error> {
     Err(error.expect("each try ends with an error"))
 }
 
-/// Has servers vote one longest lease from now that would vote later, for a clock that has been set
-/// right since.
+/// Shortens the pauses that would end later than one longest lease from now, because of a clock
+/// that has been set right since.
 fn shorten(quorum: &Quorum, states: &[ServerState]) -> Result<(), Error> {
     let pause = quorum.terms.expect("its nodes are servers").max_lease;
-    // What the others were to outbid themselves counts no more: the operator says so.
+    // The pauses of the others no longer count as bounds: the operator declares so.
     let now: Vec<_> = states
         .iter()
         .map(|state| {
@@ -155,18 +156,18 @@ fn shorten(quorum: &Quorum, states: &[ServerState]) -> Result<(), Error> {
     Ok(())
 }
 
-/// What is done, by what the servers were at first.
+/// The change to make, which depends on the servers' first states.
 enum Setup {
     /// No server voted: all vote at once.
     Begin,
-    /// Some voted: the others join them; or all begin anew, as `anew`.
+    /// Some servers voted: the others join their quorum, or all begin `anew`.
     Complete {
         pause: Duration,
         anew: Option<Agreement>,
     },
 }
 
-/// What a server is to record to vote after a pause.
+/// The members that a server records, with the pause before its first vote.
 struct Record {
     epoch: u64,
     agreed: Agreement,
@@ -174,7 +175,7 @@ struct Record {
 }
 
 impl Setup {
-    /// What each server is to record, if it is to; `None` if all are nodes of one quorum.
+    /// Returns the record that each server needs, if any; `None` if all are nodes of one quorum.
     fn records(
         &mut self,
         quorum: &Quorum,
@@ -186,7 +187,7 @@ impl Setup {
                 let mut epoch = 1;
                 let markers = states.iter().filter_map(|state| state.marker.as_ref());
                 if let Some((begun, view)) = markers.max_by_key(|(_, view)| view.epoch) {
-                    // A client has begun it, and knows its ID.
+                    // A client has begun the quorum, and knows its ID.
                     epoch = view.epoch + u64::from(begun.members != agreed.members);
                     agreed.quorum = Arc::clone(&begun.quorum);
                 }
@@ -216,7 +217,8 @@ impl Setup {
     }
 }
 
-/// Whether all servers are nodes of one quorum; an error if most are. Otherwise too few are left.
+/// Returns whether all servers are nodes of one quorum. Fails if only a majority is; with fewer,
+/// returns false.
 fn is_complete(quorum: &Quorum, states: &[ServerState]) -> Result<bool, Error> {
     let views: Vec<_> = states.iter().map(ServerState::view).collect();
     let exclusions = quorum.membership.exclusions(&views, quorum.clock.now());
@@ -234,7 +236,7 @@ fn is_complete(quorum: &Quorum, states: &[ServerState]) -> Result<bool, Error> {
     Ok(count == views.len())
 }
 
-/// The present servers as the first members of a quorum.
+/// Returns a new quorum with the present servers as its first members.
 fn first_members(quorum: &Quorum, states: &[ServerState]) -> Agreement {
     let present: Vec<_> = states.iter().cloned().map(Some).collect();
     new_quorum(
@@ -244,7 +246,7 @@ fn first_members(quorum: &Quorum, states: &[ServerState]) -> Agreement {
     )
 }
 
-/// Refuses one server with two names, and nodes of different quorums or of one of another size.
+/// Refuses two names of one server, nodes of different quorums, and a quorum of another size.
 fn check_servers(quorum: &Quorum, states: &[ServerState]) -> Result<(), Error> {
     let name = |at: usize| quorum.workers[at].context().node().name();
     for (at, state) in states.iter().enumerate() {
@@ -292,7 +294,7 @@ fn check_servers(quorum: &Quorum, states: &[ServerState]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Sends a request to each server. If one fails, the error has the results of all.
+/// Sends a request to each server. If one fails, the error has the results of all servers.
 fn each<T>(
     quorum: &Quorum,
     request: impl Fn(usize, &RedisNode) -> Result<T, Failure>,

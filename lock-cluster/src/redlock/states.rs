@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Quorum {
-    /// The wrong clocks, if a majority refuses this token because of them; `None` if a majority
-    /// takes it, or it is not far enough ahead of this machine's clock to be refused.
+    /// Returns the wrong clocks, if a majority refuses this token because of them; `None` if a
+    /// majority accepts the token, or it is too little ahead of this machine's clock to be refused.
     ///
-    /// Asked before the proposal: a server with a wrong clock would grant it, and keep its token
-    /// when the clock has been set right.
+    /// Must be called before the proposal: a server with a wrong clock would grant the token, and
+    /// keep it after its clock was set right.
     pub(super) fn refusal_of_token(&self, last: u64, by: Moment) -> Option<WrongClocks> {
         let max_lease = self.terms?.max_lease;
         let (own, reach) = (unix_micros(self.clock.as_ref()), micros(max_lease));
@@ -30,8 +30,8 @@ impl Quorum {
             .then(|| WrongClocks::among(&states, own, max_lease, Duration::ZERO))
     }
 
-    /// The states of the servers, without those that have not answered by then; none that `is_left`
-    /// is waited for.
+    /// Returns the states of the servers that answer before the deadline. Does not wait for servers
+    /// for which `is_left` is true.
     pub(super) fn read_states(
         &self,
         by: Moment,
@@ -55,8 +55,8 @@ impl Quorum {
         })
     }
 
-    /// Has the servers of this view note which of its members this client misses, where they say
-    /// something else. Returns the states after that.
+    /// Notes the members that this client misses on the servers of this view whose notes differ.
+    /// Returns the states after that.
     pub(super) fn note_missing(
         &self,
         states: &[Option<ServerState>],
@@ -109,7 +109,7 @@ impl Quorum {
     }
 }
 
-/// Reads or changes the marker of a server, if it is still the one of this `run_id`.
+/// Reads or changes the marker of a server, if the server still has this `run_id`.
 pub(super) fn mark(
     context: &NodeContext,
     run_id: &str,

@@ -1,4 +1,4 @@
-//! What the nodes of a quorum are, for operators: [`quorum_status`], and the findings of a
+//! The state of the nodes of a quorum, for operators: [`quorum_status`], and the findings of a
 //! diagnosis.
 
 use super::backend::QuorumBackend;
@@ -14,60 +14,62 @@ use lock_redis::servers::{ServerClock, StoreKind};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A server of a quorum: see [`quorum_status`].
+/// The state of a server of a quorum: see [`quorum_status`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct QuorumNodeStatus {
     /// The address in the URL.
     pub address: String,
-    /// Whether it votes.
+    /// The state of the server's vote.
     pub vote: QuorumVote,
-    /// The ID of the quorum that it is a node of; `None` if it is none, or did not answer.
+    /// The ID of the server's quorum; `None` if the server is no node, or did not answer.
     pub quorum: Option<String>,
-    /// The number of its membership.
+    /// The number of the membership that the server has recorded.
     pub epoch: Option<u64>,
-    /// By how many microseconds its clock is ahead of this machine's; `None` without an answer.
+    /// The lead of the server's clock over this machine's, in microseconds; `None` without an
+    /// answer.
     pub clock_ahead: Option<i64>,
-    /// How wrong that may be.
+    /// The possible error of `clock_ahead`.
     pub clock_uncertainty: Duration,
-    /// The address of the server whose clock was ahead when this one became a node, if this one
-    /// votes later for that: once that clock is set right, [`set_up`](super::set_up) shortens it.
+    /// The address of the server whose clock was ahead when this one became a node, if that delays
+    /// the vote of this one. Once that clock is set right, [`set_up`](super::set_up) shortens the
+    /// delay.
     pub waits_for_clock_of: Option<String>,
-    /// For how long clients have missed the member of this address.
+    /// The time for which clients have missed the member of this address.
     pub missing_for: Option<Duration>,
 }
 
-/// Whether a server votes.
+/// The state of a server's vote.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum QuorumVote {
-    /// It has voted for this time, or could have.
+    /// The server votes, and has been able to for this time.
     Votes(Duration),
-    /// It is a node that votes after this time: it is new, or took another one's place.
+    /// The server is a node that votes after this time: it is new, or replaced another one.
     Paused(Duration),
-    /// It was started again: it votes for nothing for this time from the next attempt on.
+    /// The server was restarted: it does not vote for this time, counted from the next attempt.
     Restarted(Duration),
-    /// It has no marker: no quorum was set up there, or it was emptied.
+    /// The server has no marker: no quorum was set up there, or it was emptied.
     Unmarked,
-    /// It does not count, for this reason, as another one of the same quorum would.
+    /// The server's vote does not count with those of the other nodes, for this reason.
     Excluded(Error),
-    /// It cannot be a node, for this reason.
+    /// The server cannot be a node, for this reason.
     Refused(Error),
-    /// It could not be asked.
+    /// The server could not be queried.
     Unreachable(Error),
-    /// It is a member of the quorum that the URL does not name.
+    /// The server is a member of the quorum that the URL does not name.
     Unlisted,
 }
 
 impl QuorumVote {
-    /// Returns whether its vote counts now.
+    /// Returns whether the vote counts now.
     #[must_use]
     pub fn counts(&self) -> bool {
         matches!(self, Self::Votes(_))
     }
 }
 
-/// Asks each server of a `redlock://` URL what it is to the quorum. Changes nothing.
+/// Queries the state of each server of a `redlock://` URL in its quorum. Changes nothing.
 ///
 /// # Blocking
 ///
@@ -75,8 +77,8 @@ impl QuorumVote {
 ///
 /// # Errors
 ///
-/// [`Error::is_configuration`] if the URL is invalid. That a server cannot be asked is a
-/// [status](QuorumVote::Unreachable).
+/// [`Error::is_configuration`] if the URL is invalid. A server that cannot be queried is a
+/// [status](QuorumVote::Unreachable), not an error.
 pub fn quorum_status(config: &Config) -> Result<Vec<QuorumNodeStatus>, Error> {
     let options = UrlOptions::read(config)?;
     let context = Context::new(Arc::new(SystemClock), ClientId::random());
@@ -86,8 +88,8 @@ pub fn quorum_status(config: &Config) -> Result<Vec<QuorumNodeStatus>, Error> {
 }
 
 impl Quorum {
-    /// What each server is, and behind them each member that is none of them. Stores that are no
-    /// servers are left out.
+    /// Returns the state of each server, followed by members that are none of these servers. Stores
+    /// that are not servers are left out.
     fn status(&self, timeout: Duration, by: Moment) -> Vec<QuorumNodeStatus> {
         let clock = self.clock.as_ref();
         let mut answers = Vec::new();
@@ -97,7 +99,7 @@ impl Quorum {
                 continue;
             };
             let bound = || by.min(clock.now() + timeout);
-            // Twice: the first time a connection is made.
+            // Read twice: the first time a connection is made.
             let answer = server.read_state(bound()).and_then(|_| {
                 let (sent, since) = (clock.unix_time(), clock.now());
                 let state = server.read_state(bound())?;
@@ -173,7 +175,7 @@ impl Quorum {
         all
     }
 
-    /// Whether a server that answered votes.
+    /// Returns the state of the vote of a server that answered.
     fn vote(&self, state: &ServerState) -> QuorumVote {
         let terms = self.terms.as_ref().expect("its nodes are servers");
         let time = |micros: u64| Duration::from_micros(micros);
@@ -189,7 +191,7 @@ impl Quorum {
         }
     }
 
-    /// The findings about the quorum, and about each of its servers.
+    /// Returns the findings about the quorum, and about each of its servers.
     pub(super) fn diagnose(&self, by: Moment) -> Result<Vec<Finding>, Failure> {
         let Some(terms) = self.terms else {
             return Ok(Vec::new());
@@ -212,7 +214,7 @@ impl Quorum {
             let Some(server) = node.server() else {
                 continue;
             };
-            // One that cannot be asked has been reported.
+            // A server that cannot be queried has been reported already.
             if let Ok(found) = server.node().examine(store, by) {
                 findings.extend(found.findings);
                 clocks.extend(found.clock.map(|clock| (node.name().to_owned(), clock)));
@@ -223,13 +225,13 @@ impl Quorum {
     }
 }
 
-/// Whose clock a server waits for, if it does.
+/// Returns the address of the server whose clock delays this one's vote, if that is so.
 fn awaited_clock(state: &ServerState) -> Option<String> {
     let clock = state.marker.as_ref()?.1.clock.as_ref()?;
     (state.votes_from > state.time).then(|| clock.to_string())
 }
 
-/// The findings about the votes.
+/// Returns the findings about the votes.
 fn quorum_findings(all: &[QuorumNodeStatus]) -> Vec<Finding> {
     const SUBJECT: &str = "the quorum";
     const SET_UP: &str = "`distlock quorum init`, if no lock was held there within max_lease";

@@ -1,4 +1,4 @@
-//! [`Survey`]: the next change of a quorum's members, by what all servers say.
+//! [`Survey`]: computes the next change of a quorum's members from the states of all servers.
 
 use super::clocks::{CLOCKS_APART, micros, not_before};
 use super::majority::majority;
@@ -12,18 +12,18 @@ use std::sync::Arc;
 /// One change of the membership.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Change {
-    /// This server records the members; with an admission, it becomes a node.
+    /// A server records the members; with an admission, the server becomes a node.
     Record {
         at: usize,
         epoch: u64,
         agreed: Agreement,
         admission: Option<Admission>,
     },
-    /// The members of this epoch choose the next ones.
+    /// The members of this epoch choose those of the next.
     Choose { epoch: u64, agreed: Agreement },
 }
 
-/// The states of all servers, and what the client knows besides.
+/// The states of all servers, and the facts that only the client knows.
 pub(super) struct Survey<'a> {
     pub(super) states: &'a [Option<ServerState>],
     pub(super) names: &'a [String],
@@ -32,7 +32,7 @@ pub(super) struct Survey<'a> {
     pub(super) terms: QuorumTerms,
 }
 
-/// The same states with each member once.
+/// Removes states so that each member has one.
 pub(super) fn distinct(mut states: Vec<Option<ServerState>>) -> Vec<Option<ServerState>> {
     let identity = |state: &ServerState| -> Identity {
         let node = state
@@ -53,7 +53,7 @@ pub(super) fn distinct(mut states: Vec<Option<ServerState>>) -> Vec<Option<Serve
     states
 }
 
-/// A new quorum of the present servers; the places of the others are vacant.
+/// Returns a new quorum of the present servers, in which the places of the others are vacant.
 pub(super) fn new_quorum(
     states: &[Option<ServerState>],
     names: &[String],
@@ -75,7 +75,7 @@ pub(super) fn new_quorum(
 }
 
 impl Survey<'_> {
-    /// The next change; `None` if none is needed, or too few servers are present for it.
+    /// Returns the next change; `None` if none is needed, or too few servers are present for it.
     pub(super) fn next_change(&self) -> Option<Change> {
         let needed = majority(self.states.len());
         let markers = || {
@@ -118,7 +118,8 @@ impl Survey<'_> {
         let present = self.states.iter().enumerate();
         let present = present.filter_map(|(at, state)| Some((at, state.as_ref()?)));
         let mut servers: Vec<_> = present.collect();
-        // Nodes that are behind first: the more have recorded a new member, the sooner it votes.
+        // Nodes that are behind first: the more nodes have recorded a new member, the sooner it
+        // votes.
         servers.sort_by_key(|(_, state)| state.marker.is_none());
         for (at, state) in servers {
             match &state.marker {
@@ -129,8 +130,8 @@ impl Survey<'_> {
                     }
                 }
                 None if agreed.members.contain(&state.run_id) => {
-                    // A first member that accepted the choice and has not recorded it; or a
-                    // majority of the others refuses earlier votes.
+                    // Either a first member that accepted the choice and has not recorded it; or a
+                    // majority has recorded these members, and so refuses votes by earlier views.
                     let chose = |(_, its): &(u64, Agreement)| epoch == 1 && *its == agreed;
                     let chose = state.accepted.as_ref().is_some_and(chose);
                     if recorded.len() >= needed || chose {
@@ -152,12 +153,13 @@ impl Survey<'_> {
                 None => {}
             }
         }
-        // An epoch of the same members, so that the nodes admitted in this one become choosers.
+        // Another epoch of the same members, so that nodes admitted in the present one become
+        // choosers.
         (choosers >= needed && choosers < recorded.len())
             .then_some(Change::Choose { epoch, agreed })
     }
 
-    /// The last members of the quorum, and a node that knows them.
+    /// Returns the latest members of the quorum, and a node that has recorded them.
     pub(super) fn latest(&self) -> Option<(Agreement, NodeView)> {
         let quorum = self.quorum()?;
         let markers = self
@@ -170,7 +172,7 @@ impl Survey<'_> {
         members.max_by_key(|(_, node)| node.epoch).cloned()
     }
 
-    /// The terms on which a server becomes a node.
+    /// Returns the terms on which a server becomes a node.
     fn admission(&self, state: &ServerState, recorded: &Recorded<'_>, chooses: bool) -> Admission {
         let pause = self.terms.max_lease;
         let bound = not_before(recorded, self.states.len(), pause);
@@ -191,7 +193,8 @@ impl Survey<'_> {
         }
     }
 
-    /// The known quorum, if one of its nodes is present; for a new client that of most servers.
+    /// Returns the known quorum, if one of its nodes is present. For a client that knows none,
+    /// returns the quorum of most servers.
     fn quorum(&self) -> Option<Arc<str>> {
         let markers = self
             .states
@@ -209,8 +212,9 @@ impl Survey<'_> {
             .map(|quorum| Arc::clone(quorum))
     }
 
-    /// The place that a server takes: that of the missing member of its address, or of the only
-    /// missing member. Two clients must miss that one: the URL of one may be a mistake.
+    /// Returns the place that a server takes: that of the missing member with its address, or of
+    /// the only missing member. The latter must be missed by two clients: the URL of one may be
+    /// wrong.
     fn replaced_place(
         &self,
         members: &Members,
@@ -243,7 +247,7 @@ impl Survey<'_> {
     }
 }
 
-/// The members that have recorded a view, with their places among the servers.
+/// The members that have recorded a view, with their positions among the servers.
 pub(super) type Recorded<'a> = Vec<(usize, &'a ServerState)>;
 
 pub(super) fn recorded<'a>(states: &'a [Option<ServerState>], view: &NodeView) -> Recorded<'a> {
@@ -327,7 +331,8 @@ mod tests {
         change_at(states, &["h:1", "h:2", "h:3"], Absence::Declared)
     }
 
-    /// The same states a longest lease later; these clients miss this member.
+    /// Returns the states one longest lease later, with notes of these clients that they miss this
+    /// member.
     fn noting(
         states: &[Option<ServerState>],
         id: &str,

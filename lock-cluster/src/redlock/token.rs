@@ -1,12 +1,12 @@
-//! [`TokenProposals`]: the token to propose, like a ballot of Paxos: the time of day in
-//! microseconds, or one more than the largest token seen for the name.
+//! [`TokenProposals`]: the tokens to propose. As in a ballot of Paxos, a proposal is the time of
+//! day in microseconds, or one more than the largest known token of the name.
 
 use lock_core::{Clock, FencingToken, LockName, OwnerId};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 
-/// The tokens that this client was granted. A token that only a minority knows is not among them,
-/// and a forgotten one costs a second round: the nodes know it.
+/// The tokens granted to this client. Tokens known only to a minority of nodes are not included. A
+/// forgotten token costs a second round, because the nodes have stored it.
 #[derive(Default)]
 pub(super) struct TokenProposals(Mutex<State>);
 
@@ -14,8 +14,8 @@ pub(super) struct TokenProposals(Mutex<State>);
 struct State {
     /// The largest token seen of each name.
     seen: HashMap<LockName, u64>,
-    /// The grants that are not released yet. An owner whose answer was lost asks again, and must
-    /// get the same token.
+    /// The grants that are not released yet. A repeated attempt after a lost answer must propose
+    /// the same token.
     won: HashMap<OwnerId, (u64, u32)>,
 }
 
@@ -23,7 +23,7 @@ struct State {
 const MAX_ENTRIES: usize = 10_000;
 
 impl TokenProposals {
-    /// The first token to propose for this owner.
+    /// Returns the first token to propose for this owner.
     pub(super) fn first(
         &self,
         name: &LockName,
@@ -43,7 +43,7 @@ impl TokenProposals {
         FencingToken::new(time.max(seen + 1))
     }
 
-    /// The proposal was granted.
+    /// Records that the proposal was granted.
     pub(super) fn won(&self, name: &LockName, owner: OwnerId, first: FencingToken, reserve: u32) {
         let mut state = self.0.lock();
         if state.won.len() >= MAX_ENTRIES {
@@ -54,13 +54,13 @@ impl TokenProposals {
         self.saw(name, first.get() + u64::from(reserve));
     }
 
-    /// The nodes refuse a proposal above the last token as too far ahead: it was granted by clocks
-    /// that have been set back since, and counts no more for what is proposed first.
+    /// Forgets the last token of a name. Called if nodes refuse a proposal above it as too far
+    /// ahead: the token came from clocks that have been set back since.
     pub(super) fn forget(&self, name: &LockName) {
         self.0.lock().seen.remove(name);
     }
 
-    /// A majority knows a token of this name that is at least as large.
+    /// Records a token of this name. A majority has stored this token or a larger one.
     fn saw(&self, name: &LockName, token: u64) {
         let mut state = self.0.lock();
         if state.seen.len() >= MAX_ENTRIES && !state.seen.contains_key(name) {
@@ -72,7 +72,7 @@ impl TokenProposals {
         }
     }
 
-    /// The owner releases the lock, and with it the tokens after the last one used.
+    /// Records the release of a lock, which returns the tokens after the last one used.
     pub(super) fn released(&self, name: &LockName, owner: OwnerId, used: Option<FencingToken>) {
         let mut state = self.0.lock();
         let Some((first, reserve)) = state.won.remove(&owner) else {

@@ -1,4 +1,5 @@
-//! [`Votes`]: which nodes have a lock for its owner, and until when, as its client knows it.
+//! [`Votes`]: the nodes that have a lock for its owner, with the ends of their leases, as the
+//! client knows them.
 
 use super::majority::{NodeRenewal, majority};
 use lock_core::Moment;
@@ -7,15 +8,15 @@ use std::sync::Arc;
 
 /// The votes of one acquisition, by node number.
 ///
-/// A renewal may find nodes that have no vote for it, or have lost it, and ask them again. A new
-/// vote counts only if the older ones are a majority when it is noted: then no other owner can have
-/// had the lock since, with a larger token.
+/// A renewal may find nodes without a vote for the acquisition, and request a new one. A new vote
+/// counts only if the older votes are a majority at that time: then no other owner can have had the
+/// lock since, with a larger token.
 pub(super) struct Votes(Vec<Option<Vote>>);
 
 struct Vote {
     /// The node; `None` for a store without a marker.
     by: Option<Arc<NodeView>>,
-    /// The end of the lease that it has confirmed.
+    /// The end of the lease that the node has confirmed.
     until: Moment,
     weight: Weight,
 }
@@ -23,10 +24,11 @@ struct Vote {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Weight {
     Counted,
-    /// It counts when the older votes were found to be a majority.
+    /// The vote counts once the older votes are found to be a majority.
     New,
-    /// The node does not have it any more, although its lease is not over: some other client
-    /// deleted it, and may mean to do so on all nodes. It is not asked again until then.
+    /// The node has no vote any more, although the lease has not ended: another client deleted the
+    /// lock, and may be doing so on all nodes. No new vote is requested before the end of the
+    /// lease.
     Removed,
 }
 
@@ -35,7 +37,7 @@ impl Votes {
         Self((0..nodes).map(|_| None).collect())
     }
 
-    /// The node has granted the attempt.
+    /// Records the node's grant of the attempt.
     pub(super) fn granted(&mut self, at: usize, by: Option<Arc<NodeView>>, until: Moment) {
         self.0[at] = Some(Vote {
             by,
@@ -44,7 +46,7 @@ impl Votes {
         });
     }
 
-    /// The node has given its vote again.
+    /// Records a new vote of the node.
     pub(super) fn voted(&mut self, at: usize, by: Option<Arc<NodeView>>, until: Moment) {
         self.0[at] = Some(Vote {
             by,
@@ -53,7 +55,7 @@ impl Votes {
         });
     }
 
-    /// The node has extended the lease.
+    /// Records that the node has extended the lease. Returns whether the vote counted before.
     pub(super) fn extended(
         &mut self,
         at: usize,
@@ -73,7 +75,7 @@ impl Votes {
         }
     }
 
-    /// The node has no vote. Returns whether it may be asked for it again.
+    /// Records that the node has no vote. Returns whether a new vote may be requested.
     pub(super) fn missing(
         &mut self,
         at: usize,
@@ -85,8 +87,8 @@ impl Votes {
             self.0[at] = None;
             return true;
         };
-        // A server that has lost its data grants nothing until the lease is over: to the others it
-        // is as if it had the vote. So is one that was emptied while it ran, and is a node again.
+        // A server that lost its data, or was emptied and became a node again, grants nothing to
+        // rivals until the lease has ended, as if it had the vote: it may vote again.
         let is_paused = by.is_some_and(|view| view.is_paused);
         let has_forgotten = is_paused || !is_durable && !is_same_run(vote.by.as_deref(), by);
         if !has_forgotten {
@@ -95,7 +97,7 @@ impl Votes {
         has_forgotten
     }
 
-    /// Whether the votes that count are those of a majority. `quorum` is the client's.
+    /// Returns whether the votes that count are a majority. `quorum` is the client's.
     pub(super) fn stand(&self, quorum: Option<&str>, now: Moment) -> bool {
         let is_ours = |by: &NodeView| quorum.is_none_or(|quorum| *by.quorum == *quorum);
         let lasting = || self.0.iter().flatten().filter(|vote| now < vote.until);
@@ -140,7 +142,7 @@ fn is_same_node(one: &Option<Arc<NodeView>>, other: &Option<Arc<NodeView>>) -> b
     one.as_ref().map(|view| &view.node) == other.as_ref().map(|view| &view.node)
 }
 
-/// Whether the server was not started again in between, and is the same one.
+/// Returns whether both views are of one server, without a restart in between.
 fn is_same_run(one: Option<&NodeView>, other: Option<&NodeView>) -> bool {
     one.map(|view| &view.run_id) == other.map(|view| &view.run_id)
 }
@@ -179,7 +181,7 @@ mod tests {
         view(id, id, 1, FIRST)
     }
 
-    /// Granted by `a` and `b` until ten.
+    /// Returns the votes of `a` and `b`, granted for ten seconds.
     fn of_two() -> Votes {
         let mut votes = Votes::of(3);
         votes.granted(0, node("a"), at(10));
@@ -187,7 +189,7 @@ mod tests {
         votes
     }
 
-    /// Whether the new vote of `c` counts now.
+    /// Returns whether the new vote of `c` counts after this time.
     fn count_third(votes: &mut Votes, seconds: u64) -> bool {
         votes.count_new(QUORUM, at(seconds));
         votes.0[2].as_ref().unwrap().counts(at(seconds))
@@ -203,7 +205,7 @@ mod tests {
             votes.extended(0, node("a"), at(14), at(4)),
             NodeRenewal::Extended
         );
-        // The lease of `b` is over: `a` and `c` are enough.
+        // The lease of `b` has ended: `a` and `c` are enough.
         assert!(votes.stand(QUORUM, at(11)));
         assert!(
             votes.missing(1, node("b").as_deref(), false, at(11)),

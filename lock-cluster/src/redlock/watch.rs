@@ -1,4 +1,5 @@
-//! [`QuorumWatch`]: a waiter's watches on all nodes, which wake it once or twice per release.
+//! [`QuorumWatch`]: a waiter's watches on all nodes, which wake the waiter once or twice per
+//! release.
 //!
 //! Each node that had the lock reports its release. The first report wakes the waiter; reports of
 //! other nodes within [`REPORT_WINDOW`] belong to the same release, except the one that completes a
@@ -21,7 +22,7 @@ pub(super) struct QuorumWatch {
     wake: Arc<dyn Wake>,
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
-    /// Ended with the quorum watch.
+    /// The watches on the nodes, which end with the quorum watch.
     watches: Mutex<Vec<Watch>>,
 }
 
@@ -31,7 +32,7 @@ struct State {
     woken: Option<Moment>,
 }
 
-/// A watch that has not begun on a node yet.
+/// A watch that has not started on a node yet.
 #[derive(Clone)]
 pub(super) struct PendingWatch {
     name: LockName,
@@ -46,12 +47,12 @@ impl PendingWatch {
         }
     }
 
-    /// Whether the waiter still waits.
+    /// Returns whether the waiter still waits.
     pub(super) fn is_wanted(&self) -> bool {
         self.watch.strong_count() > 0
     }
 
-    /// Begins the watch on this node. A waiter that ends meanwhile is not kept alive by it.
+    /// Starts the watch on this node. Does not keep a waiter alive that ends meanwhile.
     pub(super) fn start(
         &self,
         number: usize,
@@ -75,7 +76,7 @@ impl PendingWatch {
     }
 }
 
-/// What one node wakes.
+/// The callback of the watch on one node.
 struct NodeWake {
     watch: Weak<QuorumWatch>,
     node: usize,

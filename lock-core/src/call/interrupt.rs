@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 /// Ends waits for locks from another thread, as Java's `Thread.interrupt` does.
 ///
-/// Clones are the same interrupt. Any number of waits, on any locks, may share one;
-/// [`fire`](Self::fire) ends them all, and every later wait ends at once, until
-/// [`reset`](Self::reset). A request that is under way is completed first, at most for the command
-/// timeout: cancelling it would leave its outcome unknown.
+/// Clones share one interrupt, and any number of waits, on any locks, may use it.
+/// [`fire`](Self::fire) ends them all; every later wait ends at once, until [`reset`](Self::reset).
+/// A request already sent is completed first, within the command timeout at most: cancelling it
+/// would leave its outcome unknown.
 ///
 /// # Examples
 ///
@@ -32,40 +32,40 @@ pub struct Interrupt(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    /// Written by `fire` and `reset`; waiters read it after they registered, so that none misses
-    /// it.
+    /// Written by `fire` and `reset`. A waiter registers before it reads the flag, so it misses no
+    /// firing.
     fired: AtomicBool,
-    /// How often it fired: a registered wait ends even if it was reset before the waiter looked.
+    /// The number of firings. A registered wait ends even if a reset precedes the waiter's check.
     times: AtomicU64,
-    /// The waits under way.
+    /// The waits in progress.
     waiting: Mutex<Waiting>,
 }
 
 #[derive(Default)]
 struct Waiting {
-    /// Of waits for a lock.
+    /// The signals of waits for a lock.
     signals: Vec<Arc<Signal>>,
-    /// Of [`Interrupt::fired`].
+    /// The channels returned by [`Interrupt::fired`].
     channels: Vec<(Sender<()>, Wanted)>,
 }
 
 impl Interrupt {
-    /// Makes an interrupt that has not fired.
+    /// Creates an interrupt that has not fired.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Makes an interrupt that fires on Ctrl-C (SIGINT), SIGTERM and SIGHUP.
+    /// Creates an interrupt that fires on Ctrl-C (SIGINT), SIGTERM and SIGHUP.
     ///
-    /// The handler lives as long as the program (crate `ctrlc`; it keeps one thread). Those signals
+    /// The handler lives as long as the program (crate `ctrlc`; it needs one thread). These signals
     /// no longer end the program: check [`is_fired`](Self::is_fired) between jobs, and wait for
-    /// locks with this interrupt. This also applies to a program that was started with the signals
-    /// ignored, as by `nohup`, or with `&` in a script; start such a program with `setsid` instead.
+    /// locks with this interrupt. A program that was started with the signals ignored, by `nohup`
+    /// or with `&` in a script, no longer ignores them; start such a program with `setsid` instead.
     ///
-    /// Needs the feature `ctrlc`. Cargo unifies features: with it, a handler that the program
-    /// itself sets with the crate `ctrlc` also runs on SIGTERM and SIGHUP, and they no longer end
-    /// the program.
+    /// Needs the feature `ctrlc`. Cargo unifies features: with this one, a handler that the program
+    /// itself sets with the crate `ctrlc` also runs on SIGTERM and SIGHUP, and these signals no
+    /// longer end the program.
     ///
     /// # Errors
     ///
@@ -78,7 +78,7 @@ impl Interrupt {
             move || fired_by_handler.fire()
         };
         let set = match ctrlc::try_set_handler(handler()) {
-            // `ctrlc` takes an ignored signal for one with a handler.
+            // `ctrlc` mistakes an ignored signal for one that has a handler.
             Err(ctrlc::Error::MultipleHandlers) if !signals_have_handlers() => {
                 ctrlc::set_handler(handler())
             }
@@ -109,21 +109,20 @@ impl Interrupt {
             signal.raise();
         }
         for (channel, _) in channels {
-            // Full, or the receiver is gone.
+            // Fails if the channel is full, or the receiver is gone.
             let _told = channel.try_send(());
         }
     }
 
-    /// Returns a channel that gets one message when this fires, at once if it has fired.
+    /// Returns a channel that gets one message when this interrupt fires, at once if it has fired.
     ///
-    /// For programs that also wait for other things than locks. Each call makes a channel of its
-    /// own.
+    /// For programs that wait for other things besides locks. Each call creates another channel.
     #[must_use]
     pub fn fired(&self) -> Notification<()> {
         let (sender, wanted, notification) = notification();
         let mut waiting = self.0.waiting.lock();
-        // Under the mutex: `fire` sets the flag first, so either the flag is seen here, or `fire`
-        // sees this channel.
+        // Under the mutex: `fire` sets the flag before it locks, so either this thread sees the
+        // flag, or `fire` sees the new channel.
         if self.is_fired() {
             let _told = sender.try_send(());
         } else {
@@ -134,18 +133,18 @@ impl Interrupt {
         notification
     }
 
-    /// Returns whether it has fired.
+    /// Returns whether the interrupt has fired and was not reset since.
     #[must_use]
     pub fn is_fired(&self) -> bool {
         self.0.fired.load(Ordering::SeqCst)
     }
 
-    /// Makes it usable again after it fired.
+    /// Makes the interrupt usable again after it fired.
     pub fn reset(&self) {
         self.0.fired.store(false, Ordering::SeqCst);
     }
 
-    /// Raises `signal` whenever this fires, until the registration is dropped.
+    /// Registers a signal that each firing raises, until the registration is dropped.
     pub(crate) fn register(&self, signal: &Arc<Signal>) -> Registration<'_> {
         let times = self.0.times.load(Ordering::SeqCst);
         self.0.waiting.lock().signals.push(Arc::clone(signal));
@@ -157,7 +156,8 @@ impl Interrupt {
     }
 }
 
-/// Whether this process handles SIGHUP, SIGINT or SIGTERM, as far as the system tells.
+/// Returns whether this process handles SIGHUP, SIGINT or SIGTERM; true if the system does not
+/// report it.
 #[cfg(feature = "ctrlc")]
 fn signals_have_handlers() -> bool {
     const HUP_INT_TERM: u64 = 1 | 1 << 1 | 1 << 14;
@@ -175,11 +175,11 @@ impl fmt::Debug for Interrupt {
     }
 }
 
-/// A wait's registration with an interrupt, removed on drop.
+/// The registration of a wait with an interrupt, removed on drop.
 pub(crate) struct Registration<'a> {
     interrupt: &'a Interrupt,
     signal: Arc<Signal>,
-    /// How often the interrupt had fired when the wait began.
+    /// The number of firings before the wait began.
     times: u64,
 }
 

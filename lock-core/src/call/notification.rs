@@ -6,13 +6,13 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// The receiving end of a channel that gets one message at most. It dereferences to a [`Receiver`]
-/// of `crossbeam-channel`, so it can stand in a `select!`.
+/// The receiving end of a channel that gets at most one message. Dereferences to a [`Receiver`] of
+/// `crossbeam-channel`, so a `select!` accepts it.
 ///
-/// Clones are ends of the same channel: one of them gets the message. After the last clone is
-/// dropped the sender removes the channel, so a `select!` in a loop may make a new one each time. A
-/// receiver made by `Receiver::clone` does not prevent that: it is then closed without a message.
-/// `Receiver::from` makes a receiver that does.
+/// Clones share one channel: one of them gets the message. The sender removes the channel after the
+/// last clone is dropped, so a `select!` in a loop may create a notification each time. A receiver
+/// made by `Receiver::clone` does not keep the channel registered: once the notifications are
+/// dropped, it is closed without a message. A receiver made by `Receiver::from` stays registered.
 ///
 /// # Examples
 ///
@@ -42,15 +42,16 @@ pub struct Notification<T>(Arc<Interest<T>>);
 struct Interest<T> {
     receiver: Receiver<T>,
     is_wanted: Arc<AtomicBool>,
-    /// Set by `Receiver::from`: the drop of that receiver is not seen, so the channel is kept.
+    /// Set by `Receiver::from`: the drop of that receiver is not observed, so the channel stays
+    /// registered.
     is_kept: AtomicBool,
 }
 
-/// The sender's view of whether a receiver still waits.
+/// The sender's view of whether a receiver still exists.
 #[derive(Clone)]
 pub(crate) struct Wanted(Arc<AtomicBool>);
 
-/// Makes a channel for one message.
+/// Creates a channel for one message.
 pub(crate) fn notification<T>() -> (Sender<T>, Wanted, Notification<T>) {
     let (sender, receiver) = bounded(1);
     let is_wanted = Arc::new(AtomicBool::new(true));
@@ -64,7 +65,7 @@ pub(crate) fn notification<T>() -> (Sender<T>, Wanted, Notification<T>) {
 }
 
 impl Wanted {
-    /// For what is told inside this crate.
+    /// Returns a flag that stays set, for receivers inside this crate.
     pub(crate) fn always() -> Self {
         Self(Arc::new(AtomicBool::new(true)))
     }
@@ -74,8 +75,8 @@ impl Wanted {
     }
 }
 
-/// Adds an entry. Entries that are no longer wanted are removed when the vector is full, so an
-/// addition takes constant time on average.
+/// Adds an entry. Unwanted entries are removed when the vector is full, so an addition takes
+/// constant time on average.
 pub(crate) fn add<L>(waiting: &mut Vec<L>, new: L, wanted: impl Fn(&L) -> &Wanted) {
     if waiting.len() == waiting.capacity() {
         waiting.retain(|it| wanted(it).is_so());

@@ -8,8 +8,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The options of one acquisition. How long to wait is an argument of the methods that wait for a
-/// time, because the others take none.
+/// The options of one acquisition. The maximum wait is not among them: the methods that wait for a
+/// limited time have an argument for it.
 ///
 /// # Examples
 ///
@@ -33,12 +33,13 @@ pub struct LockOptions {
     pub(crate) replication: Option<Replication>,
     pub(crate) at_least: Option<Duration>,
     pub(crate) progress: Option<Progress>,
-    /// Whether the wait is a part of one without an end, and so has its limit on outages.
+    /// True if the wait is a part of a wait without a time limit, and so ends after `outage_limit`
+    /// without a store.
     pub(crate) is_share: bool,
 }
 
-/// Told of each answer to the requests of a wait: why the store cannot be asked, or `None` where it
-/// says whether the lock is free.
+/// The callback for each answer to the requests of a wait: `None` if the store answered, otherwise
+/// the error.
 #[derive(Clone)]
 pub(crate) struct Progress(Arc<Told>);
 
@@ -61,8 +62,8 @@ impl fmt::Debug for Progress {
 }
 
 impl LockOptions {
-    /// Makes the default options: a lease that the watchdog renews (or the fixed `lease` of the
-    /// settings), no interrupt.
+    /// Creates the default options: a lease that the watchdog renews (or the fixed `lease` of the
+    /// settings), and no interrupt.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -83,9 +84,8 @@ impl LockOptions {
     }
 
     /// Sets a lease of `ttl` that the watchdog renews at most `renewals` times.
-    ///
-    /// After that the lock is given up: the holder is informed while two thirds of the last lease
-    /// are left, to roll its work back.
+    /// After the last renewal the lock is given up. The holder is informed while two thirds of the
+    /// lease are left, in time to roll back its work.
     #[must_use]
     pub fn watched_at_most(mut self, ttl: Duration, renewals: u32) -> Self {
         self.lease = Some(Lease::Watched {
@@ -95,24 +95,27 @@ impl LockOptions {
         self
     }
 
-    /// Keeps the lock for at least this time, counted from its acquisition, also if it is released
-    /// earlier: `unlock` and the drop of the guard return at once, and the store keeps the rest
-    /// without a holder. For jobs that several hosts start at about the same time, by clocks that
-    /// differ: with a time above the difference only one of them runs.
+    /// Sets a minimum hold: the store does not grant the lock again before this time has passed
+    /// since its acquisition.
     ///
-    /// A nested hold can only prolong it. The lock is not handed to another thread of this client
-    /// without asking the store. After a failover without confirmation by replicas, and if the
-    /// release does not reach the store, the lease ends as it would have. Not for wire formats
-    /// without owners, for what is shared, and for a writer whose thread reads.
+    /// After an earlier release (`unlock` and the drop of the guard return at once) the lock stays
+    /// taken in the store without a holder. For jobs that several hosts start at about the same
+    /// time, by clocks that differ: if the time exceeds the difference, only one host runs the job.
+    ///
+    /// A nested hold can only prolong the minimum hold. Another thread of this client gets the lock
+    /// only through a request to the store. The minimum hold does not outlive a failover without
+    /// confirmation by replicas; if the release does not reach the store, the lease ends as without
+    /// this option. Not available for wire formats without owners, shared locks, and a writer whose
+    /// thread also reads.
     #[must_use]
     pub fn at_least(mut self, time: Duration) -> Self {
         self.at_least = Some(time);
         self
     }
 
-    /// Returns the options for a member of several locks, whose wait may be a share of one without
-    /// an end. A minimum hold begins only once all members are taken: otherwise they are given
-    /// back.
+    /// Returns the options for a member of a composite lock. `is_share`: the member's wait is a
+    /// part of a wait without a time limit. The minimum hold is left out: it begins only once all
+    /// members are acquired, since otherwise they are released again.
     pub(crate) fn of_member(&self, is_share: bool) -> Self {
         Self {
             at_least: None,
@@ -122,21 +125,22 @@ impl LockOptions {
     }
 
     /// Sets how many replicas must confirm the lock, instead of the client's setting. A nested hold
-    /// cannot ask for more than the outermost one has.
+    /// cannot require more replicas than the outermost hold.
     #[must_use]
     pub fn replication(mut self, replication: Replication) -> Self {
         self.replication = Some(replication);
         self
     }
 
-    /// Lets `interrupt` end the wait with [`Error::is_interrupted`](crate::Error::is_interrupted).
+    /// Sets an interrupt that ends the wait with
+    /// [`Error::is_interrupted`](crate::Error::is_interrupted).
     #[must_use]
     pub fn interrupt(mut self, interrupt: &Interrupt) -> Self {
         self.interrupt = Some(interrupt.clone());
         self
     }
 
-    /// Has this told how the wait goes on.
+    /// Sets the callback for the answers during the wait.
     pub(crate) fn progress(mut self, progress: Progress) -> Self {
         self.progress = Some(progress);
         self

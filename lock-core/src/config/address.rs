@@ -24,7 +24,7 @@ pub struct Host {
 }
 
 impl Address {
-    /// `memory://`.
+    /// Returns the address `memory://`.
     pub(super) fn memory() -> Self {
         let scheme = "memory".to_owned();
         Self {
@@ -36,8 +36,8 @@ impl Address {
         }
     }
 
-    /// Parses a URL into the address and its options. An error message quotes nothing that may be a
-    /// part of a password.
+    /// Parses a URL into the address and its options. Error messages quote no text that may belong
+    /// to a password.
     pub(super) fn parse(url: &str) -> Result<(Self, Vec<(String, String)>), String> {
         let Some((scheme, rest)) = url.split_once("://") else {
             return Err(
@@ -90,7 +90,7 @@ impl Address {
     }
 }
 
-/// As a URL, without user and password: either may be a password.
+/// Shows a URL without user and password: either may be a password.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://", self.scheme)?;
@@ -114,8 +114,8 @@ impl fmt::Display for Address {
     }
 }
 
-/// Refuses characters that most likely belong to a password that is not escaped, and would end up
-/// in the hosts, the path or the options.
+/// Refuses characters that most likely belong to an unescaped password, and would otherwise be read
+/// as a part of the hosts, the path or the options.
 fn refuse_unescaped(rest: &str) -> Result<(), String> {
     if rest.contains('#') {
         return Err(
@@ -136,14 +136,14 @@ fn refuse_unescaped(rest: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Refuses user and password before a later host, or before several: the hosts in front of them
-/// would be taken for a part of the password, and be left out.
+/// Refuses user and password in front of a later host, or in front of several hosts: the hosts
+/// before them would be read as a part of the password.
 fn refuse_repeated(userinfo: &str) -> Result<(), String> {
     let Some((first, rest)) = userinfo.split_once(',') else {
         return Ok(());
     };
     let (_, end) = first.split_once(':').unwrap_or((first, ""));
-    // A host without a port, or with one; else it is a password that has a comma.
+    // Either a host, with or without a port, or a password that contains a comma.
     let is_port = end.len() <= 5 && end.bytes().all(|byte| byte.is_ascii_digit());
     let is_host = is_port || first.starts_with('[');
     if !first.contains('@') && !rest.contains('@') && !is_host {
@@ -165,7 +165,7 @@ impl Host {
                 text.escape_debug()
             )
         };
-        // The `url` crate parses hosts; an unknown scheme keeps it from adding a default port.
+        // The `url` crate parses hosts; with an unknown scheme it adds no default port.
         let url = url::Url::parse(&format!("host://{text}"))
             .map_err(|error| wrong(&format!(": {error}")))?;
         let name = match url.host() {
@@ -184,7 +184,7 @@ impl Host {
     }
 }
 
-/// A percent-encoded part of a URL; `None` if it is empty.
+/// Decodes a percent-encoded part of a URL; `None` if it is empty.
 fn decoded(part: &str, text: &str) -> Result<Option<Secret>, String> {
     if text.is_empty() {
         return Ok(None);
@@ -238,7 +238,7 @@ mod tests {
         assert!(!format!("{config:?}").contains("s3cret"));
     }
 
-    /// In every scheme with several hosts.
+    /// For every scheme with several hosts.
     #[test]
     fn credentials_before_a_later_host_are_refused_without_the_secret() {
         for scheme in [

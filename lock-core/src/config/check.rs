@@ -1,4 +1,4 @@
-//! The limits of each setting, however it was set.
+//! The limits of each setting, regardless of its source.
 
 use super::Config;
 use super::definitions::{names, setting};
@@ -25,14 +25,14 @@ impl Config {
         }
     }
 
-    /// The complaint about the value of one setting. Only the sources of a password can contradict
-    /// each other; the scheme checks what depends on the store.
+    /// Describes what is wrong with the value of one setting. Only the sources of a password can
+    /// contradict each other; the scheme checks the options that depend on the store.
     pub(super) fn complaint(&self, option: &str) -> Option<String> {
         let setting = setting(option)?;
         (setting.complaint)(self, setting.name)
     }
 
-    /// The complaint about a password that is set in more than one place.
+    /// Describes the error of a password that is set in more than one place.
     pub(super) fn complaint_about_passwords(&self) -> Option<String> {
         if self
             .password_file

@@ -5,7 +5,7 @@ use crate::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-/// What a client authenticates with: a password or token, and optionally a user.
+/// The password or token with which a client authenticates, and optionally a user.
 ///
 /// [`Debug`](fmt::Debug) does not show the password.
 #[derive(Clone, Debug)]
@@ -15,8 +15,8 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Makes credentials of this password or token, and the user of the [`Config`](crate::Config),
-    /// if it names one.
+    /// Creates credentials of this password or token, for the user of the
+    /// [`Config`](crate::Config), if there is one.
     #[must_use]
     pub fn new(password: impl Into<String>) -> Self {
         Self {
@@ -47,8 +47,8 @@ impl Credentials {
     }
 }
 
-/// Provides the credentials for each new connection: for passwords that are rotated and tokens that
-/// expire.
+/// A provider of credentials for each new connection: for passwords that are rotated and tokens
+/// that expire.
 ///
 /// Functions implement it:
 ///
@@ -74,18 +74,18 @@ pub trait CredentialsProvider: Send + Sync {
     ///
     /// # Blocking
     ///
-    /// It runs on a thread of its own, one call at a time for each server. The connection waits for
-    /// it within `connect_timeout`, and then fails; the call continues, and a later connection uses
-    /// its result.
+    /// Runs on a separate thread, one call at a time for each server. The connection waits for the
+    /// call within `connect_timeout`, and then fails; the call continues, and a later connection
+    /// uses its result.
     ///
     /// # Errors
     ///
-    /// The connection fails with this error. A [configuration](Error::is_configuration) error is
+    /// An error that fails the connection. A [configuration](Error::is_configuration) error is
     /// reported at once, any other is retried. It must not contain a secret.
     fn credentials(&self, server: &str) -> Result<Credentials, Error>;
 
-    /// Returns the credentials for a Sentinel. `None`, the default: those of `sentinel_user`,
-    /// `sentinel_password` and `sentinel_password_file`.
+    /// Returns the credentials for a Sentinel, or `None` (the default) for those of
+    /// `sentinel_user`, `sentinel_password` and `sentinel_password_file`.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! [`SETTINGS`]: everything about a setting of [`Config`] that depends on its name.
+//! [`SETTINGS`]: the name, parser, text and limits of each setting of [`Config`].
 
 use super::duration::{parse_duration, shown};
 use super::{Config, LockOrder, TokenPolicy, WriterPriority, label};
@@ -8,25 +8,25 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-/// A setting of [`Config`]; any other option is the scheme's, or unknown.
+/// A setting of [`Config`]. Any other option belongs to the scheme, or is unknown.
 pub(super) struct Definition {
     pub(super) name: &'static str,
-    /// Sets it. `Err` is the complaint about the text.
+    /// Sets the value. `Err` describes what is wrong with the text.
     pub(super) set: fn(&mut Config, Given<'_>) -> Result<(), String>,
-    /// Returns its value as a URL writes it; `None` if it is not set.
+    /// Returns the value as a URL writes it; `None` if it is not set.
     pub(super) get: fn(&Config) -> Option<String>,
-    /// Returns the complaint about its value, however it was set, under this name.
+    /// Describes what is wrong with the value, under this name and regardless of its source.
     pub(super) complaint: fn(&Config, &str) -> Option<String>,
 }
 
-/// The value that is given for an option.
+/// The text given for an option.
 #[derive(Clone, Copy)]
 pub(super) struct Given<'a> {
     pub(super) option: &'a str,
     pub(super) value: &'a str,
 }
 
-/// The words of an option, each with what it means.
+/// The words of an option, each with its meaning.
 type Words<T> = [(&'static str, T)];
 
 const ORDERS: &Words<LockOrder> = &[("any", LockOrder::Any), ("fair", LockOrder::Fair)];
@@ -250,24 +250,24 @@ pub(super) const SETTINGS: [Definition; 21] = [
     },
 ];
 
-/// The setting of this name.
+/// Returns the setting of this name.
 pub(super) fn setting(name: &str) -> Option<&'static Definition> {
     const ALL: &[Definition] = &SETTINGS;
     ALL.iter().find(|setting| setting.name == name)
 }
 
-/// The names of all settings.
+/// Returns the names of all settings.
 pub(super) fn names<'a>() -> impl Iterator<Item = &'a str> + Clone {
     const ALL: &[Definition] = &SETTINGS;
     ALL.iter().map(|setting| setting.name)
 }
 
-/// Every value is good.
+/// Accepts every value.
 fn none(_config: &Config, _name: &str) -> Option<String> {
     None
 }
 
-/// The complaint about the timeout of a request, if it is invalid.
+/// Describes what is wrong with the timeout of a request, if it is invalid.
 pub(crate) fn wrong_timeout(option: &str, value: Duration) -> Option<String> {
     let longest = Config::LONGEST_TIMEOUT;
     let is_good = (Duration::from_millis(1)..=longest).contains(&value);
@@ -278,7 +278,7 @@ fn is_printable(name: &str) -> bool {
     !name.is_empty() && name.chars().all(label::is_printable)
 }
 
-/// How times are counted that a store keeps.
+/// The unit of times that a store counts.
 const WHOLE: &str = "whole milliseconds";
 
 fn is_whole(time: Duration) -> bool {
@@ -294,7 +294,7 @@ impl Given<'_> {
         parse_duration(self.value).map_err(|wanted| self.unreadable(wanted))
     }
 
-    /// What a word means as the value of an option that has these.
+    /// Returns the meaning of the value as one of these words.
     pub(super) fn meaning<T: Copy>(self, words: &[(&str, T)]) -> Result<T, String> {
         let found = words.iter().find(|(word, _)| *word == self.value);
         found.map(|(_, meaning)| *meaning).ok_or_else(|| {
@@ -321,7 +321,7 @@ impl Given<'_> {
     }
 }
 
-/// The word that means this.
+/// Returns the word for this meaning.
 fn word<T: PartialEq>(meaning: T, words: &Words<T>) -> String {
     let found = words.iter().find(|(_, it)| *it == meaning);
     let (word, _) = found.expect("each meaning has a word");

@@ -1,14 +1,14 @@
-//! How durations are written in settings, commands and messages.
+//! Durations as text in settings, commands and messages.
 
 use super::Config;
 use std::time::Duration;
 
 impl Config {
-    /// Reads a duration as settings have it: `30s`, `500ms`, `1m 30s`.
+    /// Parses a duration in the format of settings: `30s`, `500ms`, `1m 30s`.
     ///
     /// # Errors
     ///
-    /// What the text is not, as the end of a sentence.
+    /// A description of the expected format, for the end of a sentence.
     ///
     /// # Examples
     ///
@@ -26,7 +26,8 @@ impl Config {
 }
 
 pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
-    // `humantime` counts nanoseconds in 64 bits, and so refuses the longest lease in milliseconds.
+    // `humantime` counts nanoseconds in 64 bits, which cannot represent the longest lease in
+    // milliseconds.
     let is_number = |text: &&str| text.bytes().all(|byte| byte.is_ascii_digit());
     let milliseconds = text.strip_suffix("ms").filter(is_number);
     if let Some(Ok(milliseconds)) = milliseconds.map(str::parse) {
@@ -36,7 +37,7 @@ pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
         .map_err(|error| format!("a duration, as in `30s`, `500ms` or `1m 30s` ({error})"))
 }
 
-/// The duration as settings have it.
+/// Formats a duration as in settings.
 pub(super) fn shown(time: Duration) -> String {
     humantime::format_duration(time).to_string()
 }

@@ -11,8 +11,8 @@ use std::ffi::OsString;
 /// The variable that holds the URL.
 pub(super) const URL: &str = "DISTLOCK_URL";
 
-/// Variables of the command `distlock`, not read here: `run` sets three for its child processes,
-/// and one names the file.
+/// Variables of the command `distlock`, which are not settings: `run` sets three for its child
+/// processes, and one names the configuration file.
 const OF_THE_COMMAND: [&str; 4] = [
     "DISTLOCK_NAME",
     "DISTLOCK_TOKEN",
@@ -21,8 +21,8 @@ const OF_THE_COMMAND: [&str; 4] = [
 ];
 
 impl Config {
-    /// Reads the URL in the environment variable `DISTLOCK_URL`, and then what
-    /// [`with_env`](Self::with_env) reads.
+    /// Reads the URL in the environment variable `DISTLOCK_URL`, and then all variables of
+    /// [`with_env`](Self::with_env).
     ///
     /// # Errors
     ///
@@ -38,29 +38,29 @@ impl Config {
         Self::default().with_env()
     }
 
-    /// Overrides the settings so far with those of the environment.
+    /// Overrides the present settings with those of the environment.
     ///
-    /// The URL in `DISTLOCK_URL`, if set, replaces the address, and its options the settings of the
-    /// same names. Then each setting is taken from the variable that is named after it, as in
-    /// `DISTLOCK_WATCHDOG=10s`, if that is set. Options of a scheme have no variables; they stand
-    /// in the URL.
+    /// The URL in `DISTLOCK_URL`, if set, replaces the address, and its options replace the
+    /// settings of the same names. Then each setting is read from the variable named after it, as
+    /// in `DISTLOCK_WATCHDOG=10s`, if that variable is set. Options of a scheme have no variables;
+    /// they belong in the URL.
     ///
-    /// Any other variable that begins with `DISTLOCK_` is reported when the client is made: one
-    /// that resembles a setting, or names an option of the scheme, is refused; the rest is reported
-    /// as a [warning](crate::WarningKind::UnknownVariable). Not reported are those of the command
-    /// (`DISTLOCK_NAME`, `DISTLOCK_TOKEN`, `DISTLOCK_DEADLINE`, `DISTLOCK_CONFIG`), and those that
-    /// Kubernetes sets for a service with such a name (`DISTLOCK_SERVICE_HOST`,
+    /// Any other variable that begins with `DISTLOCK_` is reported when the client is created. A
+    /// variable that resembles a setting, or names an option of the scheme, is refused; any other
+    /// causes a [warning](crate::WarningKind::UnknownVariable). Exceptions are the variables of the
+    /// command (`DISTLOCK_NAME`, `DISTLOCK_TOKEN`, `DISTLOCK_DEADLINE`, `DISTLOCK_CONFIG`), and
+    /// those that Kubernetes sets for a service with such a name (`DISTLOCK_SERVICE_HOST`,
     /// `DISTLOCK_REDIS_PORT_6379_TCP`).
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] names the variable and the accepted values.
+    /// [`Error::is_configuration`] with the variable and the accepted values.
     pub fn with_env(self) -> Result<Self, Error> {
         let config = self.overlaid(|name| std::env::var_os(name))?;
         Ok(config.noting_unknown(std::env::vars_os()))
     }
 
-    /// Applies variables that `variable` looks up.
+    /// Applies the values that `variable` returns for the names of variables.
     pub(super) fn overlaid(
         mut self,
         variable: impl Fn(&str) -> Option<OsString>,
@@ -84,7 +84,7 @@ impl Config {
         Ok(self)
     }
 
-    /// Notes the variables that begin with [`PREFIX`] and that nothing reads.
+    /// Records the variables that begin with [`PREFIX`] and are not settings.
     pub(super) fn noting_unknown(
         mut self,
         variables: impl Iterator<Item = (OsString, OsString)>,
@@ -107,13 +107,14 @@ impl Config {
         self
     }
 
-    /// Forgets the noted variables: for another client of a configuration that was checked already.
+    /// Removes the recorded variables, for another client of a configuration that was checked
+    /// already.
     pub(crate) fn without_unknown_variables(mut self) -> Self {
         self.unknown_variables.clear();
         self
     }
 
-    /// Refuses noted variables that resemble a setting. `also` are the options of the scheme.
+    /// Refuses recorded variables that resemble a setting. `also` are the options of the scheme.
     pub(super) fn refuse_misspelt_variables(&self, also: &[&str]) -> Result<(), Error> {
         for name in &self.unknown_variables {
             let option = name[PREFIX.len()..].to_ascii_lowercase();
@@ -134,7 +135,7 @@ impl Config {
         Ok(())
     }
 
-    /// Warns of the noted variables.
+    /// Warns of the recorded variables.
     pub(crate) fn warn_of_variables(&self, notices: &Notices) {
         for name in &self.unknown_variables {
             notices.warn(WarningKind::UnknownVariable, || {
@@ -148,8 +149,8 @@ fn variable_of(option: &str) -> String {
     [PREFIX, &option.to_ascii_uppercase()].concat()
 }
 
-/// Whether Kubernetes sets this variable for a service whose name begins with `distlock`, as in
-/// `DISTLOCK_REDIS_SERVICE_HOST` and `DISTLOCK_REDIS_PORT_6379_TCP_ADDR`.
+/// Returns whether Kubernetes sets this variable for a service whose name begins with `distlock`,
+/// as in `DISTLOCK_REDIS_SERVICE_HOST` and `DISTLOCK_REDIS_PORT_6379_TCP_ADDR`.
 fn is_of_kubernetes(name: &str, value: &str) -> bool {
     const PROTOCOLS: [&str; 3] = ["TCP", "UDP", "SCTP"];
     let is_url = || value.starts_with("tcp://") || value.starts_with("udp://");
@@ -304,7 +305,8 @@ mod tests {
             .unwrap();
         let variants = ["2s", "3s"].map(|lease| client.with_option("watchdog", lease).unwrap());
         drop((variants, client));
-        // The handlers' threads end with their clients, and the sender with the handlers.
+        // The handlers' threads end with their clients, and the sender is dropped with the
+        // handlers.
         let next = || warnings.recv_timeout(Duration::from_secs(60));
         assert!(next().unwrap().contains("DISTLOCK_GREETING"));
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Settings from a file: through serde, in any format.
+//! Settings from a file in any format that serde reads.
 
 use super::Config;
 use super::option::Source;

@@ -1,11 +1,11 @@
-//! The label of an owner: what is accepted, and what it is where nothing is set.
+//! The label of an owner: accepted values, and the default.
 
 use std::path::Path;
 
 /// The value that switches labels off.
 pub(super) const OFF: &str = "off";
 
-/// The complaint about a label.
+/// Describes what is wrong with a label.
 pub(super) fn complaint(label: &str, longest: usize) -> Option<String> {
     let what = if label.is_empty() {
         "is empty: `owner=off` switches it off".to_owned()
@@ -19,7 +19,7 @@ pub(super) fn complaint(label: &str, longest: usize) -> Option<String> {
     Some(format!("owner {what}"))
 }
 
-/// `HOST:PROCESS:PROGRAM`, of at most so many bytes.
+/// Returns `HOST:PROCESS:PROGRAM`, cut off at this number of bytes.
 pub(super) fn of_this_process(longest: usize) -> String {
     let program = std::env::args_os().next().unwrap_or_default();
     let program = Path::new(&program)
@@ -50,7 +50,7 @@ fn host() -> String {
     std::env::var("COMPUTERNAME").unwrap_or_default()
 }
 
-/// The same with `_` for each character that a connection's name cannot have.
+/// Replaces each character that a connection's name cannot contain by `_`.
 pub(super) fn printable(label: &str) -> String {
     label
         .chars()
@@ -58,7 +58,8 @@ pub(super) fn printable(label: &str) -> String {
         .collect()
 }
 
-/// Whether a connection's name can have it: printable ASCII, without the space.
+/// Returns whether a connection's name can contain the character: printable ASCII, without the
+/// space.
 pub(super) fn is_printable(c: char) -> bool {
     ('!'..='~').contains(&c)
 }

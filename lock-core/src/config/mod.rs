@@ -1,9 +1,9 @@
 //! [`Config`]: every setting, from a URL, a file, the environment, and setters.
 
-// A new setting is a field with its setter here, a row of `definitions`, and a row in
+// A new setting needs a field with its setter here, a row of `definitions`, and a row in
 // `docs/DEFAULTS.md`, which a test compares with the code.
 //
-// Besides the settings: the kinds of stores that a URL can name (`scheme`).
+// The kinds of stores that a URL can name are in `scheme`.
 
 mod address;
 mod check;
@@ -50,15 +50,15 @@ use std::time::Duration;
 
 /// Every setting of a client.
 ///
-/// One URL is enough: `scheme://user:password@host:port/path?option=value`. The same options can
-/// stand in a file and in the environment, and be set by the setters here. Later sources win: first
-/// the defaults, then the URL ([`from_url`](Self::from_url)) or a file (`from_file`, with the
-/// feature `toml`; its lines win over the options of its URL), then the environment
-/// ([`with_env`](Self::with_env)), then the setters. A file with several stores, and with settings
-/// for some locks, is a `ConfigSet` (feature `toml`).
+/// One URL is enough: `scheme://user:password@host:port/path?option=value`. A file, the environment
+/// and the setters accept the same options. Later sources win: first the defaults, then the URL
+/// ([`from_url`](Self::from_url)) or a file (`from_file`, with the feature `toml`; its lines win
+/// over the options of its URL), then the environment ([`with_env`](Self::with_env)), then the
+/// setters. A file with several stores, and with settings for some locks, is a `ConfigSet` (feature
+/// `toml`).
 ///
-/// A program with a configuration file of its own can read a table of it into this type with serde,
-/// in any format. Durations are text, as in the URL (`"30s"`, `"1m 30s"`, `"500ms"`):
+/// A program with its own configuration file can read one of the file's tables into this type with
+/// serde, in any format. Durations are text, as in the URL (`"30s"`, `"1m 30s"`, `"500ms"`):
 ///
 /// ```
 /// # extern crate lock_core as distlock;
@@ -103,52 +103,52 @@ pub struct Config {
     tokens: TokenPolicy,
     token_retention: Duration,
     replication: Replication,
-    /// Options that are not settings of this type: the scheme's own.
+    /// Options of the scheme, which are not settings of this type.
     scheme_options: BTreeMap<String, SchemeOption>,
-    /// Environment variables that begin with `DISTLOCK_` and that nothing reads.
+    /// Environment variables that begin with `DISTLOCK_` and are not settings.
     unknown_variables: Vec<String>,
-    /// Complaints about values of `with_option`: a setter does not fail, so `check` reports them.
+    /// Errors in values of `with_option`: a setter does not fail, so `check` reports them.
     unreadable: Vec<String>,
     origins: Origins,
 }
 
-/// Whether, and for how long, a store keeps the counter of fencing tokens.
+/// The source of fencing tokens, and the retention of its counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum TokenPolicy {
     /// Tokens from a counter that expires ([`Config::with_token_retention`]), so that millions of
-    /// lock names leave nothing behind. The default.
+    /// lock names leave no data behind. The default.
     #[default]
     Expire,
-    /// Tokens from a counter that never expires: required where Redisson's `RFencedLock` uses the
-    /// same lock.
+    /// Tokens from a counter that never expires: required if Redisson's `RFencedLock` uses the same
+    /// lock.
     Keep,
     /// No tokens: `fencing_token()` is `None`.
     Off,
 }
 
-/// In which order mutexes and semaphores are granted.
+/// The order in which mutexes and semaphores are granted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum LockOrder {
     /// In the order of arrival inside a client, and with turns between clients. The default.
     #[default]
     Any,
-    /// In the order of arrival over all clients: each mutex is a
-    /// [fair one](crate::Client::fair_mutex), and each semaphore, too.
+    /// In the order of arrival over all clients: each mutex is a [fair
+    /// one](crate::Client::fair_mutex), and so is each semaphore.
     Fair,
 }
 
-/// Whether a waiting writer of a [read-write lock](crate::RwLock) goes before readers that come
+/// The priority of a waiting writer of a [read-write lock](crate::RwLock) over readers that arrive
 /// later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum WriterPriority {
-    /// It keeps new readers out: readers that overlap without end keep no writer waiting. The
-    /// default.
+    /// A waiting writer keeps new readers out, so that overlapping readers cannot delay it without
+    /// end. The default.
     #[default]
     First,
-    /// It waits until there happens to be no reader, as in Redisson.
+    /// A writer waits until no reader holds the lock, as in Redisson.
     Equal,
 }
 
@@ -184,11 +184,11 @@ impl Config {
     /// The largest pool of exclusive connections.
     pub const LARGEST_POOL: u32 = 10_000;
 
-    /// Reads a URL.
+    /// Parses a URL.
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] says which part is invalid and what is accepted. It contains no
+    /// [`Error::is_configuration`] with the invalid part and the accepted values. Contains no
     /// password.
     pub fn from_url(url: &str) -> Result<Self, Error> {
         let mut config = Self::default();
@@ -199,7 +199,7 @@ impl Config {
     /// Applies the address and the options of a URL.
     fn take_url(&mut self, url: &str, place: &Source) -> Result<(), Error> {
         let (address, options) = Address::parse(url).map_err(|wrong| place.refuse(&wrong))?;
-        // Before its options, which are checked beside it and not beside the one before.
+        // Before the options, which are checked together with the new address.
         self.address = address;
         let mut seen: Vec<String> = Vec::new();
         for (option, value) in options {
@@ -213,8 +213,8 @@ impl Config {
         Ok(())
     }
 
-    /// Applies an option by its name. An option of a file or the environment is checked at once,
-    /// while its source is known, all others by [`check`](Self::check).
+    /// Applies an option by its name. An option from a file or the environment is checked at once,
+    /// while its location is known; all others are checked by [`check`](Self::check).
     fn take(&mut self, option: &str, value: &str, place: &Source) -> Result<(), Error> {
         self.set(option, value, place)
             .map_err(|wrong| place.refuse(&wrong))?;
@@ -228,9 +228,8 @@ impl Config {
     /// Sets an option by its name in a URL.
     ///
     /// For options of a scheme, which have no setter (`tls_ca`), and for programs that read
-    /// settings as text. A name that neither this type nor the scheme knows is refused by
-    /// [`ClientBuilder::connect`](crate::ClientBuilder::connect), an invalid value by
-    /// [`check`](Self::check).
+    /// settings as text. [`ClientBuilder::connect`](crate::ClientBuilder::connect) refuses a name
+    /// that neither this type nor the scheme knows, [`check`](Self::check) an invalid value.
     #[must_use]
     pub fn with_option(mut self, name: &str, value: &str) -> Self {
         if let Err(wrong) = self.set(name, value, &Source::Direct("code")) {
@@ -261,26 +260,25 @@ impl Config {
         self
     }
 
-    /// Sets a provider that is asked for the credentials of each new connection: for tokens that
-    /// expire and passwords that are rotated. Default: none; user and password are those of the
-    /// URL.
+    /// Sets a provider of the credentials for each new connection: for tokens that expire and
+    /// passwords that are rotated. Default: none; user and password are those of the URL.
     #[must_use]
     pub fn with_credentials(mut self, provider: Arc<dyn CredentialsProvider>) -> Self {
         self.credentials = Some(Provider(provider));
         self
     }
 
-    /// Sets the lease of watched locks, and so how long a lock outlives a dead holder. The watchdog
-    /// renews it every third of the lease. Default: 30 s, as in Redisson.
+    /// Sets the lease of watched locks, by which a lock outlives a dead holder at most. The
+    /// watchdog renews the lock every third of the lease. Default: 30 s, as in Redisson.
     #[must_use]
     pub fn with_watchdog(mut self, lease: Duration) -> Self {
         self.watchdog = lease;
         self
     }
 
-    /// Sets a fixed lease for locks that are taken without one. The watchdog does not renew them,
-    /// and each ends after this time unless it is released before. Wire formats without an owner
-    /// require it. Default: none, locks are watched.
+    /// Sets a fixed lease for locks that are acquired without an explicit lease. The watchdog does
+    /// not renew them, and each ends after this time unless it is released before. Required by wire
+    /// formats without an owner. Default: none, locks are watched.
     #[must_use]
     pub fn with_lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
@@ -295,50 +293,50 @@ impl Config {
         self
     }
 
-    /// Sets how long a lock may pass between threads of this client without a request, before other
-    /// clients get a chance; zero disables hand-offs. Default: 5 ms.
+    /// Sets how long threads of this client may hand a lock to each other without a request, before
+    /// other clients get a chance; zero disables hand-offs. Default: 5 ms.
     #[must_use]
     pub fn with_hand_off(mut self, stretch: Duration) -> Self {
         self.hand_off = stretch;
         self
     }
 
-    /// Sets how long after its start a Redis server is asked for no new locks, because it may have
-    /// forgotten what it granted before; at least the longest lease of all clients, all of which
-    /// need it. Held locks are renewed and released. Zero, the default, turns it off. Memory and
-    /// quorums need none.
+    /// Sets the time after the start of a Redis server in which this client acquires no new locks
+    /// there, because the server may have lost the locks it granted before. Must be at least the
+    /// longest lease of all clients, and set on all of them. Held locks are renewed and released.
+    /// Zero, the default, turns it off. Has no use with the memory store and quorums.
     #[must_use]
     pub fn with_restart_grace(mut self, grace: Duration) -> Self {
         self.restart_grace = grace;
         self
     }
 
-    /// Sets in which order mutexes and semaphores are granted. A store that has mutexes only
-    /// refuses fair ones. Default: any.
+    /// Sets the order in which mutexes and semaphores are granted. A store that supports only plain
+    /// mutexes refuses fair ones. Default: any.
     #[must_use]
     pub fn with_order(mut self, order: LockOrder) -> Self {
         self.order = order;
         self
     }
 
-    /// Sets for how long the store takes a waiter of a fair lock of any kind to be there after its
-    /// last attempt. It asks three times within that; a dead one delays the others for so long.
-    /// Clients with different values can share a lock. Default: 3 s.
+    /// Sets the time for which the store counts a waiter of a fair lock as present after the
+    /// waiter's last attempt. A waiter sends three requests within that time; a dead waiter delays
+    /// the others by it. Clients with different values can share a lock. Default: 3 s.
     #[must_use]
     pub fn with_fair_presence(mut self, presence: Duration) -> Self {
         self.fair_presence = presence;
         self
     }
 
-    /// Sets the bound on making a connection, including its handshake and authentication. Default:
-    /// 2 s.
+    /// Sets the limit on the time to make a connection, including its handshake and authentication.
+    /// Default: 2 s.
     #[must_use]
     pub fn with_connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// Sets the bound on one request to the store. Default: 2 s.
+    /// Sets the limit on the time of one request to the store. Default: 2 s.
     #[must_use]
     pub fn with_command_timeout(mut self, timeout: Duration) -> Self {
         self.command_timeout = timeout;
@@ -353,19 +351,20 @@ impl Config {
     }
 
     /// Sets the name of the connections on the server. Default: `distlock:` and the
-    /// [owner](Self::with_owner) with `_` for all but printable ASCII, or `distlock` without one.
+    /// [owner](Self::with_owner) with `_` for all but printable ASCII, or `distlock` without an
+    /// owner.
     #[must_use]
     pub fn with_client_name(mut self, name: impl Into<String>) -> Self {
         self.client_name = Some(name.into());
         self
     }
 
-    /// Sets what the holder of a lock is called, for people who ask who holds it, as in
-    /// `billing-7`; at most [`LONGEST_OWNER`](Self::LONGEST_OWNER) bytes without control
-    /// characters. `off`: nothing.
+    /// Sets the label of this client's locks, as in `billing-7`, by which a person can find the
+    /// holder; at most [`LONGEST_OWNER`](Self::LONGEST_OWNER) bytes without control characters.
+    /// `off`: no label.
     ///
-    /// Every program that can read the store can read it, on Redis for each lock that was renewed
-    /// once. Default: `HOST:PROCESS:PROGRAM`, cut off there.
+    /// Every program with access to the store can read the label; on Redis it is stored with a
+    /// lock's first renewal. Default: `HOST:PROCESS:PROGRAM`, cut off at the maximum length.
     #[must_use]
     pub fn with_owner(mut self, owner: impl Into<String>) -> Self {
         self.owner = Some(owner.into());
@@ -380,7 +379,7 @@ impl Config {
     }
 
     /// Sets whether waiting writers of this client keep new readers out, and whether its readers
-    /// let waiting writers go first. Default: [`WriterPriority::First`].
+    /// give way to waiting writers. Default: [`WriterPriority::First`].
     #[must_use]
     pub fn with_writers(mut self, priority: WriterPriority) -> Self {
         self.writers = priority;
@@ -395,20 +394,21 @@ impl Config {
         self
     }
 
-    /// Sets how long the token counter of a lock is kept after its last use.
+    /// Sets the retention of a lock's token counter after its last use.
     ///
-    /// After that, tokens continue from the server's clock, which may be set back by at most this
-    /// time meanwhile. Costs about 150 bytes for each name used within that time. Must be the same
-    /// for all clients of a quorum. Default: an hour.
+    /// Later tokens continue from the server's clock, which may meanwhile be set back by at most
+    /// this time. Costs about 150 bytes for each name used within that time. Must be the same for
+    /// all clients of a quorum. Default: an hour.
     #[must_use]
     pub fn with_token_retention(mut self, retention: Duration) -> Self {
         self.token_retention = retention;
         self
     }
 
-    /// Sets how many replicas must confirm a grant, for how long they are awaited, and what happens
-    /// if they do not: the options `replicas`, `replication_timeout`, `on_insufficient_replicas`
-    /// and `unconfirmed_renewals` in one. Default: [`Replication::off`].
+    /// Sets how many replicas must confirm a grant, the maximum wait for them, and the reaction if
+    /// they do not confirm: the options `replicas`, `replication_timeout`,
+    /// `on_insufficient_replicas` and `unconfirmed_renewals` in one value. Default:
+    /// [`Replication::off`].
     #[must_use]
     pub fn with_replication(mut self, replication: Replication) -> Self {
         self.replication = replication;
@@ -445,91 +445,91 @@ impl Config {
         self.address.password.as_ref()
     }
 
-    /// See [`with_password_file`](Self::with_password_file).
+    /// Returns the value of [`with_password_file`](Self::with_password_file).
     #[must_use]
     pub fn password_file(&self) -> Option<&Path> {
         self.password_file.as_deref()
     }
 
-    /// See [`with_credentials`](Self::with_credentials).
+    /// Returns the value of [`with_credentials`](Self::with_credentials).
     #[must_use]
     pub fn credentials(&self) -> Option<&Arc<dyn CredentialsProvider>> {
         self.credentials.as_ref().map(|Provider(provider)| provider)
     }
 
-    /// See [`with_lease`](Self::with_lease).
+    /// Returns the value of [`with_lease`](Self::with_lease).
     #[must_use]
     pub fn lease(&self) -> Option<Duration> {
         self.lease
     }
 
-    /// See [`with_watchdog`](Self::with_watchdog).
+    /// Returns the value of [`with_watchdog`](Self::with_watchdog).
     #[must_use]
     pub fn watchdog(&self) -> Duration {
         self.watchdog
     }
 
-    /// See [`with_outage_limit`](Self::with_outage_limit).
+    /// Returns the value of [`with_outage_limit`](Self::with_outage_limit).
     #[must_use]
     pub fn outage_limit(&self) -> Duration {
         self.outage_limit.unwrap_or(self.watchdog)
     }
 
-    /// See [`with_writers`](Self::with_writers).
+    /// Returns the value of [`with_writers`](Self::with_writers).
     #[must_use]
     pub fn writers(&self) -> WriterPriority {
         self.writers
     }
 
-    /// See [`with_token_retention`](Self::with_token_retention).
+    /// Returns the value of [`with_token_retention`](Self::with_token_retention).
     #[must_use]
     pub fn token_retention(&self) -> Duration {
         self.token_retention
     }
 
-    /// See [`with_hand_off`](Self::with_hand_off).
+    /// Returns the value of [`with_hand_off`](Self::with_hand_off).
     #[must_use]
     pub fn hand_off(&self) -> Duration {
         self.hand_off
     }
 
-    /// See [`with_restart_grace`](Self::with_restart_grace).
+    /// Returns the value of [`with_restart_grace`](Self::with_restart_grace).
     #[must_use]
     pub fn restart_grace(&self) -> Duration {
         self.restart_grace
     }
 
-    /// See [`with_order`](Self::with_order).
+    /// Returns the value of [`with_order`](Self::with_order).
     #[must_use]
     pub fn order(&self) -> LockOrder {
         self.order
     }
 
-    /// See [`with_fair_presence`](Self::with_fair_presence).
+    /// Returns the value of [`with_fair_presence`](Self::with_fair_presence).
     #[must_use]
     pub fn fair_presence(&self) -> Duration {
         self.fair_presence
     }
 
-    /// See [`with_connect_timeout`](Self::with_connect_timeout).
+    /// Returns the value of [`with_connect_timeout`](Self::with_connect_timeout).
     #[must_use]
     pub fn connect_timeout(&self) -> Duration {
         self.connect_timeout
     }
 
-    /// See [`with_command_timeout`](Self::with_command_timeout).
+    /// Returns the value of [`with_command_timeout`](Self::with_command_timeout).
     #[must_use]
     pub fn command_timeout(&self) -> Duration {
         self.command_timeout
     }
 
-    /// See [`with_pool`](Self::with_pool).
+    /// Returns the value of [`with_pool`](Self::with_pool).
     #[must_use]
     pub fn pool(&self) -> u32 {
         self.pool
     }
 
-    /// See [`with_client_name`](Self::with_client_name).
+    /// Returns the value of [`with_client_name`](Self::with_client_name).
     #[must_use]
     pub fn client_name(&self) -> Cow<'_, str> {
         match (&self.client_name, self.owner()) {
@@ -539,7 +539,7 @@ impl Config {
         }
     }
 
-    /// See [`with_owner`](Self::with_owner). `None` if it is `off`.
+    /// Returns the value of [`with_owner`](Self::with_owner); `None` if it is `off`.
     #[must_use]
     pub fn owner(&self) -> Option<Cow<'_, str>> {
         match self.owner.as_deref() {
@@ -549,26 +549,26 @@ impl Config {
         }
     }
 
-    /// See [`with_prefix`](Self::with_prefix).
+    /// Returns the value of [`with_prefix`](Self::with_prefix).
     #[must_use]
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// See [`with_tokens`](Self::with_tokens).
+    /// Returns the value of [`with_tokens`](Self::with_tokens).
     #[must_use]
     pub fn tokens(&self) -> TokenPolicy {
         self.tokens
     }
 
-    /// See [`with_replication`](Self::with_replication).
+    /// Returns the value of [`with_replication`](Self::with_replication).
     #[must_use]
     pub fn replication(&self) -> Replication {
         self.replication
     }
 
-    /// Returns the value of an option of the scheme, such as `tls_ca`, that is no setting of this
-    /// type.
+    /// Returns the value of an option of the scheme, such as `tls_ca`, that is not a setting of
+    /// this type.
     #[must_use]
     pub fn scheme_option(&self, name: &str) -> Option<&str> {
         self.scheme_options
@@ -577,7 +577,7 @@ impl Config {
     }
 }
 
-/// The defaults, on `memory://`.
+/// Returns the defaults, on `memory://`.
 impl Default for Config {
     fn default() -> Self {
         Self {

@@ -10,40 +10,40 @@ use std::time::Duration;
 /// The prefix of all environment variables of this library.
 pub(super) const PREFIX: &str = "DISTLOCK_";
 
-/// Where a value came from, for the message that refuses it.
+/// The source of a value, for the message that refuses the value.
 #[derive(Clone, Debug)]
 pub(super) enum Source {
-    /// From the URL, a setter, or through serde: the message needs no location.
+    /// The URL, a setter, or serde: the message needs no location.
     Direct(&'static str),
-    /// From this location, as in "locks.toml, line 3".
+    /// A location, as in "locks.toml, line 3".
     Named(String),
 }
 
-/// Where each setting came from that the defaults do not decide, and its value then: a setter that
-/// changes it later is noticed by that.
+/// The source of each setting that differs from the defaults, and the value from that source: a
+/// later change by a setter shows as a difference.
 #[derive(Clone, Default)]
 pub(super) struct Origins(BTreeMap<String, (Source, Option<String>)>);
 
-/// Shows nothing: configurations with the same values are equal.
+/// Shows no content, so that configurations with equal values have equal text.
 impl fmt::Debug for Origins {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("..")
     }
 }
 
-/// A setting or an option, as it is used: its value, and where that came from.
+/// The value of a setting or an option that is in effect, and the source of the value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Setting {
-    /// Its name, as in a URL; `url` for the address.
+    /// The name, as in a URL; `url` for the address.
     pub name: String,
-    /// Its value as a URL writes it, and `<redacted>` instead of a secret; `None` if it is not set.
+    /// The value as a URL writes it, and `<redacted>` instead of a secret; `None` if it is not set.
     pub value: Option<String>,
     /// `default`, `URL`, `code`, a file with the line, or the name of an environment variable.
     pub source: String,
 }
 
-/// An option that is not a setting.
+/// An option of a scheme, which is not a setting.
 #[derive(Clone, Debug)]
 pub(super) struct SchemeOption {
     pub(super) value: Secret,
@@ -53,7 +53,7 @@ pub(super) struct SchemeOption {
 /// The name under which [`Config::settings`] lists the address.
 pub(super) const URL: &str = "url";
 
-/// Whether the value of this scheme's option must not be shown.
+/// Returns whether the value of this scheme's option must not be shown.
 fn is_secret(option: &str) -> bool {
     let names_secret = ["password", "secret", "user"]
         .iter()
@@ -62,7 +62,7 @@ fn is_secret(option: &str) -> bool {
 }
 
 impl Source {
-    /// The source in words.
+    /// Returns the source in words.
     fn word(&self) -> &str {
         match self {
             Self::Direct(word) => word,
@@ -70,7 +70,7 @@ impl Source {
         }
     }
 
-    /// The error for a complaint about this value.
+    /// Returns the error for an invalid value from this source.
     pub(super) fn refuse(&self, complaint: &str) -> Error {
         match self {
             Self::Direct(_) => Error::configuration(complaint),
@@ -80,7 +80,7 @@ impl Source {
 }
 
 impl Config {
-    /// Sets an option by its name. `Err` is the complaint about its value.
+    /// Sets an option by its name. `Err` describes what is wrong with the value.
     pub(super) fn set(&mut self, option: &str, value: &str, source: &Source) -> Result<(), String> {
         if let Some(setting) = setting(option) {
             return (setting.set)(self, Given { option, value });
@@ -93,10 +93,10 @@ impl Config {
         Ok(())
     }
 
-    /// Returns the value of a setting as a URL writes it; `None` if it is not set, and if there is
+    /// Returns the value of a setting as a URL writes it; `None` if it is not set, or if there is
     /// no such setting.
     ///
-    /// An `outage_limit` that is not set is that of `watchdog`. See
+    /// An `outage_limit` that is not set equals `watchdog`. See
     /// [`scheme_option`](Self::scheme_option) for the options of a scheme.
     #[must_use]
     pub fn option(&self, name: &str) -> Option<String> {
@@ -143,8 +143,8 @@ impl Config {
             .map_err(|wrong| source.refuse(&wrong))
     }
 
-    /// Returns all settings and options, each with its value and where that came from: for a
-    /// program that shows what it runs with.
+    /// Returns all settings and options, each with its value and source, for a program that shows
+    /// its configuration.
     #[must_use]
     pub fn settings(&self) -> Vec<Setting> {
         let address = Setting {
@@ -165,7 +165,7 @@ impl Config {
                 None if value == defaults.option(name) => "default",
                 // An outage limit that is not set follows `watchdog`.
                 None if name == "outage_limit" && self.outage_limit.is_none() => "watchdog",
-                // The name of connections, likewise, is that of the owner.
+                // The name of connections follows `owner` in the same way.
                 None if name == "client_name" && self.client_name.is_none() => "owner",
                 _ => "code",
             };
@@ -195,8 +195,8 @@ impl Config {
             .collect()
     }
 
-    /// Adds a place to an error that names neither a line nor an environment variable: that of the
-    /// first option in its text, or else `section`.
+    /// Adds a location to an error that names neither a line nor an environment variable: that of
+    /// the first option in the error's text, otherwise `section`.
     #[cfg(feature = "toml")]
     pub(super) fn locate(&self, error: Error, section: &Source) -> Error {
         let Source::Named(section) = section else {
@@ -217,7 +217,7 @@ impl Config {
         Error::new(error.kind(), format!("{place}: {said}")).with_source(error)
     }
 
-    /// Remembers where a setting came from, after it was set.
+    /// Records the source of a setting, after the setting was changed.
     pub(super) fn note_origin(&mut self, option: &str, source: &Source) {
         let value = self.option(option);
         self.origins
@@ -225,8 +225,7 @@ impl Config {
             .insert(option.to_owned(), (source.clone(), value));
     }
 
-    /// Refuses options that nothing reads, and misspelt variables. `also` are the options that the
-    /// scheme takes.
+    /// Refuses unknown options and misspelt variables. `also` are the options of the scheme.
     pub(crate) fn refuse_unknown_options(&self, also: &[&str]) -> Result<(), Error> {
         self.refuse_misspelt_variables(also)?;
         let Some((unknown, extra)) = self
@@ -251,7 +250,7 @@ impl Config {
     }
 }
 
-/// The suggestion after an unknown word, empty if no known word resembles it.
+/// Returns a suggestion to append to an unknown word; empty if no known word resembles it.
 pub(crate) fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     similar(word, known).map_or_else(String::new, |meant| format!(" (did you mean `{meant}`?)"))
 }

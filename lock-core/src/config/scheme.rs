@@ -9,9 +9,9 @@ use crate::time::Clock;
 use std::fmt;
 use std::sync::Arc;
 
-/// A kind of store that a URL can name. Implement it to make a [`Backend`] reachable by URL.
+/// A kind of store that a URL can name. Implemented to make a [`Backend`] reachable by URL.
 pub trait Scheme: Send + Sync {
-    /// Returns the names before `://`; several names may lead to one kind of store.
+    /// Returns the names before `://`; several names may select one kind of store.
     fn names(&self) -> &[&str];
 
     /// Returns the options of this scheme beyond the settings of [`Config`]. Unknown options are
@@ -20,8 +20,8 @@ pub trait Scheme: Send + Sync {
         &[]
     }
 
-    /// Makes the backend. Must not wait for the store: the first request reports an unreachable
-    /// one.
+    /// Creates the backend. Must not wait for the store: the first request reports an unreachable
+    /// store.
     ///
     /// # Errors
     ///
@@ -29,20 +29,20 @@ pub trait Scheme: Send + Sync {
     fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error>;
 }
 
-/// What a backend gets beyond its configuration.
+/// The client's clock, identity and receiver of reports, as a backend gets them when it is opened.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Context {
-    /// The clock of every deadline. All waits go through it.
+    /// The clock of every deadline and every wait.
     pub clock: Arc<dyn Clock>,
     /// The client that opens the backend.
     pub client: ClientId,
-    /// Where the backend reports what is not a reply to a request.
+    /// The receiver of reports that are not replies to a request.
     pub notices: Notices,
 }
 
 impl Context {
-    /// Makes a context whose notices reach no handler.
+    /// Creates a context whose notices have no handler.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>, client: ClientId) -> Self {
         Self {
@@ -59,7 +59,7 @@ impl Context {
     }
 }
 
-/// What is known where only the scheme of this crate is, and the remedy.
+/// The advice in a program that knows only the scheme of this crate.
 const MEMORY_ALONE: &str = "there is `memory://` alone: the others are in the crate `distlock`, \
                             with its features `redis` and `cluster`, and its `distlock::builder()`";
 
@@ -68,7 +68,7 @@ const MEMORY_ALONE: &str = "there is `memory://` alone: the others are in the cr
 pub struct Schemes(Vec<Arc<dyn Scheme>>);
 
 impl Schemes {
-    /// Makes an empty set.
+    /// Creates an empty set.
     #[must_use]
     pub fn empty() -> Self {
         Self::default()
@@ -85,8 +85,8 @@ impl Schemes {
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] for unknown schemes and options, with the accepted ones, and for
-    /// whatever the scheme refuses.
+    /// [`Error::is_configuration`] for unknown schemes and options, with a list of the accepted
+    /// ones, and for values that the scheme refuses.
     pub fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {
         config.check()?;
         let Some(scheme) = self

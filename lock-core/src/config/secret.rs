@@ -13,7 +13,7 @@ impl Secret {
         Self(text.into())
     }
 
-    /// The text. Keep it out of logs and errors.
+    /// Returns the text, which must not appear in logs and errors.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0

@@ -1,6 +1,6 @@
 //! Spelling suggestions for unknown names.
 
-/// The word of `known` that `word` resembles most, if it resembles any.
+/// Returns the known word that `word` resembles most, if it resembles any.
 pub(crate) fn similar<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_ascii_lowercase();
     let near = known
@@ -11,7 +11,7 @@ pub(crate) fn similar<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) 
     (distance * 3 <= word.len().max(nearest.len())).then_some(nearest)
 }
 
-/// The edit distance, where swapping two neighbouring letters is one edit.
+/// Returns the edit distance, in which a swap of two neighbouring letters is one edit.
 fn distance(one: &str, other: &str) -> usize {
     let (one, other) = (one.as_bytes(), other.as_bytes());
     let mut before: Vec<usize> = Vec::new();

@@ -1,11 +1,12 @@
-//! [`matches`](fn@matches): the globs of Redis' `MATCH`.
+//! [`matches`](fn@matches): glob patterns with the syntax of Redis' `MATCH` option.
 
-/// Whether `text` matches the glob: `*` any text, `?` any character, `[abc]`, `[a-c]`, `[^a]`, and
-/// `\\` before a character that means itself. By characters, where Redis goes by bytes.
+/// Returns whether the glob matches the whole of `text`. `*` matches any text, `?` any character,
+/// `[abc]`, `[a-c]` and `[^a]` a set, and `\\` escapes the next character. Compares characters,
+/// where Redis compares bytes.
 pub(crate) fn matches(glob: &str, text: &str) -> bool {
     let (glob, text): (Vec<_>, Vec<_>) = (glob.chars().collect(), text.chars().collect());
     let (mut at, mut glob_at) = (0, 0);
-    // Where to go on if what follows the last `*` does not match: it takes one more character.
+    // After a mismatch the last `*` matches one more character, and the comparison continues here.
     let mut star: Option<(usize, usize)> = None;
     while at < text.len() {
         if glob.get(glob_at) == Some(&'*') {
@@ -24,7 +25,7 @@ pub(crate) fn matches(glob: &str, text: &str) -> bool {
     glob[glob_at..].iter().all(|rest| *rest == '*')
 }
 
-/// The length of the glob's first element, if this character matches it.
+/// Returns the length of the glob's first element, if that element matches the character.
 fn matches_one(glob: &[char], character: char) -> Option<usize> {
     match glob {
         ['?', ..] => Some(1),
@@ -42,7 +43,7 @@ fn matches_one(glob: &[char], character: char) -> Option<usize> {
     }
 }
 
-/// Whether a set has this character, and the length of the set with its bracket.
+/// Returns whether a set contains the character, and the length of the set including its bracket.
 fn is_in_set(set: &[char], character: char) -> (bool, usize) {
     let (mut at, mut is_in) = (0, false);
     loop {

@@ -1,5 +1,5 @@
-//! What a name of the memory store has besides one holder: readers, permits, and waiters that the
-//! store knows.
+//! Shared holders (readers, permits) of a name in the memory store, and the waiters that the store
+//! queues.
 
 use super::State;
 use crate::backend::owner::{OwnerId, OwnerLabel, OwnerText};
@@ -18,24 +18,24 @@ use std::collections::VecDeque;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-/// Holders of a name that share it, and waiters.
+/// The shared holders of a name, and its waiters.
 #[derive(Default)]
 pub(super) struct Shares {
     readers: Vec<Share>,
     permits: Vec<Share>,
-    /// Of a semaphore that a client has used.
+    /// The number of permits, once a client has used the name as a semaphore.
     limit: Option<u32>,
     /// Waiters in the order of arrival.
     queue: VecDeque<Position>,
-    /// The first waiting writer, and until when it keeps new readers out.
+    /// The first waiting writer, and the end of the time in which it keeps new readers out.
     waiting_writer: Option<(OwnerId, Moment)>,
 }
 
-/// A lock that is held, alone or with others.
+/// One holder's part of a lock: the whole of an exclusive lock, or a reader's or permits' share.
 pub(super) struct Share {
     pub(super) owner: OwnerId,
     pub(super) until: Moment,
-    /// The number of the first permit, and how many.
+    /// The number of the first of `count` consecutive permits.
     first: u32,
     count: u32,
     label: Option<OwnerLabel>,
@@ -45,9 +45,10 @@ pub(super) struct Share {
 struct Position {
     owner: OwnerId,
     until: Moment,
-    /// For how long from its last attempt on, and so of what a release grants it.
+    /// The time for which the waiter counts as waiting after an attempt; also the lease of a direct
+    /// grant.
     presence: Duration,
-    /// The number of its last attempt, if a release may grant it the lock.
+    /// The number of the waiter's last attempt, if a release may grant the lock to that attempt.
     direct: Option<NonZeroU32>,
     is_writer: bool,
 }
@@ -59,15 +60,15 @@ impl Position {
 }
 
 impl Shares {
-    /// Forgets what is over.
+    /// Removes shares and a waiting writer whose time has ended.
     fn purge(&mut self, now: Moment) {
         self.readers.retain(|share| now < share.until);
         self.permits.retain(|share| now < share.until);
         self.waiting_writer = self.waiting_writer.filter(|(_, until)| now < *until);
     }
 
-    /// The first waiter that is there; dead ones before it go. One behind it that comes back in
-    /// time keeps its position.
+    /// Returns the first waiter whose presence has not ended, and removes those before it. An
+    /// expired waiter further back keeps its position if it returns before it reaches the head.
     fn next(&mut self, now: Moment) -> Option<&Position> {
         while self.queue.front().is_some_and(|first| first.until <= now) {
             self.queue.pop_front();
@@ -75,7 +76,8 @@ impl Shares {
         self.queue.front()
     }
 
-    /// Until when another owner counts as waiting that goes before this attempt.
+    /// Returns the end of the presence of the queue's head, if the head is another owner than the
+    /// attempt's.
     fn before(&mut self, attempt: &Attempt<'_>, now: Moment) -> Option<Moment> {
         let is_queued = attempt.name.profile().queued_in_store;
         let next = is_queued.then(|| self.next(now)).flatten();
@@ -83,7 +85,7 @@ impl Shares {
             .map(|next| next.until)
     }
 
-    /// Whether nothing would be lost with it.
+    /// Returns whether nothing is held, awaited or configured, so that the entry can be dropped.
     pub(super) fn is_idle(&mut self, now: Moment) -> bool {
         self.purge(now);
         let is_unused = self.readers.is_empty() && self.permits.is_empty();
@@ -111,7 +113,7 @@ impl Shares {
             owner,
             until: now + presence,
             presence,
-            // A release grants no other kind.
+            // Releases grant directly only to kinds whose profile allows it.
             direct: direct.filter(|_| profile.direct_grant),
             is_writer: profile.readers.is_some(),
         };
@@ -125,14 +127,15 @@ impl Shares {
         }
     }
 
-    /// Whether it was in the queue.
+    /// Removes an owner from the queue. Returns whether it was queued.
     fn leave_queue(&mut self, owner: OwnerId) -> bool {
         let before = self.queue.len();
         self.queue.retain(|position| position.owner != owner);
         self.queue.len() < before
     }
 
-    /// Takes permits, or waits for them in a fair semaphore. Whether that may let the next one in.
+    /// Acquires permits, or enqueues the owner of a fair semaphore's attempt. Also returns whether
+    /// the next waiter may now be admitted.
     fn take_permits(
         &mut self,
         attempt: &Attempt<'_>,
@@ -152,12 +155,12 @@ impl Shares {
             0 => free.max(1),
             count => count,
         };
-        // Of a repeated request all are there, unless an operator took some.
+        // A repeated request finds all its permits, unless an operator has released some.
         let missing = count.saturating_sub(had);
         let first = self.permits.iter().map(|share| share.until).min();
         let busy = |until: Option<Moment>| Answer::Busy(until.map(|until| until.since(now)));
         if missing > 0 && count > limit {
-            // It would keep all others out until the limit rises.
+            // As the queue's head it would block all other waiters until the limit rises.
             return (busy(first), is_queued && self.leave_queue(owner));
         }
         let others = if missing > 0 {
@@ -191,7 +194,7 @@ impl Shares {
         (Answer::Granted(grant), is_queued && self.taken() < limit)
     }
 
-    /// Takes a permit out of the share that it belongs to.
+    /// Splits one permit off the share that contains it, and removes it from the store.
     fn split_off(&mut self, id: PermitId) -> Option<Share> {
         let number_of = |share: &Share| id.number_of(share.owner).filter(|it| share.has(*it));
         let at = self
@@ -218,12 +221,12 @@ impl Shares {
     }
 }
 
-/// The one of these that ends last.
+/// Returns the share that ends last.
 fn longest(shares: &[Share]) -> Option<&Share> {
     shares.iter().max_by_key(|share| share.until)
 }
 
-/// Grants this share, and never shortens the lease that its owner has.
+/// Adds a share, or extends its owner's existing share without shortening that lease.
 fn hold(shares: &mut Vec<Share>, new: Share) {
     match shares.iter_mut().find(|share| share.owner == new.owner) {
         Some(share) => share.extend(new.until, new.label),
@@ -239,14 +242,15 @@ fn foreign(found: &str) -> Failure {
 }
 
 impl State {
-    /// The shares of a name; made if there are none.
+    /// Returns the shares of a name without the expired ones; creates an empty entry if there is
+    /// none.
     fn shares(&mut self, name: &LockName, now: Moment) -> &mut Shares {
         let shares = self.shares.entry(name.plain().into_owned()).or_default();
         shares.purge(now);
         shares
     }
 
-    /// Fails if the name is a semaphore's and this is a lock, or the other way round.
+    /// Fails if `name` is a lock and the stored one a semaphore, or the reverse.
     pub(super) fn refuse_other_use(&mut self, name: &LockName, now: Moment) -> Result<(), Failure> {
         let is_semaphore = name.permits().is_some();
         if self.shares.is_empty() && !is_semaphore {
@@ -268,7 +272,8 @@ impl State {
         }
     }
 
-    /// What keeps an attempt of one owner out besides another such owner, if something does.
+    /// Returns the answer that refuses an attempt at an exclusive lock because of readers or
+    /// waiters, if there are any.
     pub(super) fn kept_out(
         &mut self,
         attempt: &Attempt<'_>,
@@ -288,7 +293,7 @@ impl State {
         let readers = longest(&shares.readers).map(|share| share.until);
         let busy = holder.map(|(_, until)| until).or(readers);
         let other = shares.before(attempt, now);
-        // A lock that is free is the next one's for as long as that counts as waiting.
+        // A free lock is reserved for the head of the queue until the head's presence ends.
         let Some(until) = busy.or(other) else {
             shares.leave_queue(owner);
             if presence == Presence::Fixed && attempt.waits {
@@ -310,7 +315,8 @@ impl State {
         Ok(Some(Answer::Busy(Some(until.since(now)))))
     }
 
-    /// Grants a share, if there is room. Whether that may let the next one in a queue in.
+    /// Grants a share if the lock admits one. Also returns whether the next waiter in the queue may
+    /// now be admitted.
     pub(super) fn acquire_share(
         &mut self,
         attempt: &Attempt<'_>,
@@ -366,7 +372,7 @@ impl State {
         Ok((Answer::Granted(Grant::new(range)), lets_in))
     }
 
-    /// Extends a share. False if it is gone.
+    /// Extends an owner's share. Returns false if it is gone, or a part of it.
     pub(super) fn renew_share(
         &mut self,
         name: &LockName,
@@ -386,8 +392,8 @@ impl State {
         is_whole
     }
 
-    /// Ends a share, and the wait for one. What of it was there is free in any case. Returns also
-    /// whether that, or the wait that ended, lets others in.
+    /// Ends an owner's share, even if only a part of it is left, and its wait. Also returns whether
+    /// the end of either may admit other waiters.
     pub(super) fn release_share(
         &mut self,
         name: &LockName,
@@ -404,7 +410,8 @@ impl State {
             is_whole, is_any, ..
         } = held_of(shares, name, owner);
         shares.retain(|share| share.owner != owner);
-        // Of a fair read-write lock only the next owner is told, and not before it may be let in.
+        // A fair read-write lock wakes only the next owner, and only once that owner may be
+        // admitted.
         let lets_in = match is_fair_reader {
             true => !is_writing && (is_left || is_any && shares.is_empty()),
             false => is_any || is_left,
@@ -419,8 +426,9 @@ impl State {
         )
     }
 
-    /// An owner does not wait any more; or a writer has released, and readers may compete. Whether
-    /// that lets others in.
+    /// Ends an owner's wait. If the owner is a writer that holds the lock, ends the priority of the
+    /// waiting writer instead, so that readers may compete. Returns whether other waiters may be
+    /// admitted.
     pub(super) fn stop_waiting(&mut self, name: &LockName, owner: OwnerId, now: Moment) -> bool {
         if self.shares.is_empty() {
             return false;
@@ -433,7 +441,8 @@ impl State {
         match name.profile().presence {
             Presence::Configured => {
                 let is_left = shares.leave_queue(owner);
-                // Also while others read: a reader behind a writer may be let in now.
+                // Also while others read: the reader queued behind the removed writer may be
+                // admitted now.
                 is_left && is_free
             }
             Presence::Fixed => shares
@@ -444,12 +453,13 @@ impl State {
         }
     }
 
-    /// The first of the waiters that the store knows.
+    /// Returns the first waiter in the store's queue.
     pub(super) fn next_in_queue(&mut self, name: &LockName, now: Moment) -> Option<NextOwner> {
         self.shares(name, now).next(now).map(Position::next_owner)
     }
 
-    /// Grants a free fair lock to the first waiter that the store knows, if a release may.
+    /// Returns the first waiter in the queue of a free fair lock, and grants the lock to it if its
+    /// attempt allows a direct grant.
     pub(super) fn grant_next(
         &mut self,
         name: &LockName,
@@ -468,7 +478,7 @@ impl State {
         Some(next.granted(DirectGrant { attempt, token }))
     }
 
-    /// What is left of this owner's share.
+    /// Returns an owner's share, if it is complete.
     pub(super) fn share_of(
         &mut self,
         name: &LockName,
@@ -496,7 +506,7 @@ impl State {
         })
     }
 
-    /// The holders that share a name.
+    /// Returns the shared holders of a name, as an inspection reports them.
     pub(super) fn inspect_shares(&mut self, name: &LockName, now: Moment) -> LockInfo {
         let shares = self.shares(name, now);
         let (taken, limit) = (shares.taken(), shares.limit);
@@ -516,7 +526,7 @@ impl State {
         }
     }
 
-    /// Whether a writer waits.
+    /// Returns whether a writer waits.
     pub(super) fn writer_waits(&mut self, name: &LockName, now: Moment) -> bool {
         self.shares.get_mut(&*name.plain()).is_some_and(|shares| {
             shares.purge(now);
@@ -524,14 +534,14 @@ impl State {
         })
     }
 
-    /// Ends all shares of the kind; whether there were any.
+    /// Ends all shares of the name's kind. Returns whether there were any.
     pub(super) fn force_shares(&mut self, name: &LockName, now: Moment) -> bool {
         let shares = self.shares(name, now).of(name);
         !std::mem::take(shares).is_empty()
     }
 
-    /// Ends the wait of a writer; of what `is_free` that of the head of the queue. Whether
-    /// there was one.
+    /// Ends the wait of a writer or, of a free lock with a queue, the wait of its head. Returns
+    /// whether there was such a wait.
     pub(super) fn force_wait(&mut self, name: &LockName, is_free: bool, now: Moment) -> bool {
         let Some(shares) = self.shares.get_mut(&*name.plain()) else {
             return false;
@@ -545,7 +555,7 @@ impl State {
         }
     }
 
-    /// Changes a semaphore, or one of its permits.
+    /// Changes a semaphore's limit, or one of its permits.
     pub(super) fn change_permits(
         &mut self,
         name: &LockName,
@@ -557,7 +567,7 @@ impl State {
                 "only a semaphore has permits",
             )));
         };
-        // No lock has a permit to be extended.
+        // The permit of an `Extend` is never found under the name of a lock: no check is needed.
         if !matches!(change, PermitChange::Extend(..)) {
             self.refuse_other_use(name, now)?;
         }
@@ -587,7 +597,7 @@ impl State {
     }
 }
 
-/// What an owner has of the shares that it took at once.
+/// A summary of the shares that one owner holds.
 struct Held {
     is_whole: bool,
     is_any: bool,
@@ -624,12 +634,12 @@ impl Share {
         }
     }
 
-    /// Whether it has the permit of this number.
+    /// Returns whether the share contains the permit of this number.
     fn has(&self, number: u32) -> bool {
         (self.first..self.first + self.count).contains(&number)
     }
 
-    /// Never shortens it. A `label` replaces the former one.
+    /// Extends the share, and never shortens it. A `label` replaces the former one.
     pub(super) fn extend(&mut self, until: Moment, label: Option<OwnerLabel>) {
         self.until = self.until.max(until);
         self.label = label.or(self.label.take());

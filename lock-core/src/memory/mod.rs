@@ -28,7 +28,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// A store in the memory of this process. Clones are the same store.
+/// A store in the memory of this process. Clones share one store.
 #[derive(Clone)]
 pub struct MemoryBackend(Arc<Store>, WriterPriority);
 
@@ -43,20 +43,20 @@ struct State {
     /// The last token of each name. Names unused for [`RETENTION`] are dropped, and `forgotten`
     /// covers them.
     tokens: NameMap<LockName, Counter>,
-    /// The largest dropped token: new counters start above it, so tokens grow whatever the clock
-    /// does.
+    /// The largest dropped token. New counters start above it, so tokens grow even if the clock is
+    /// set back.
     forgotten: u64,
-    /// Tombstones: owners that are refused, and until when.
+    /// The end of each tombstone, until which the owner is refused.
     tombstones: NameMap<(LockName, OwnerId), Moment>,
     watches: NameMap<LockName, Vec<Watcher>>,
     next_watch: u64,
-    /// What names have besides one holder. Most have nothing.
+    /// Shared holders and waiters; most names have none.
     shares: NameMap<LockName, Shares>,
     /// The number of entries at which the maps are next swept.
     sweep_at: usize,
 }
 
-/// A watch on a name, for a lock of this kind.
+/// A watch on a name, by a lock of this kind.
 struct Watcher {
     id: u64,
     kind: &'static KindProfile,
@@ -78,7 +78,7 @@ const PAGE: usize = 1000;
 const SWEEP: usize = 1024;
 
 impl MemoryBackend {
-    /// Makes an empty store on this clock.
+    /// Creates an empty store that measures leases by this clock.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let state = Mutex::new(State {
@@ -88,7 +88,7 @@ impl MemoryBackend {
         Self(Arc::new(Store { clock, state }), WriterPriority::default())
     }
 
-    /// Deletes a lock without waking its watchers, as an operator could in a real store. For tests.
+    /// Deletes a lock without waking its watchers, as an operator can in a real store. For tests.
     pub fn lose(&self, name: &LockName) {
         let name = name.plain();
         let mut state = self.0.state.lock();
@@ -96,7 +96,7 @@ impl MemoryBackend {
         state.shares.remove(&*name);
     }
 
-    /// Wakes all watchers of a name, outside the mutex, and returns their number.
+    /// Wakes all watchers of a name outside the mutex, and returns their number.
     fn wake(&self, name: &LockName) -> u32 {
         let mut state = self.0.state.lock();
         let next = match name.profile().queued_in_store {
@@ -106,7 +106,8 @@ impl MemoryBackend {
         self.wake_with(state, name, next)
     }
 
-    /// The same, after a release that named this owner.
+    /// Wakes all watchers of a name after a release that named `next` as the next owner, and
+    /// returns their number.
     fn wake_with(
         &self,
         state: MutexGuard<'_, State>,
@@ -132,14 +133,14 @@ impl MemoryBackend {
 }
 
 impl State {
-    /// The lock, if it is held now.
+    /// Returns the holder of an exclusive lock, if its lease has not ended.
     fn holder(&self, name: &LockName, now: Moment) -> Option<&Share> {
         self.locks
             .get(&*name.plain())
             .filter(|held| now < held.until)
     }
 
-    /// The holder, or those that share the name.
+    /// Returns the state of a lock: its exclusive holder, or its shared holders.
     fn look(&mut self, name: &LockName, now: Moment) -> LockInfo {
         let profile = name.profile();
         let holder = self.holder(name, now);
@@ -157,7 +158,7 @@ impl State {
         info
     }
 
-    /// All that is known of a lock.
+    /// Returns the state of a lock with its number of waiters and its largest token.
     fn info(&mut self, name: &LockName, now: Moment) -> LockInfo {
         let plain = name.plain();
         let waiters = self.watches.get(&*plain).map_or(0, Vec::len);
@@ -175,7 +176,7 @@ impl State {
             .is_some_and(|held| held.owner == owner)
     }
 
-    /// A `label` replaces the owner's former one.
+    /// Stores an exclusive holder, or extends its lease. A `label` replaces the former one.
     fn hold(&mut self, name: &LockName, owner: OwnerId, until: Moment, label: Option<OwnerLabel>) {
         let is_writer = name.profile().readers.is_some();
         let name = name.plain();
@@ -213,7 +214,7 @@ impl State {
         TokenRange::new(FencingToken::new(first), FencingToken::new(last))
     }
 
-    /// The stored token, if a token proposed for a free lock is not larger.
+    /// Returns the stored token, if the lock is free and the proposed token is not larger.
     fn stale_against(&self, name: &LockName, tokens: Tokens, now: Moment) -> Option<u64> {
         let Tokens::Propose { first, .. } = tokens else {
             return None;
@@ -245,7 +246,7 @@ impl State {
         TokenRange::new(first, FencingToken::new(last))
     }
 
-    /// Removes expired entries, once in as many insertions as there are entries.
+    /// Removes expired entries. Runs once in about as many insertions as there are entries.
     fn sweep(&mut self, now: Moment) {
         if self.entries() < self.sweep_at {
             return;
@@ -324,7 +325,8 @@ impl Backend for MemoryBackend {
         state.hold(attempt.name, owner, now + lease.duration(), label);
         let range = match tokens {
             Tokens::None => None,
-            // No other owner was granted since, so the counter is where this owner's grant left it.
+            // No other owner was granted the lock since, so the counter still has this owner's last
+            // token.
             Tokens::Assign { reserve } if is_repeated => {
                 state.tokens.get(name).and_then(|counter| {
                     let first = counter.last.saturating_sub(u64::from(reserve));
@@ -421,7 +423,7 @@ impl Backend for MemoryBackend {
             counter.last = counter.last.min(used.get());
         }
         let may_grant = name.profile().direct_grant && options.kept.is_none();
-        // Others that wait for a release get a chance.
+        // With an unfair watcher on the name, the lock stays free: all waiters compete for it.
         let is_fair = |watch: &Watcher| watch.kind.direct_grant;
         if may_grant
             && state
@@ -515,7 +517,8 @@ impl Backend for MemoryBackend {
         let now = self.0.clock.now();
         state.refuse_other_use(name, now)?;
         let is_free = state.holder(name, now).is_none();
-        // Of a reader beside the writer that ends with it; other kinds leave the writer alone.
+        // While a writer holds the lock, its own reads end with a forced release of the writer, not
+        // with one of the readers.
         let ends_shares = is_free || name.profile().writer.is_none();
         let is_shared = !state.shares.is_empty() && ends_shares;
         let mut was_held = is_shared && state.force_shares(name, now);

@@ -1,4 +1,4 @@
-//! [`MemoryScheme`]: the stores in memory that URLs name.
+//! [`MemoryScheme`]: the scheme of stores in memory, and the stores that its URLs have opened.
 
 use super::{MemoryBackend, Store};
 use crate::backend::Backend;
@@ -12,9 +12,10 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
 
-/// The scheme `memory://`, and `memory://name`: one store for each name in a process. It exists
-/// while a client uses it, and its clients must use the same clock. A forked child has stores of
-/// its own, which start empty.
+/// The scheme `memory://`, and `memory://name`: one store for each name in a process.
+///
+/// A store exists while a client uses it, and its clients must use the same clock. A forked child
+/// has its own stores, which start empty.
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(
     clippy::exhaustive_structs,
@@ -26,7 +27,7 @@ pub struct MemoryScheme;
 struct Stores {
     origin: Origin,
     by_name: Mutex<HashMap<String, Weak<Store>>>,
-    /// The stores of a forked child, whose copy of the parent's mutex may be locked for ever.
+    /// The stores of a forked child, whose copy of the parent's mutex may stay locked forever.
     of_child: OnceLock<Box<Self>>,
 }
 
@@ -41,7 +42,7 @@ impl Stores {
         }
     }
 
-    /// The stores of this process.
+    /// Returns the stores of this process.
     fn here() -> &'static Self {
         let mut stores = &*STORES;
         while stores.origin.is_elsewhere() {
@@ -51,8 +52,8 @@ impl Stores {
     }
 }
 
-/// Whether these are the same clock: manual ones if they advance together, others if they show the
-/// same time.
+/// Returns whether two clocks agree. Manual clocks agree if they advance together, other clocks if
+/// they show the same time.
 fn is_same(clock: &(dyn Clock + 'static), other: &(dyn Clock + 'static)) -> bool {
     let manual = [clock, other].map(|it| (it as &dyn Any).downcast_ref::<ManualClock>());
     if let [Some(clock), Some(other)] = manual {

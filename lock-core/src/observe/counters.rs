@@ -1,11 +1,11 @@
-//! [`Counters`]: how often each kind of event happened, for a program's metrics.
+//! [`Counters`]: the number of events of each kind, for a program's metrics.
 
 use crate::observe::event::{Event, EventHandler};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts events, and passes them on. Counts only grow, so a metrics system can read them at any
-/// time and compute rates.
+/// Counters of events, which can pass each event on to a further handler. Counts only grow, so a
+/// metrics system can read them at any time and compute rates.
 ///
 /// # Examples
 ///
@@ -31,7 +31,7 @@ pub struct Counters {
     next: Option<Next>,
 }
 
-/// The name of each count: the event's name in snake case, as in metrics.
+/// The names of the counts: those of the events in snake case, as in metrics.
 pub(crate) const NAMES: [&str; 22] = [
     "acquired",
     "contended",
@@ -66,13 +66,13 @@ impl std::fmt::Debug for Next {
 }
 
 impl Counters {
-    /// Makes counters without a further handler.
+    /// Creates counters without a further handler.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Makes counters that pass each event on to this handler.
+    /// Creates counters that pass each event on to this handler.
     #[must_use]
     pub fn and(handler: Arc<dyn EventHandler>) -> Self {
         Self {
@@ -81,7 +81,7 @@ impl Counters {
         }
     }
 
-    /// Returns how often the event of this name happened so far; zero for an unknown name.
+    /// Returns the count of the event of this name; zero for an unknown name.
     #[must_use]
     pub fn count(&self, name: &str) -> u64 {
         self.all()
@@ -89,8 +89,8 @@ impl Counters {
             .unwrap_or(0)
     }
 
-    /// Returns all names and counts, always in the same order. They are read one after the other,
-    /// not at one moment.
+    /// Returns all names and counts, always in the same order. Reads the counts one after the
+    /// other, so they need not belong to one moment.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
         NAMES.iter().copied().zip(
             self.counts
@@ -100,7 +100,7 @@ impl Counters {
     }
 }
 
-/// The name of the count that an event adds to, and how much it adds.
+/// Returns the name of the count to which an event adds, and the amount.
 pub(crate) fn name_and_count(event: &Event) -> (&'static str, u64) {
     match event {
         Event::Acquired { .. } => ("acquired", 1),

@@ -1,4 +1,4 @@
-//! [`Event`] and [`EventHandler`]: what happened, delivered on a thread of its own.
+//! [`Event`] and [`EventHandler`]: changes of locks and servers, reported on a separate thread.
 
 use crate::backend::replication::InsufficientReplicas;
 use crate::backend::token::FencingToken;
@@ -7,17 +7,17 @@ use crate::name::LockName;
 use crate::observe::loss::Loss;
 use std::time::Duration;
 
-/// Something that happened to a lock of this client.
+/// An event of a lock or a server that this client uses.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// A lock was acquired: from the store, or by hand-off from another thread of this client. A
+    /// A lock was acquired from the store, or by hand-off from another thread of this client. A
     /// nested hold is local and emits no event.
     #[non_exhaustive]
     Acquired {
         /// The lock.
         lock: LockName,
-        /// Its token.
+        /// The fencing token of the acquisition.
         token: Option<FencingToken>,
         /// The time from the call to the grant.
         waited: Duration,
@@ -28,23 +28,23 @@ pub enum Event {
         /// The lock.
         lock: LockName,
     },
-    /// An attempt found the lock held without a lease: only its holder's release or
+    /// An attempt found the lock held without a lease: only the holder's release or
     /// [`force_unlock`](crate::DistLock::force_unlock) frees it. Emitted once for each wait.
     #[non_exhaustive]
     BusyWithoutExpiry {
         /// The lock.
         lock: LockName,
     },
-    /// A semaphore has another number of permits in the store than this client named, and that
-    /// number counts: see [`Semaphore::set_limit`](crate::Semaphore::set_limit). Emitted once for
+    /// A semaphore has another number of permits in the store than this client named. The stored
+    /// number applies: see [`Semaphore::set_limit`](crate::Semaphore::set_limit). Emitted once for
     /// each number that is named, and again when the stored one changes.
     #[non_exhaustive]
     LimitDiffers {
         /// The semaphore.
         lock: LockName,
-        /// What this client named.
+        /// The number of permits that this client named.
         asked: u32,
-        /// How many permits there are.
+        /// The number of permits in the store.
         stored: u32,
     },
     /// The store grants nothing until a known time, and the wait continues until then. Emitted once
@@ -53,9 +53,9 @@ pub enum Event {
     Paused {
         /// The lock.
         lock: LockName,
-        /// How long the pause still lasts.
+        /// The remaining time of the pause.
         left: Duration,
-        /// The reason, and what ends the pause sooner.
+        /// The reason, and the action that ends the pause sooner.
         why: Error,
     },
     /// The lease was extended, by the watchdog or on demand.
@@ -63,27 +63,27 @@ pub enum Event {
     Renewed {
         /// The lock.
         lock: LockName,
-        /// What was left of the validity when the renewal was sent.
+        /// The validity that was left when the renewal was sent.
         left: Duration,
     },
-    /// A renewal failed. It is retried until the local deadline; the lock is still valid until
-    /// then. Emitted once for each cause, not for each retry, until a renewal succeeds.
+    /// A renewal failed, and is retried until the local deadline. Until then the lock is valid.
+    /// Emitted once for each cause, not for each retry, until a renewal succeeds.
     #[non_exhaustive]
     RenewalFailed {
         /// The lock.
         lock: LockName,
         /// The cause.
         error: Error,
-        /// What is left of the validity.
+        /// The validity that is left.
         left: Duration,
     },
-    /// The number of renewals that the caller allowed is used up. The lock is still held for the
-    /// rest of the lease, and then it is lost.
+    /// The caller's maximum number of renewals is reached. The lock is held for the rest of the
+    /// lease, and then lost.
     #[non_exhaustive]
     RenewalsUsedUp {
         /// The lock.
         lock: LockName,
-        /// What is left of the validity.
+        /// The validity that is left.
         left: Duration,
     },
     /// Too few replicas confirmed a grant in time, and it was rolled back. The attempt is repeated
@@ -92,60 +92,61 @@ pub enum Event {
     InsufficientReplicasTakenBack {
         /// The lock.
         lock: LockName,
-        /// How many confirmed.
+        /// The number of replicas that confirmed, and the number required.
         insufficient: InsufficientReplicas,
     },
     /// Too few replicas confirmed a grant or a renewal in time, and the
     /// [policy](crate::OnInsufficientReplicas::Accept) accepts that: if the master is lost now, the
-    /// lock may be granted again.
+    /// lock may be granted to another owner.
     #[non_exhaustive]
     InsufficientReplicasAccepted {
         /// The lock.
         lock: LockName,
-        /// Its token.
+        /// The fencing token of the acquisition.
         token: Option<FencingToken>,
-        /// How many confirmed.
+        /// The number of replicas that confirmed, and the number required.
         insufficient: InsufficientReplicas,
     },
     /// A renewal counts although too few replicas confirmed it: the server has no replica that
-    /// could be promoted without it, or the
-    /// [policy](crate::Replication::keep_unconfirmed_renewals) says so. The lock is held as without
-    /// replicas. Emitted once until [`Restored`](Self::Restored).
+    /// could be promoted without the renewal, or the
+    /// [policy](crate::Replication::keep_unconfirmed_renewals) accepts that. The lock is held as
+    /// without replicas. Emitted once until [`Restored`](Self::Restored).
     #[non_exhaustive]
     Degraded {
         /// The lock.
         lock: LockName,
-        /// How many confirmed.
+        /// The number of replicas that confirmed, and the number required.
         insufficient: InsufficientReplicas,
     },
-    /// As many replicas as requested have confirmed a renewal again.
+    /// As many replicas as required confirmed a renewal, for the first time since
+    /// [`Degraded`](Self::Degraded).
     #[non_exhaustive]
     Restored {
         /// The lock.
         lock: LockName,
     },
-    /// The lock was lost. Stop what it protects.
+    /// The lock was lost. Stop the work that it protects.
     #[non_exhaustive]
     Lost {
         /// The lock.
         lock: LockName,
-        /// Its token.
+        /// The fencing token of the acquisition.
         token: Option<FencingToken>,
         /// The cause.
         loss: Loss,
     },
-    /// The store no longer has a lock that was handed from thread to thread inside this client.
-    /// The release of each earlier holder was reported as a success, but that holder may have lost
-    /// the lock before. The present holder gets [`Lost`](Self::Lost).
+    /// The store no longer has a lock that was handed off between threads of this client. Each
+    /// earlier holder's release was reported as a success, but the lock may have been lost before
+    /// that release. The present holder gets [`Lost`](Self::Lost).
     #[non_exhaustive]
     HandedOnLost {
         /// The lock.
         lock: LockName,
-        /// How many holds there were before the last.
+        /// The number of holds before the last.
         holds: u32,
-        /// The token of the first of them.
+        /// The fencing token of the first of these holds.
         first: Option<FencingToken>,
-        /// The token of the last of them.
+        /// The fencing token of the last of these holds.
         last: Option<FencingToken>,
     },
     /// The lock was released to the store, or handed off to the next waiter of this client.
@@ -153,18 +154,19 @@ pub enum Event {
     Released {
         /// The lock.
         lock: LockName,
-        /// How long it was held.
+        /// The time from the grant to the release.
         held: Duration,
     },
-    /// A release was repeated after a lost reply, and this holder no longer had the lock: almost
-    /// certainly the first request freed it, but it may also have been deleted just before.
+    /// A release was repeated after a lost reply, and its holder no longer had the lock. Almost
+    /// certainly the first request freed it, but the lock may also have been deleted just before.
     #[non_exhaustive]
     ReleaseUnconfirmed {
         /// The lock.
         lock: LockName,
     },
-    /// A release failed, also one in a guard's `Drop`, which returns nothing. If the outcome is
-    /// unknown it is retried in the background; the lease ends the lock in any case.
+    /// A release failed. A guard's `Drop`, which returns nothing, also reports its failure here. A
+    /// release with an unknown outcome is retried in the background; the lease ends the lock in any
+    /// case.
     #[non_exhaustive]
     ReleaseFailed {
         /// The lock.
@@ -172,9 +174,9 @@ pub enum Event {
         /// The cause.
         error: Error,
     },
-    /// A campaign of an [`Election`](crate::Election) could not ask the store for as long as
-    /// `outage_limit`, or was refused. It goes on, with pauses. Emitted once for each kind of
-    /// error, until the store answers.
+    /// A campaign of an [`Election`](crate::Election) got no answer from the store for as long as
+    /// `outage_limit`, or was refused. The campaign continues, with pauses. Emitted once for each
+    /// kind of error, until the store answers.
     #[non_exhaustive]
     CampaignFailed {
         /// The name of the election.
@@ -182,33 +184,32 @@ pub enum Event {
         /// The cause.
         error: Error,
     },
-    /// Locks work, but something about the store or the settings should be corrected. Emitted once
-    /// for each server and cause; the [kind](WarningKind) says if it is repeated.
+    /// The store or the settings should be corrected, although locks work. Emitted once for each
+    /// server and cause; the [kind](WarningKind) documents repetitions.
     #[non_exhaustive]
     Warning {
         /// The kind.
         kind: WarningKind,
-        /// The problem, its consequence, and how to correct it. Contains no secret.
+        /// The problem, its consequence, and the correction. Contains no secret.
         message: String,
     },
     /// Another server than before answers at an address, and the client uses it from now on: the
-    /// old one was restarted or replaced, or has lost a part of its data. Locks held on Redis
-    /// servers are verified at once.
-    /// Another Sentinel deployment or cluster is used only after the locks held in the old one have
-    /// ended.
+    /// old server was restarted or replaced, or has lost a part of its data. Locks held on Redis
+    /// servers are verified at once. Another Sentinel deployment or cluster is used only after the
+    /// locks held in the old one have ended.
     #[non_exhaustive]
     ServerChanged {
         /// The address, or the name of the deployment.
         server: String,
-        /// The identity until now: a server's `run_id`, a Sentinel's or a cluster node's ID.
+        /// The previous identity: a server's `run_id`, or the ID of a Sentinel or a cluster node.
         was: String,
-        /// The identity from now on.
+        /// The new identity.
         is: String,
-        /// What it has of the data of the one before.
+        /// The part of the previous server's data that the new server has.
         data: ServerData,
     },
     /// Another server than expected answers at an address, and the client does not use it. Emitted
-    /// once for each identity that is found there.
+    /// once for each identity found at the address.
     #[non_exhaustive]
     ServerRefused {
         /// The address.
@@ -218,30 +219,30 @@ pub enum Event {
         /// The identity that was found.
         found: String,
     },
-    /// The handler was too slow: this many events were dropped before the next one.
+    /// Events were dropped because the handler was too slow. Delivered before the next event.
     #[non_exhaustive]
     Missed {
-        /// How many.
+        /// The number of dropped events.
         count: u64,
     },
 }
 
-/// What a server has of the data of the one that it [replaces](Event::ServerChanged), by its
+/// The part of the [previous](Event::ServerChanged) server's data that a server has, by its
 /// replication IDs and offsets.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ServerData {
-    /// All that the client knows to have been there: it is a replica that was promoted, or the same
-    /// server with the data that it saved.
+    /// The server has all data that the client knows of: it is a promoted replica, or the same
+    /// server with its saved data.
     Continued,
-    /// Not the last writes that were answered: it is a replica that was behind, or was restarted
-    /// with older data. Locks that were granted last may be lost, and granted again.
+    /// The last acknowledged writes are missing: the server is a replica that was behind, or was
+    /// restarted with older data. The most recently granted locks may be lost, and granted again.
     Cut,
-    /// It does not show that: most restarts, and any other server, look the same.
+    /// The server's data cannot be compared, as after most restarts, and with any unrelated server.
     Unknown,
 }
 
-/// What an [`Event::Warning`] is about.
+/// The subject of an [`Event::Warning`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum WarningKind {
@@ -255,39 +256,41 @@ pub enum WarningKind {
     /// the server tracks fewer keys than are watched): a release that is not published is noticed
     /// some seconds later.
     NotTracked,
-    /// Connections on which the store reports releases are closed soon after they were made, by it
-    /// or by something between: waiters learn of a release about once a second.
+    /// The store or a device in between closes the connections for notifications of releases soon
+    /// after they open: waiters notice a release about once a second.
     ShortConnections,
     /// The store may evict a held lock when its memory is full. Emitted every few minutes while
-    /// that is so.
+    /// this is the case.
     Eviction,
-    /// The clock of a replica is ahead of its master's: leases end so much earlier there once it is
-    /// promoted. Locks under a policy for replicas are trusted for as much less; for leases of
-    /// which that is more than a third, the replica does not count.
+    /// The clock of a replica is ahead of its master's, so leases end earlier by the difference
+    /// once the replica is promoted. The validity of locks under a policy for replicas is shortened
+    /// by the difference; where that exceeds a third of the lease, the replica does not count.
     ReplicaClock,
-    /// A file of TLS certificates cannot be read any more: connections use its last content.
+    /// A file of TLS certificates can no longer be read: connections use its last content.
     TlsFile,
     /// An environment variable has the prefix of this library, but no setting has that name.
     UnknownVariable,
-    /// A quorum has other members than this client knew, or one that its URL does not name.
+    /// A quorum has members that this client did not know, or that its URL does not name.
     QuorumMembers,
-    /// The clock of a quorum's server is wrong by more than `max_lease`, so its vote does not
-    /// count; or a server waits for a clock that was ahead.
+    /// The clock of a quorum's server is wrong by more than `max_lease`, so the server's vote does
+    /// not count; or a server votes later, because another one's clock was ahead when it became a
+    /// node.
     QuorumClock,
 }
 
 /// The callback for events.
 ///
-/// Called on one thread of the client's own, one event after the other, never on a thread that
-/// renews or waits. A slow handler delays only later events: beyond 4,096 queued events, all but
-/// [`Event::Lost`] and [`Event::HandedOnLost`] are dropped and counted. A panic in it is caught,
+/// Called on one thread of the client, one event after the other, never on a thread that renews or
+/// waits. A slow handler delays only later events: beyond 4,096 queued events, all but
+/// [`Event::Lost`] and [`Event::HandedOnLost`] are dropped and counted. A panic of the handler is
+/// caught, and the next event is delivered.
 /// and the next event is delivered.
 pub trait EventHandler: Send + Sync {
-    /// Called for each event.
+    /// Handles an event.
     fn on_event(&self, event: &Event);
 }
 
-/// A function is a handler.
+/// Implements the callback for functions.
 impl<F: Fn(&Event) + Send + Sync> EventHandler for F {
     fn on_event(&self, event: &Event) {
         self(event);

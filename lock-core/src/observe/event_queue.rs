@@ -1,4 +1,4 @@
-//! [`Events`]: how events reach the metrics and the handler: a queue, and a thread that delivers.
+//! [`Events`]: the queue of events for the handler, and the thread that delivers them.
 
 use crate::error::Error;
 use crate::observe::event::{Event, EventHandler};
@@ -14,8 +14,8 @@ use std::sync::Arc;
 /// How many events are queued for a slow handler.
 const QUEUE: usize = 4096;
 
-/// Where events are emitted: the metrics, and the sending end of the event queue; cheap to clone.
-/// The thread ends when the last clone is dropped and the queue is empty.
+/// The destination of emitted events: the metrics, and the sending end of the event queue. Cheap to
+/// clone. The delivering thread ends when the last clone is dropped and the queue is empty.
 #[derive(Clone, Default)]
 pub(crate) struct Events {
     pub(crate) metrics: Metrics,
@@ -29,16 +29,17 @@ struct EventQueue {
 
 #[derive(Default)]
 struct Backlog {
-    /// How many events are in the queue. Incremented before an event is put in, decremented when it
-    /// is taken out.
+    /// The number of queued events. Incremented before an event is queued, decremented after it is
+    /// dequeued.
     waiting: AtomicUsize,
-    /// Events that were dropped. Counted by the threads that emit, reset by the one that delivers.
+    /// The number of dropped events. Incremented by the emitting threads, reset by the delivering
+    /// thread.
     missed: AtomicU64,
 }
 
 impl Events {
-    /// Records events in `metrics` as they are emitted, and starts the thread that delivers them to
-    /// `handler`, if there is one.
+    /// Creates a destination that records events in `metrics`, and starts the thread that delivers
+    /// them to `handler`, if there is one.
     pub(crate) fn to(
         handler: Option<Arc<dyn EventHandler>>,
         metrics: Metrics,
@@ -62,25 +63,25 @@ impl Events {
         })
     }
 
-    /// Records an event, and puts it into the queue; never blocks. The event is only made if there
-    /// are metrics or a handler.
+    /// Records an event and queues it; never blocks. Calls `event` only if there are metrics or a
+    /// handler.
     pub(crate) fn emit(&self, event: impl FnOnce() -> Event) {
         if self.queue.is_none() && !self.metrics.is_on() {
             return;
         }
         let event = event();
-        // Before the queue, which may be full.
+        // Before the queue, which may drop the event.
         self.metrics.event(&event);
         let Some(outlet) = &self.queue else { return };
         let backlog = &outlet.backlog;
-        // Losses are never dropped: there are no more of them than held locks.
+        // Losses are never dropped: they cannot outnumber the held locks.
         let must_come = matches!(event, Event::Lost { .. } | Event::HandedOnLost { .. });
         if !must_come && backlog.waiting.load(Ordering::Relaxed) >= QUEUE {
             backlog.missed.fetch_add(1, Ordering::Relaxed);
             return;
         }
         backlog.waiting.fetch_add(1, Ordering::Relaxed);
-        // It fails only if the thread has ended.
+        // Fails only if the thread has ended.
         let _gone = outlet.queue.try_send(event);
     }
 }

@@ -4,21 +4,21 @@ use crate::error::{Error, ErrorKind};
 use crate::name::LockName;
 use std::fmt;
 
-/// Why a lock was lost.
+/// The cause of a loss.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum LossCause {
-    /// The local deadline passed: no renewal was confirmed in time, or the lease was a fixed one.
+    /// The local deadline passed: no renewal was confirmed in time, or the lease was fixed.
     Expired,
     /// The local deadline passed: renewals reached the store, but too few replicas confirmed them.
     InsufficientReplicas,
-    /// The store reports that this holder does not have the lock any more: it was deleted,
-    /// force-unlocked, or lost by the store.
+    /// The store no longer has the lock for this holder: it was deleted, force-unlocked, or lost by
+    /// the store.
     Gone,
-    /// The number of renewals that the caller allowed is used up. The lease is still running; it
-    /// ends by itself.
+    /// The caller's maximum number of renewals is reached. The lease still runs, and ends by
+    /// itself.
     RenewalsUsedUp,
-    /// The thread that held it ended without releasing it, so the watchdog does not renew it.
+    /// The holding thread ended without a release, so the watchdog does not renew the lock.
     HolderEnded,
 }
 
@@ -59,13 +59,13 @@ impl Loss {
         self.cause
     }
 
-    /// Returns the error of the last renewal, if it failed.
+    /// Returns the error of the last renewal, if that renewal failed.
     #[must_use]
     pub fn last_failure(&self) -> Option<&Error> {
         self.last_failure.as_ref()
     }
 
-    /// Returns the member whose loss was the loss of a composite lock; `None` for a single lock.
+    /// Returns the member whose loss caused the loss of a composite lock; `None` for a single lock.
     #[must_use]
     pub fn member(&self) -> Option<&LockName> {
         self.member.as_ref()
@@ -77,7 +77,7 @@ impl Loss {
         self
     }
 
-    /// Makes an error of it.
+    /// Returns the loss as an error.
     pub(crate) fn to_error(&self) -> Error {
         let error = Error::new(
             ErrorKind::Lost,

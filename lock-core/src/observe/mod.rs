@@ -1,8 +1,8 @@
-//! What a program sees of its locks.
+//! Events, counters, metrics and traces: the state of locks as a program observes it.
 //!
-//! From the top down: spans and records (`trace`), what a backend reports to its client
-//! (`notices`), the queue and the thread that deliver events (`event_queue`), `metrics` and
-//! `counters`, and the events themselves (`event`), of which a `loss` is the worst.
+//! From the top down: spans and records (`trace`), reports of a backend to its client (`notices`),
+//! the queue and the thread that deliver events (`event_queue`), `metrics` and `counters`, events
+//! (`event`), and the loss of a lock (`loss`).
 
 pub(crate) mod counters;
 pub(crate) mod event;

@@ -1,4 +1,4 @@
-//! Stands in for the module of metrics where the feature `metrics` is off: types without content.
+//! Empty types in place of the module `metrics`, for builds without the feature of that name.
 
 use crate::backend::{Backend, Failure};
 use crate::error::Error;

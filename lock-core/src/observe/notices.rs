@@ -1,4 +1,4 @@
-//! [`Notices`]: what a backend reports to its client besides replies to requests.
+//! [`Notices`]: reports of a backend to its client, besides the replies to requests.
 
 use crate::name::LockName;
 use crate::observe::event::{Event, ServerData, WarningKind};
@@ -8,8 +8,8 @@ use crate::sync::Mutex;
 use std::fmt;
 use std::sync::Arc;
 
-/// Where a backend reports which servers it found. Cheap to clone. Reports to no handler unless a
-/// client [opened](crate::Schemes::open) the backend. Nothing here blocks.
+/// The receiver of a backend's reports. Cheap to clone. Has no handler unless a client
+/// [opened](crate::Schemes::open) the backend. No method blocks.
 #[derive(Clone, Default)]
 pub struct Notices(Arc<Inner>);
 
@@ -32,28 +32,29 @@ impl Notices {
         }))
     }
 
-    /// Calls `recheck`, which must not block, whenever held locks are to be verified.
+    /// Sets the callback that verifies the held locks. It must not block.
     pub(crate) fn on_recheck(&self, recheck: Recheck) {
         *self.0.recheck.lock() = Some(recheck);
     }
 
-    /// Calls `renew`, which must not block, whenever locks are to be renewed at once.
+    /// Sets the callback that renews locks at once. It must not block.
     pub(crate) fn on_change(&self, renew: RenewNow) {
         *self.0.renew.lock() = Some(renew);
     }
 
-    /// Calls `shorten`, which must not block, whenever replicas are known to end leases earlier.
+    /// Sets the callback for replicas that are found to end leases earlier. It must not block.
     pub(crate) fn on_replica_lead(&self, shorten: Recheck) {
         *self.0.shorten.lock() = Some(shorten);
     }
 
     /// Reports [`Event::ServerChanged`]: the backend uses another server at this address from now
-    /// on, and does not know what data it has.
+    /// on, whose data is [unknown](ServerData::Unknown).
     pub fn server_changed(&self, server: &str, was: &str, is: &str) {
         self.server_replaced(server, was, is, ServerData::Unknown);
     }
 
-    /// Reports [`Event::ServerChanged`], with what the server has of the data of the one before.
+    /// Reports [`Event::ServerChanged`], with the part of the previous server's data that the new
+    /// server has.
     pub fn server_replaced(&self, server: &str, was: &str, is: &str, data: ServerData) {
         self.0.events.emit(|| Event::ServerChanged {
             server: server.to_owned(),
@@ -63,8 +64,8 @@ impl Notices {
         });
     }
 
-    /// Reports [`Event::ServerRefused`]: the backend found another server than it expected, and
-    /// does not use it.
+    /// Reports [`Event::ServerRefused`]: the backend found another server than expected, and does
+    /// not use it.
     pub fn server_refused(&self, server: &str, expected: &str, found: &str) {
         self.0.events.emit(|| Event::ServerRefused {
             server: server.to_owned(),
@@ -74,7 +75,7 @@ impl Notices {
     }
 
     /// Reports [`Event::Warning`]: locks work, but the store or a setting should be corrected.
-    /// `message` is called only if there is a handler.
+    /// Calls `message` only if there is a handler.
     pub fn warn(&self, kind: WarningKind, message: impl FnOnce() -> String) {
         self.0.events.emit(|| Event::Warning {
             kind,
@@ -82,8 +83,8 @@ impl Notices {
         });
     }
 
-    /// Reports a new connection to a server, which is open until the result is dropped: for the
-    /// metrics, if the feature of that name is on.
+    /// Reports a new connection to a server, which counts as open until the result is dropped. Has
+    /// an effect only with the feature `metrics`.
     #[must_use = "the connection counts as closed when this is dropped"]
     pub fn connected(&self) -> OpenConnection {
         OpenConnection {
@@ -91,8 +92,8 @@ impl Notices {
         }
     }
 
-    /// Makes the client renew those of these locks at once that it holds and renews (`None`: all),
-    /// because the store says that they have changed: the renewal finds out whether they are lost.
+    /// Renews at once the locks among `names` that the client holds and renews (`None`: all),
+    /// because the store reported that they have changed. The renewal detects a loss.
     pub fn changed(&self, names: Option<&[LockName]>) {
         let renew = self.0.renew.lock().clone();
         if let Some(renew) = renew {
@@ -100,8 +101,8 @@ impl Notices {
         }
     }
 
-    /// Makes the client trust the locks that it holds under a policy for replicas for less, because
-    /// [`Backend::replica_lead`](crate::Backend::replica_lead) has grown.
+    /// Shortens the validity of the locks that the client holds under a policy for replicas,
+    /// because [`Backend::replica_lead`](crate::Backend::replica_lead) has grown.
     pub fn replica_lead_grew(&self) {
         let shorten = self.0.shorten.lock().clone();
         if let Some(shorten) = shorten {
@@ -109,8 +110,8 @@ impl Notices {
         }
     }
 
-    /// Makes the client verify all locks that it holds now, on a thread of its own, instead of at
-    /// the next renewal: the store may have lost them.
+    /// Verifies all locks that the client holds now, on a separate thread, instead of at the next
+    /// renewal: the store may have lost them.
     pub fn verify_held(&self) {
         let recheck = self.0.recheck.lock().clone();
         if let Some(recheck) = recheck {
@@ -119,7 +120,7 @@ impl Notices {
     }
 }
 
-/// A connection that was [reported](Notices::connected) and is open.
+/// An open connection that was [reported](Notices::connected).
 #[derive(Debug)]
 pub struct OpenConnection {
     _counted: Counted,

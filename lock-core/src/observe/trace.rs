@@ -1,9 +1,9 @@
-//! Spans and records for `tracing`: the feature of that name.
+//! Spans and records for `tracing`, with the feature of that name.
 //!
 //! Spans, target `distlock`, level debug, each with the field `lock`: `acquire` (from the call to
-//! the grant or the refusal, with `busy` or `error` if it ends without the lock) and `release`.
-//! They are entered on the caller's thread. [`LockGuard::span`](crate::LockGuard::span) makes a
-//! span for the work under a lock.
+//! its end, with `busy` or `error` if it ends without the lock) and `release`. They are entered on
+//! the caller's thread. [`LockGuard::span`](crate::LockGuard::span) makes a span for the work under
+//! a lock.
 //!
 //! Records, target `distlock`, made from the client's [events](crate::Event) on the events' thread:
 //!
@@ -63,7 +63,7 @@ impl Traced {
 
 impl EventHandler for Traced {
     fn on_event(&self, event: &Event) {
-        // A subscriber that panics takes no event from the handler.
+        // The handler gets the event even if the subscriber panics.
         contain(|| self.failures.lock().record(event, SystemClock.now()));
         contain(|| record(event));
         if let Some(next) = &self.next {
@@ -81,7 +81,7 @@ const TAKEN_BACK: &str = "too few replicas confirmed it: taken back";
 const CAMPAIGN: &str = "a campaign for a leadership failed";
 const DEGRADED: &str = "held without the replicas that were asked for";
 
-/// Failures that are not over, by message and cause.
+/// Failures that continue, by message and cause.
 #[derive(Default)]
 struct Failures(HashMap<(&'static str, String), Failure>);
 
@@ -90,10 +90,10 @@ struct Failure {
     since: Moment,
     last: Moment,
     recorded: Moment,
-    /// Its occurrences since the last record, and in all.
+    /// The number of occurrences since the last record; `times` is the total.
     unrecorded: u64,
     times: u64,
-    /// The affected locks of which no event has ended the failure.
+    /// The affected locks for which no event has ended the failure.
     locks: HashSet<LockName>,
 }
 
@@ -109,7 +109,8 @@ impl Failures {
             Event::CampaignFailed { lock, error } => {
                 self.failed(CAMPAIGN, lock, (cause(error), chain(error)), now, true);
             }
-            // The text contains the time left, which differs each time: it is no cause.
+            // The text contains the remaining time, which differs each time, so it cannot identify
+            // the cause.
             Event::Paused { lock, why, .. } => {
                 self.failed(PAUSE, lock, (String::new(), chain(why)), now, true);
             }
@@ -139,8 +140,8 @@ impl Failures {
         }
     }
 
-    /// `cause` distinguishes failures, `text` is recorded. `ends_with_lock`: an event of the lock
-    /// ends the failure.
+    /// Records a failure. `cause` distinguishes failures, `text` is recorded. `ends_with_lock`: an
+    /// event of the lock ends the failure.
     fn failed(
         &mut self,
         what: &'static str,
@@ -183,7 +184,7 @@ impl Failures {
         self.0.insert(key, failure);
     }
 
-    /// Ends these failures for this lock, and all failures that have not occurred for long.
+    /// Ends these failures for this lock, and all failures that did not occur for [`QUIET`].
     fn ended(&mut self, lock: Option<&LockName>, whats: &[&'static str], now: Moment) {
         self.0.retain(|(what, why), failure| {
             let was_there =
@@ -200,8 +201,8 @@ impl Failures {
     }
 }
 
-/// The innermost cause of an error: the outer texts may contain the time left, which differs each
-/// time.
+/// Returns the text of an error's innermost cause: the outer texts may contain the remaining time,
+/// which differs each time.
 fn cause(error: &Error) -> String {
     let sources = std::iter::successors(std::error::Error::source(error), |it| it.source());
     let own = sources
@@ -252,7 +253,7 @@ fn record(event: &Event) {
         Event::ReleaseUnconfirmed { lock } => {
             warn!(target: "distlock", %lock, "released, most likely by a request that went unanswered");
         }
-        // One record for all affected locks: see `Failures`.
+        // These events share one record for all affected locks: see `Failures`.
         Event::RenewalFailed { .. }
         | Event::ReleaseFailed { .. }
         | Event::CampaignFailed { .. }
@@ -282,19 +283,19 @@ fn record(event: &Event) {
     }
 }
 
-/// The span of a call, entered until it is dropped. A panic of the subscriber stays in here: it
-/// would come in the middle of a change of state.
+/// The span of a call, entered until it is dropped. Contains panics of the subscriber, which would
+/// interrupt a change of state.
 pub(crate) struct CallSpan(Span);
 
 impl CallSpan {
-    /// The span of a wait for a lock.
+    /// Enters the span of a wait for a lock.
     pub(crate) fn acquire(lock: &LockName) -> Self {
         Self::enter(
             || tracing::debug_span!(target: "distlock", "acquire", %lock, busy = Empty, error = Empty),
         )
     }
 
-    /// The span of a release.
+    /// Enters the span of a release.
     pub(crate) fn release(lock: &LockName) -> Self {
         Self::enter(|| tracing::debug_span!(target: "distlock", "release", %lock, error = Empty))
     }
@@ -305,7 +306,7 @@ impl CallSpan {
         Self(span)
     }
 
-    /// Records how the call ended.
+    /// Records the result of the call.
     pub(crate) fn ended<T, E: Display>(&self, result: &Result<Option<T>, E>) {
         contain(|| match result {
             Ok(Some(_)) => {}
@@ -327,7 +328,7 @@ impl Drop for CallSpan {
     }
 }
 
-/// The span of the work under a lock.
+/// Returns the span for the work under a lock.
 pub(crate) fn held(lock: &LockName, token: Option<crate::FencingToken>) -> Span {
     let token = token.map(crate::FencingToken::get);
     contain(|| tracing::debug_span!(target: "distlock", "held", %lock, token))
@@ -345,7 +346,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    /// A writer that keeps its output.
+    /// A writer that stores its output.
     #[derive(Clone, Default)]
     struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -391,7 +392,7 @@ mod tests {
             for event in events {
                 for n in 0..1_000 {
                     failures.record(&event(name(n), insufficient, n), at(n));
-                    // A renewal that counts without replicas emits this event, too.
+                    // A renewal that counts without replicas also emits this event.
                     let renewed = Event::Renewed {
                         lock: name(n),
                         left: Duration::ZERO,
@@ -416,7 +417,7 @@ mod tests {
     fn spans_and_records_have_their_text_and_level() {
         let log = Log::default();
         let writer = log.clone();
-        // The events come on a thread of the client's own, so the subscriber must be the process's.
+        // The events arrive on a thread of the client, so the subscriber must be global.
         tracing_subscriber::fmt()
             .with_max_level(tracing::Level::TRACE)
             .with_ansi(false)

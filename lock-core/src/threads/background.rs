@@ -1,4 +1,4 @@
-//! [`BackgroundTask`] and [`run_in_background`]: threads for work that no caller's thread does.
+//! [`BackgroundTask`] and [`run_in_background`]: threads for work outside the callers' threads.
 
 use crate::panics::contain;
 use crate::sync::{Mutex, thread};
@@ -7,16 +7,16 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The name of the threads: Linux cuts it after 15 characters.
+/// The name of the threads. Linux cuts it off after 15 characters.
 const NAME: &str = "distlock-task";
 /// The pause after a turn that panicked.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Runs `task` on a thread of its own, which ends with it. A panic in it is caught.
+/// Runs `task` on a new thread, which ends when the task returns. Catches a panic of the task.
 ///
 /// # Errors
 ///
-/// If the system has no thread left.
+/// If the system has no more threads.
 pub fn run_in_background(task: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let run = move || {
         contain(task);
@@ -27,10 +27,10 @@ pub fn run_in_background(task: impl FnOnce() + Send + 'static) -> io::Result<()>
         .map(drop)
 }
 
-/// A repeated task that has a thread of its own while there is work for it.
+/// A repeated task that has a thread while there is work for it.
 ///
-/// Each turn does what is due and returns when the next one is due. Dropping this handle does not
-/// end the task.
+/// Each turn does the work that is due, and returns the time of the next turn. Dropping this handle
+/// does not end the task.
 #[derive(Clone, Debug, Default)]
 pub struct BackgroundTask(Arc<Shared>);
 
@@ -43,20 +43,22 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     is_running: bool,
-    /// Whether `start` was called after the last turn began: that turn may have missed the work.
+    /// True if `start` was called after the last turn began, which may therefore have missed the
+    /// work.
     is_wanted: bool,
 }
 
 impl BackgroundTask {
-    /// Starts the thread unless it runs; call it after the work was added. A thread that sleeps is
-    /// not [woken](Self::wake).
+    /// Starts the thread unless it runs. Must be called after the work was added. Does not
+    /// [wake](Self::wake) a sleeping thread.
     ///
-    /// `turn` returns until when the thread sleeps; with `None` it ends, unless this was called
-    /// since that turn began. After a panic the next turn comes soon.
+    /// `turn` returns the time until which the thread sleeps, or `None` to end the thread; the
+    /// thread continues if `start` was called since that turn began. After a panic the next turn
+    /// follows within 50 ms.
     ///
     /// # Errors
     ///
-    /// If the system has no thread left.
+    /// If the system has no more threads.
     pub fn start(
         &self,
         clock: &Arc<dyn Clock>,
@@ -77,7 +79,7 @@ impl BackgroundTask {
         self.0.signal.raise();
     }
 
-    /// Whether it was started and has not ended.
+    /// Returns whether the task was started and has not ended.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.0.state.lock().is_running
@@ -87,7 +89,7 @@ impl BackgroundTask {
 impl Shared {
     fn run(&self, clock: &dyn Clock, mut turn: impl FnMut() -> Option<Moment>) {
         loop {
-            // This turn sees all work that was added before this point.
+            // This turn finds all work that was added before this point.
             self.signal.take();
             self.state.lock().is_wanted = false;
             let next = contain(&mut turn).unwrap_or_else(|| Some(clock.now() + PAUSE));
@@ -114,7 +116,7 @@ mod tests {
 
     type Turn = Box<dyn FnOnce() -> Option<Moment> + Send>;
 
-    /// Starts a task of these turns. Each sends its number, counted from 0, and then runs.
+    /// Starts a task of these turns. Each turn sends its number, counted from 0, before it runs.
     fn start(turns: Vec<Turn>) -> (BackgroundTask, Receiver<usize>) {
         let (task, (tell, told)) = (BackgroundTask::default(), channel());
         let mut turns = turns.into_iter().enumerate();

@@ -1,12 +1,12 @@
-//! Errors that come from limits of the operating system, with how to raise the limit.
+//! Errors caused by limits of the operating system, with advice to raise the limit.
 
 use crate::error::Error;
 use rustix::io::Errno;
 use std::io;
 
-/// Returns how to raise the limit, if `failure` means that no file descriptor is left.
+/// Returns advice to raise the limit, if `failure` means that no file descriptor is available.
 ///
-/// For backends: a connection that failed for want of a descriptor says nothing about the server.
+/// For backends: a connection that fails for lack of a descriptor shows nothing about the server.
 #[must_use]
 pub fn no_descriptor(failure: &io::Error) -> Option<&'static str> {
     match Errno::from_io_error(failure)? {
@@ -21,10 +21,10 @@ pub fn no_descriptor(failure: &io::Error) -> Option<&'static str> {
     }
 }
 
-/// Makes the error of a thread that could not be started: [`Error::is_unavailable`]. `attempt` says
-/// which thread, as in "could not start the thread for events".
+/// Returns the error of a thread that could not be started: [`Error::is_unavailable`]. `attempt`
+/// names the thread, as in "could not start the thread for events".
 ///
-/// If a limit of the system is the cause, the text says how to raise it.
+/// If a limit of the system is the cause, the text includes advice to raise it.
 #[must_use]
 pub fn no_thread(attempt: &str, failure: io::Error) -> Error {
     let mend = match Errno::from_io_error(&failure) {
@@ -32,7 +32,7 @@ pub fn no_thread(attempt: &str, failure: io::Error) -> Error {
             "the system has no thread or no memory left for this process: raise its limits (`ulimit -u` and `-v`, or \
              `TasksMax=` and `MemoryMax=` of a systemd unit)",
         ),
-        // Some threads open a connection of their own, which wakes them.
+        // Some threads open a connection for their wake-ups when they start.
         _ => no_descriptor(&failure),
     };
     let message = mend.map_or_else(|| attempt.to_owned(), |mend| format!("{attempt}: {mend}"));

@@ -1,8 +1,8 @@
-//! The threads of the library, which exist while they have work, and what limits them.
+//! The threads of the library, which exist while they have work, and the system's limits on them.
 //!
-//! From the top down: tasks with a thread of their own (`background`), the start and the end of a
-//! thread by its work (`on_demand`), the errors of a system that gives no thread or descriptor
-//! (`limits`), and the process, whose forked children have none of the threads (`process`).
+//! From the top down: tasks with a thread each (`background`), a thread that starts and ends with
+//! its work (`on_demand`), errors for lack of a thread or descriptor (`limits`), and the detection
+//! of a forked child, which inherits no threads (`process`).
 
 pub(crate) mod background;
 pub(crate) mod limits;

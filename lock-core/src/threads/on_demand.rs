@@ -1,4 +1,4 @@
-//! [`OnDemandThread`]: a thread that starts with the first work, and ends after it was idle.
+//! [`OnDemandThread`]: a thread that starts with the first work, and ends after an idle time.
 
 use crate::error::Error;
 use crate::sync::thread;
@@ -6,8 +6,8 @@ use crate::threads::limits::no_thread;
 use crate::time::Moment;
 use std::time::Duration;
 
-/// Whether the thread runs. Kept under the mutex of its work, so that work added while the thread
-/// ends finds it either running or ended.
+/// The state of a thread. Stored under the mutex of the thread's work, so that work added while the
+/// thread ends finds it either running or ended.
 #[derive(Default)]
 pub(crate) struct OnDemandThread {
     running: bool,
@@ -15,11 +15,11 @@ pub(crate) struct OnDemandThread {
 }
 
 impl OnDemandThread {
-    /// Starts it unless it runs.
+    /// Starts the thread unless it runs.
     ///
     /// # Errors
     ///
-    /// If the system has no thread left.
+    /// If the system has no more threads.
     pub(crate) fn start(
         &mut self,
         name: impl FnOnce() -> String,
@@ -47,7 +47,8 @@ impl OnDemandThread {
         self.idle_since = None;
     }
 
-    /// Records that it has none. Returns until when it waits for work; `None`: it must end.
+    /// Records that the thread has no work. Returns the time until which it waits for work, or
+    /// `None` if it must end.
     pub(crate) fn idle(&mut self, now: Moment, longest: Duration) -> Option<Moment> {
         let end = *self.idle_since.get_or_insert(now) + longest;
         if now < end {

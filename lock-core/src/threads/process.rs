@@ -1,7 +1,7 @@
-//! [`Origin`]: tells a forked child from the process that made a client.
+//! [`Origin`]: distinguishes a forked child from the process that created a client.
 
-/// The process that made a client. A forked child has its memory, but neither its threads nor its
-/// locks.
+/// The process that created a client. A forked child inherits the client's memory, but neither its
+/// threads nor its locks.
 #[derive(Debug)]
 pub(crate) struct Origin {
     process: u32,
@@ -11,7 +11,7 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// This process.
+    /// Returns the origin for this process.
     pub(crate) fn here() -> Self {
         Self {
             process: std::process::id(),
@@ -20,20 +20,22 @@ impl Origin {
         }
     }
 
-    /// Whether this is another process. Makes a system call, which takes longer than a nested lock.
+    /// Returns whether the current process is another one. Makes a system call, which takes longer
+    /// than a nested lock.
     ///
     /// Checks the mark as well: a child in another PID namespace may have the same process number.
     pub(crate) fn is_elsewhere(&self) -> bool {
         self.process != std::process::id() || self.is_marked().unwrap_or(false)
     }
 
-    /// Whether this is most likely another process, without a system call. It misses children that
-    /// were made by a raw system call, so each request checks [`is_elsewhere`](Self::is_elsewhere).
+    /// Returns whether the current process is most likely another one, without a system call.
+    /// Misses a child made by a raw system call, so each request checks
+    /// [`is_elsewhere`](Self::is_elsewhere).
     pub(crate) fn seems_elsewhere(&self) -> bool {
         self.is_marked().unwrap_or_else(|| self.is_elsewhere())
     }
 
-    /// Whether the C library marked a fork; `None` if it does not mark forks.
+    /// Returns whether the C library marked a fork; `None` if it does not mark forks.
     fn is_marked(&self) -> Option<bool> {
         #[cfg(unix)]
         return self.mark.as_ref().map(|mark| mark.clone().detected_fork());

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// The pauses after failures in a row. Half of each is random, so that clients that lost the same
-/// store do not all come back at once.
+/// The pauses after failures in a row. Half of each pause is random, so that clients that lost the
+/// same store do not all return at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff {
     first: Duration,
@@ -12,7 +12,8 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// The first pause is `first` to twice that; none is longer than `longest`.
+    /// Creates a backoff whose first pause is `first` to twice `first`, and none longer than
+    /// `longest`.
     #[must_use]
     pub const fn new(first: Duration, longest: Duration) -> Self {
         Self {
@@ -22,7 +23,7 @@ impl Backoff {
         }
     }
 
-    /// The pause after one more failure.
+    /// Records a failure and returns the pause after it.
     #[allow(
         clippy::should_implement_trait,
         reason = "nothing iterates over pauses"
@@ -35,13 +36,13 @@ impl Backoff {
             .mul_f64(0.5 + fastrand::f64() / 2.0)
     }
 
-    /// How many failures there were since the last success.
+    /// Returns the number of failures since the last success.
     #[must_use]
     pub fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// Records a success: the next pause is a first one.
+    /// Records a success: the pauses start from the first again.
     pub fn reset(&mut self) {
         self.failures = 0;
     }

@@ -1,4 +1,4 @@
-//! [`Clock`]: the current time, and waits until a moment. All waits of this library go through it.
+//! [`Clock`]: the current time, and waits until a moment. All waits of this library use a clock.
 
 use crate::sync::{Condvar, Mutex, time};
 use std::any::Any;
@@ -10,32 +10,32 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A point in time on a [`Clock`], in nanoseconds since that clock's beginning.
 ///
-/// Moments of different clocks mean nothing to each other.
+/// Moments of different clocks cannot be compared.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(
-    /// One more than the nanoseconds: an `Option` of it takes no more memory, and each held lock
-    /// has several.
+    /// The nanoseconds plus one: `Option<Moment>` then takes no more memory, and each held lock has
+    /// several of them.
     NonZeroU64,
 );
 
 impl Moment {
-    /// The last moment there is, about 584 years after the clock's beginning: "never".
+    /// The last possible moment, about 584 years after the clock's beginning: "never".
     pub const NEVER: Self = Self(NonZeroU64::MAX);
 
-    /// The moment this many nanoseconds after the clock's beginning, but not after
-    /// [`NEVER`](Self::NEVER).
+    /// Returns the moment this many nanoseconds after the clock's beginning, [`NEVER`](Self::NEVER)
+    /// at the latest.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(NonZeroU64::MIN.saturating_add(nanos))
     }
 
-    /// Nanoseconds since the clock's beginning.
+    /// Returns the nanoseconds since the clock's beginning.
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0.get() - 1
     }
 
-    /// How long it is from `earlier` to here; zero if `earlier` is later.
+    /// Returns the time from `earlier` to this moment; zero if `earlier` is later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.as_nanos().saturating_sub(earlier.as_nanos()))
@@ -58,10 +58,9 @@ impl Add<Duration> for Moment {
     }
 }
 
-/// A flag that one thread waits for and any thread raises; it stays up until the waiter takes it
-/// down.
+/// A flag that one thread waits for and any thread raises.
 ///
-/// Because it stays up, a raise before the wait ends that wait.
+/// The flag stays up until the waiter lowers it, so a raise before the wait ends that wait.
 #[derive(Debug, Default)]
 pub struct Signal {
     raised: Mutex<bool>,
@@ -69,7 +68,7 @@ pub struct Signal {
 }
 
 impl Signal {
-    /// A signal that is down.
+    /// Creates a signal that is down.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -81,19 +80,20 @@ impl Signal {
         self.changed.notify_all();
     }
 
-    /// Takes the flag down and says whether it was up.
+    /// Lowers the flag and returns whether it was up.
     pub fn take(&self) -> bool {
         std::mem::take(&mut *self.raised.lock())
     }
 
-    /// Wakes the waiter to read its clock again, without raising the flag.
+    /// Makes the waiter read its clock again, without raising the flag.
     fn nudge(&self) {
         // Under the mutex: a waiter between its check and its sleep would miss the notification.
         let _raised = self.raised.lock();
         self.changed.notify_all();
     }
 
-    /// Takes the flag down if it is up; otherwise sleeps for at most `longest` and tries once more.
+    /// Lowers the flag if it is up; otherwise sleeps for at most `longest` and tries once more.
+    /// Returns whether the flag was up.
     fn take_or_sleep(&self, longest: Duration) -> bool {
         let mut raised = self.raised.lock();
         if !*raised {
@@ -107,49 +107,47 @@ impl Signal {
     }
 }
 
-/// How a wait ended.
+/// The reason why a wait ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Woken {
     /// The signal was raised; it is down again.
     Signalled,
-    /// The moment came.
+    /// The given moment has come.
     Due,
 }
 
-/// A clock that never goes back, and waits on it.
+/// A clock that never goes back, with waits on it.
 ///
-/// Leases are measured by it, so it must run while the machine sleeps. The trait is open for tests:
-/// see [`ManualClock`].
+/// Leases are measured by this clock, so it must run while the machine sleeps. The trait is open
+/// for tests: see [`ManualClock`].
 pub trait Clock: Any + Send + Sync + fmt::Debug {
     /// Returns the current time.
     fn now(&self) -> Moment;
 
-    /// Returns the time of day since 1970, which may jump. For tokens, for formats that write a
-    /// time, and for what people read.
+    /// Returns the time of day since 1970, which may jump. Used for tokens, for wire formats that
+    /// write a time, and in texts.
     ///
-    /// Where it leaps ahead of [`now`](Self::now), as when a paused virtual machine goes on, no
-    /// lock is trusted for what may have passed until the store has confirmed it. So it advances
-    /// with `now` by default: it is the machine's, and as far ahead of it as `now` is ahead of
-    /// [`SystemClock`].
+    /// If it leaps ahead of [`now`](Self::now), as after the pause of a virtual machine, the time
+    /// of the leap counts against each lease until the store has confirmed the lock. By default it
+    /// advances with `now`: the machine's time of day, plus the lead of `now` over [`SystemClock`].
     fn unix_time(&self) -> Duration {
-        // In this order: what passes between the reads is no leap.
+        // Read in this order: time that passes between the reads is then no leap.
         let (unix, machine) = (SystemClock.unix_time(), SystemClock.now());
         let now = self.now();
         (unix + now.since(machine)).saturating_sub(machine.since(now))
     }
 
     /// Blocks until `signal` is raised or `until` has come. Returns at once if the signal is up
-    /// already, and takes it down then.
+    /// already. Lowers the signal if it was the cause.
     fn wait(&self, signal: &Arc<Signal>, until: Moment) -> Woken;
 }
 
 /// The machine's clock: `CLOCK_BOOTTIME` on Linux and Android, the monotonic clock elsewhere.
 ///
-/// [`std::time::Instant`] stands still while a Linux machine is suspended, so a lease would seem to
-/// live on for as long as the machine slept. Condition variables run on that same clock; a wait is
-/// therefore cut into slices of at most [`SystemClock::SLICE`], after each of which the clock is
-/// read again.
+/// [`std::time::Instant`] stops while a Linux machine is suspended, so a lease would seem to last
+/// longer by the time of the suspension. Condition variables stop in the same way; a wait therefore
+/// consists of slices of at most [`SystemClock::SLICE`], and the clock is read after each.
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(
     clippy::exhaustive_structs,
@@ -186,7 +184,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that stands still until [`advance`](Self::advance) moves it. For tests of leases and
+/// A clock that advances only by calls of [`advance`](Self::advance). For tests of leases and
 /// waits.
 ///
 /// # Examples
@@ -204,21 +202,21 @@ impl Clock for SystemClock {
 #[derive(Clone, Debug, Default)]
 pub struct ManualClock(Arc<Mutex<Manual>>);
 
-/// The state that the clones of a [`ManualClock`] share. Lock order: a sleeper's signal before this
-/// (`wait`), never after it.
+/// The state that the clones of a [`ManualClock`] share. Lock order: `wait` locks a sleeper's
+/// signal before this state, never after it.
 #[derive(Debug)]
 struct Manual {
     now: Moment,
     unix: Duration,
     sleepers: Vec<Sleeper>,
-    /// Changes with every sleeper that enters or leaves: see `sleepers`.
+    /// Changes whenever a sleeper is added or removed, which `sleepers` detects by it.
     generation: u64,
 }
 
 /// A thread that sleeps on the clock.
 #[derive(Clone, Debug)]
 struct Sleeper {
-    /// The generation in which it entered, which identifies it.
+    /// The generation in which the sleeper was added, which identifies it.
     number: u64,
     signal: Arc<Signal>,
     until: Moment,
@@ -226,7 +224,7 @@ struct Sleeper {
 
 impl Default for Manual {
     fn default() -> Self {
-        // Not zero: an earlier moment must differ from it.
+        // Not zero: tests need earlier moments that differ from the start.
         let now = Moment::from_nanos(1_000_000_000_000);
         let unix = Duration::from_secs(1_800_000_000);
         Self {
@@ -239,18 +237,18 @@ impl Default for Manual {
 }
 
 impl ManualClock {
-    /// A clock that stands at an arbitrary moment.
+    /// Creates a clock that shows an arbitrary moment.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether this advances when the other does.
+    /// Returns whether both clocks advance together.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Moves the clock, and the time of day with it, and wakes the sleepers that are due.
+    /// Advances the clock and the time of day, and wakes the sleepers that are due.
     pub fn advance(&self, by: Duration) {
         let mut manual = self.0.lock();
         manual.now = manual.now + by;
@@ -266,13 +264,14 @@ impl ManualClock {
         due.iter().for_each(|signal| signal.nudge());
     }
 
-    /// Sets the time of day alone, as an operator or a time server would.
+    /// Sets the time of day alone, as an operator or a time server does.
     pub fn set_unix_time(&self, unix: Duration) {
         self.0.lock().unix = unix;
     }
 
-    /// Returns until when each sleeper sleeps, earliest first: for tests that must not advance
-    /// before a thread is parked. A signalled thread that does not run yet sleeps until now.
+    /// Returns the time until which each sleeper sleeps, earliest first: for tests that must not
+    /// advance the clock before a thread is parked. For a signalled thread that does not run yet it
+    /// is now.
     #[must_use]
     pub fn sleepers(&self) -> Vec<Moment> {
         loop {
@@ -288,7 +287,8 @@ impl ManualClock {
                 }
             };
             let mut moments: Vec<_> = sleepers.into_iter().map(until).collect();
-            // A flag that was read as down may have been taken: then the generation has changed.
+            // A flag that was read as down may have been lowered by its waiter: then the generation
+            // has changed.
             if self.0.lock().generation == generation {
                 moments.sort_unstable();
                 return moments;
@@ -307,7 +307,7 @@ impl Clock for ManualClock {
     }
 
     fn wait(&self, signal: &Arc<Signal>, until: Moment) -> Woken {
-        // Entered before the signal is locked: `sleepers` then reads the flag of a listed sleeper.
+        // Added before the signal is locked: `sleepers` then reads the flag of each listed sleeper.
         let number = self.0.lock().enter(signal, until);
         // Locked from the clock check to the sleep: a nudge cannot come in between.
         let mut raised = signal.raised.lock();

@@ -1,4 +1,4 @@
-//! [`ContainedClock`]: a clock of the caller's, whose panics do not leave it.
+//! [`ContainedClock`]: a wrapper that contains the panics of an application's clock.
 
 use crate::panics::contain;
 use crate::time::{Clock, ManualClock, Moment, Signal, SystemClock, Woken};
@@ -10,19 +10,19 @@ use std::time::Duration;
 /// How long it waits by the machine's clock before it asks the other one again.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// A clock that is read in the middle of every change of state: where it panics, time goes on as
-/// on the machine's clock since it was made, and never back.
+/// A wrapper of a clock that is read in the middle of every change of state. After a panic of that
+/// clock, time continues at the rate of the machine's clock, and never goes back.
 #[derive(Debug)]
 pub(crate) struct ContainedClock {
     clock: Arc<dyn Clock>,
-    /// When it was made, on both.
+    /// The moment of creation, on the contained clock and on the machine's clock.
     made: (Moment, Moment),
-    /// The latest answer.
+    /// The latest moment returned.
     last: AtomicU64,
 }
 
 impl ContainedClock {
-    /// The same clock, contained unless it is one of this crate's.
+    /// Wraps a clock, unless it is one of this crate's, whose code does not panic.
     pub(crate) fn around(clock: Arc<dyn Clock>) -> Arc<dyn Clock> {
         let ours: &dyn Any = clock.as_ref();
         if ours.is::<SystemClock>() || ours.is::<ManualClock>() || ours.is::<Self>() {

@@ -1,11 +1,11 @@
-//! [`Lease`] and [`LeaseTime`]: how long the store keeps a lock without a renewal.
+//! [`Lease`] and [`LeaseTime`]: the time for which the store keeps a lock without a renewal.
 
 use crate::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-/// A lease in whole milliseconds, at least 5 ([`SHORTEST`](Self::SHORTEST)) and at most 2^53 - 1:
-/// above that a Lua number is not exact.
+/// A lease in whole milliseconds, from 5 ([`SHORTEST`](Self::SHORTEST)) to 2^53 - 1: a larger
+/// number is not exact in Lua.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseTime(u64);
 
@@ -53,8 +53,8 @@ impl LeaseTime {
 
     /// Returns how long the holder may trust the lease, counted from before the request was sent.
     ///
-    /// That is the lease less one part in a hundred for clock drift and 2 ms for the store's
-    /// rounding of expiry, the allowance of the Redlock specification.
+    /// The allowance is that of the Redlock specification: one part in a hundred of the lease for
+    /// clock drift, and 2 ms for the store's rounding of expiry.
     #[must_use]
     pub fn validity(self) -> Duration {
         let lease = self.duration();
@@ -74,19 +74,19 @@ impl fmt::Display for LeaseTime {
     }
 }
 
-/// Whether the watchdog renews a lease.
+/// A lease that the watchdog renews, or a fixed one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Lease {
-    /// The watchdog renews the lease every third of `ttl` until the guard is dropped.
+    /// A lease that the watchdog renews every third of `ttl` until the guard is dropped.
     Watched {
-        /// The lease that each renewal asks for. At least [`Lease::SHORTEST_WATCHED`].
+        /// The lease that each renewal requests, at least [`Lease::SHORTEST_WATCHED`].
         ttl: Duration,
-        /// The maximum number of renewals; after it the lock is given up and the holder informed.
-        /// `None`: no limit.
+        /// The maximum number of renewals, after which the lock is given up and the holder
+        /// informed. `None`: no limit.
         renewals: Option<u32>,
     },
-    /// The lease ends after this time, without renewals.
+    /// A lease that ends after this time, without renewals.
     Fixed(Duration),
 }
 
@@ -94,7 +94,7 @@ impl Lease {
     /// The shortest lease that the watchdog renews: below it there is no time for a second attempt.
     pub const SHORTEST_WATCHED: Duration = Duration::from_millis(100);
 
-    /// A lease of `ttl` that the watchdog renews without a limit.
+    /// Returns a lease of `ttl` that the watchdog renews without a limit.
     #[must_use]
     pub fn watched(ttl: Duration) -> Self {
         Self::Watched {
@@ -107,7 +107,7 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// [`Error::is_misuse`] if it is too short or too long.
+    /// [`Error::is_misuse`] if the lease is too short or too long.
     pub fn time(&self) -> Result<LeaseTime, Error> {
         match *self {
             Self::Watched { ttl, .. } if ttl < Self::SHORTEST_WATCHED => {

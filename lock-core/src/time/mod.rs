@@ -1,7 +1,7 @@
-//! Clocks: the one that all waits ask, and those for tests.
+//! Clocks, which all waits of the library use, and a manual clock for tests.
 
-// Besides them, from the top down: pauses that grow (`backoff`), leases in whole milliseconds
-// (`lease`), and a program's own clock, whose panics end no thread (`contained_clock`).
+// Also, from the top down: pauses that grow (`backoff`), leases in whole milliseconds (`lease`),
+// and the wrapper that contains the panics of an application's clock (`contained_clock`).
 
 pub(crate) mod backoff;
 mod clock;

@@ -13,7 +13,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Settings of several backends, and of locks that need others than the rest, from a TOML file.
+/// Settings of several backends, and of individual locks, from a TOML file.
 ///
 /// ```toml
 /// default = "main"                  # the backend of locks that name none
@@ -33,18 +33,18 @@ use std::sync::Arc;
 /// replicas = 1
 /// ```
 ///
-/// A section of a backend has the lines of a [`Config::from_file`]. Instead of `default` and a
-/// section, the default backend may stand above all sections: `url`, and its settings. A lock has
-/// the section of its name, otherwise the pattern with the longest beginning, otherwise none: no
-/// two sections are mixed. It may have `backend`, `format`, `hand_off`, `lease`,
-/// `on_insufficient_replicas`, `outage_limit`, `prefix`, `replicas`, `replication_timeout`,
-/// `tokens`, `unconfirmed_renewals` and `watchdog`.
+/// The section of a backend has the lines of a [`Config::from_file`]. Instead of a section with
+/// `default`, the default backend's `url` and settings may stand above all sections. The settings
+/// of a lock come from the section of its name, otherwise from the pattern with the longest match,
+/// otherwise from no section: sections are not merged. Such a section may have `backend`, `format`,
+/// `hand_off`, `lease`, `on_insufficient_replicas`, `outage_limit`, `prefix`, `replicas`,
+/// `replication_timeout`, `tokens`, `unconfirmed_renewals` and `watchdog`.
 ///
 /// Later sources win: the defaults, the options of the backend's URL, the lines of the backend, the
 /// lines of the lock, the environment ([`with_env`](Self::with_env)), and code
 /// ([`configure`](Self::configure)).
 ///
-/// [`ClientBuilder::connect_set`](crate::ClientBuilder::connect_set) makes clients of it.
+/// [`ClientBuilder::connect_set`](crate::ClientBuilder::connect_set) creates clients from it.
 /// [`Debug`](fmt::Debug) shows names only.
 #[derive(Clone)]
 pub struct ConfigSet {
@@ -52,10 +52,10 @@ pub struct ConfigSet {
     /// The index of the default backend.
     default: Option<usize>,
     locks: Vec<Lock>,
-    /// The variables that begin with [`PREFIX`], if the environment counts.
+    /// The variables that begin with [`PREFIX`], if the environment is used.
     environment: Option<Vec<(OsString, OsString)>>,
     change: Option<Change>,
-    /// The file, for errors that are about none of its lines.
+    /// The name of the file, for errors that concern none of its lines.
     file: String,
 }
 
@@ -63,16 +63,16 @@ type Change = Arc<dyn Fn(Option<&str>, Config) -> Config + Send + Sync>;
 
 #[derive(Clone)]
 struct Backend {
-    /// `None` if it stands above all sections.
+    /// `None` for the backend above all sections.
     name: Option<String>,
-    /// That of its URL.
+    /// The location of the URL.
     place: Source,
     config: Config,
 }
 
 #[derive(Clone)]
 struct Lock {
-    /// With `*` at the end it is the beginning of names.
+    /// A lock's name, or with `*` at the end the beginning of names.
     name: String,
     place: Source,
     backend: usize,
@@ -86,7 +86,8 @@ struct Line {
     place: Source,
 }
 
-/// What decides the settings of a client: the same for locks that can share one.
+/// The backend and options that determine the settings of a client. Locks with equal keys share
+/// one.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct ClientKey {
     backend: usize,
@@ -98,9 +99,10 @@ impl ConfigSet {
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] with the file, the line, the key and the accepted values.
-    /// Nothing is quoted that may be a password. What depends on the scheme is checked by
-    /// [`ClientBuilder::connect_set`](crate::ClientBuilder::connect_set).
+    /// [`Error::is_configuration`] with the file, the line, the key and the accepted values. The
+    /// text quotes nothing that may be a password.
+    /// [`ClientBuilder::connect_set`](crate::ClientBuilder::connect_set) checks the options that
+    /// depend on the scheme.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         let text = std::fs::read_to_string(path).map_err(|source| {
@@ -114,7 +116,7 @@ impl ConfigSet {
         .read()
     }
 
-    /// Reads the text of such a file.
+    /// Parses the text of a file as [`from_file`](Self::from_file) reads it.
     ///
     /// # Errors
     ///
@@ -130,13 +132,13 @@ impl ConfigSet {
     /// Overrides the settings of the file with those of the environment.
     ///
     /// The URL in `DISTLOCK_URL` replaces the address and the options of the default backend. The
-    /// variable of a setting, as in `DISTLOCK_WATCHDOG=10s`, counts for all backends and locks. See
+    /// variable of a setting, as in `DISTLOCK_WATCHDOG=10s`, applies to all backends and locks. See
     /// [`Config::with_env`].
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] names the variable and the accepted values, also if there is a
-    /// `DISTLOCK_URL` and no default backend.
+    /// [`Error::is_configuration`] with the variable and the accepted values, and if `DISTLOCK_URL`
+    /// is set but there is no default backend.
     pub fn with_env(self) -> Result<Self, Error> {
         self.with_variables(std::env::vars_os())
     }
@@ -166,9 +168,9 @@ impl ConfigSet {
             .map(|(_, value)| value.clone())
     }
 
-    /// Changes the configuration of each client; the change wins. It is given the name of the
-    /// backend, or `None` for one that stands above the sections. For what no file can say, such as
-    /// [`Config::with_credentials`].
+    /// Sets a function that changes the configuration of each client, and so wins over all other
+    /// sources. Its first argument is the name of the backend, or `None` for the backend above the
+    /// sections. For settings that a file cannot express, such as [`Config::with_credentials`].
     #[must_use]
     pub fn configure(
         mut self,
@@ -178,8 +180,8 @@ impl ConfigSet {
         self
     }
 
-    /// Returns the names of the backends, in the order of the file; `None` for one that stands
-    /// above the sections.
+    /// Returns the names of the backends, in the order of the file; `None` for the backend above
+    /// the sections.
     pub fn backends(&self) -> impl Iterator<Item = Option<&str>> {
         self.backends.iter().map(|backend| backend.name.as_deref())
     }
@@ -193,24 +195,24 @@ impl ConfigSet {
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] if the file has no backend for it.
+    /// [`Error::is_configuration`] if the file has no backend for the lock.
     pub fn config(&self, lock: &str) -> Result<Config, Error> {
         let (backend, section) = self.choose(lock)?;
         self.effective(backend, section)
     }
 
-    /// Returns the settings of a backend without those of any lock: of the default one, if none is
-    /// named.
+    /// Returns the settings of a backend, without those of any lock. `None` selects the default
+    /// backend.
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] if there is no such backend, with the names that there are.
+    /// [`Error::is_configuration`] if there is no such backend, with a list of all names.
     pub fn backend_config(&self, name: Option<&str>) -> Result<Config, Error> {
         self.effective(self.index_of(name)?, None)
     }
 
-    /// Returns what chose the settings of the lock of this name: its backend (`None` if that stands
-    /// above the sections), and the section of locks, if there is one.
+    /// Returns the source of the settings of the lock of this name: its backend (`None` for the one
+    /// above the sections), and the section of locks, if one applies.
     ///
     /// # Errors
     ///
@@ -223,7 +225,7 @@ impl ConfigSet {
         ))
     }
 
-    /// What decides the settings of this lock's client.
+    /// Returns the key that determines the settings of this lock's client.
     pub(crate) fn key(&self, lock: &str) -> Result<ClientKey, Error> {
         let (backend, section) = self.choose(lock)?;
         let lines = section.map_or(&[][..], |section| &section.lines);
@@ -234,7 +236,7 @@ impl ConfigSet {
         Ok(ClientKey { backend, options })
     }
 
-    /// The same for a backend alone.
+    /// Returns the key of a backend's client, without the options of any lock.
     pub(crate) fn backend_key(&self, name: Option<&str>) -> Result<ClientKey, Error> {
         Ok(ClientKey {
             backend: self.index_of(name)?,
@@ -242,7 +244,8 @@ impl ConfigSet {
         })
     }
 
-    /// Passes each configuration that the file makes to `check`, whose errors are given the place.
+    /// Calls `check` with each configuration that the file defines, and adds the location to its
+    /// errors.
     pub(crate) fn check_each(
         &self,
         check: impl Fn(&Config) -> Result<(), Error>,
@@ -263,7 +266,7 @@ impl ConfigSet {
         Ok(())
     }
 
-    /// The settings of a file without sections.
+    /// Returns the settings of a file without sections.
     pub(super) fn into_unnamed(mut self) -> Result<Config, Error> {
         let named = self
             .backends
@@ -310,7 +313,7 @@ impl ConfigSet {
         ))
     }
 
-    /// The backend of this lock, and its section.
+    /// Returns the backend of this lock, and its section.
     fn choose(&self, lock: &str) -> Result<(usize, Option<&Lock>), Error> {
         let length = |section: &Lock| match section.name.strip_suffix('*') {
             None => (section.name == lock).then_some(usize::MAX),
@@ -329,7 +332,7 @@ impl ConfigSet {
         }
     }
 
-    /// The settings of a client, from the weakest source to the strongest.
+    /// Returns the settings of a client, merged from the weakest source to the strongest.
     fn effective(&self, backend: usize, section: Option<&Lock>) -> Result<Config, Error> {
         let Backend { name, config, .. } = &self.backends[backend];
         let mut config = config.clone();
@@ -349,14 +352,14 @@ impl ConfigSet {
         })
     }
 
-    /// Checks what does not depend on a scheme.
+    /// Checks all configurations, apart from options that depend on a scheme.
     fn checked(self) -> Result<Self, Error> {
         self.check_each(|_| Ok(()))?;
         Ok(self)
     }
 }
 
-/// The settings of one unnamed backend.
+/// Converts the settings of one unnamed backend.
 impl From<Config> for ConfigSet {
     fn from(config: Config) -> Self {
         let backend = Backend {
@@ -394,19 +397,19 @@ impl Config {
     /// pool = 4
     /// ```
     ///
-    /// A file with `[backends]` or `[locks]` is refused: that is a [`ConfigSet`].
+    /// A file with `[backends]` or `[locks]` is refused: see [`ConfigSet`].
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] with the file, the line, the key and the accepted values.
-    /// Nothing is quoted that may be a password. A key that the scheme does not know is refused
-    /// by [`ClientBuilder::connect`](crate::ClientBuilder::connect), with the file and the
-    /// line.
+    /// [`Error::is_configuration`] with the file, the line, the key and the accepted values. The
+    /// text quotes nothing that may be a password.
+    /// [`ClientBuilder::connect`](crate::ClientBuilder::connect) refuses a key that the scheme does
+    /// not know, with the file and the line.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, Error> {
         ConfigSet::from_file(path)?.into_unnamed()
     }
 
-    /// Reads the text of such a file.
+    /// Parses the text of a file as [`from_file`](Self::from_file) reads it.
     ///
     /// # Errors
     ///

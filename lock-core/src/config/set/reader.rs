@@ -10,8 +10,8 @@ use std::borrow::Cow;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// The options that a lock may have of its own. All others are of the connections, which the locks
-/// of a backend share, or must be the same for all clients.
+/// The options that the section of a lock may set. All others concern the connections, which the
+/// locks of a backend share, or must be the same for all clients.
 const OF_A_LOCK: [&str; 11] = [
     "format",
     "hand_off",
@@ -34,7 +34,7 @@ pub(super) fn unknown_backend<'a>(name: &str, known: impl Iterator<Item = &'a st
         _ => format!("there are {}", quoted(known.iter().copied())),
     };
     let named = if name.contains([':', '/', '@']) {
-        // A URL in the place of a name may have a password in it.
+        // A URL in the place of a name may contain a password.
         "of this name, which looks like a URL".to_owned()
     } else {
         format!("`{}`{meant}", name.escape_debug())
@@ -49,10 +49,10 @@ fn quoted<'a>(words: impl Iterator<Item = &'a str>) -> String {
         .join(", ")
 }
 
-/// Reads a text.
+/// A reader of one TOML text.
 pub(super) struct Reader<'a> {
     pub(super) text: &'a str,
-    /// What places in it begin with.
+    /// The beginning of locations in the text, as error messages name them.
     pub(super) file: String,
 }
 
@@ -65,8 +65,8 @@ struct Section {
 
 impl Reader<'_> {
     pub(super) fn read(self) -> Result<ConfigSet, Error> {
-        // The error of `toml` quotes the whole line, password included, so only its message is
-        // used.
+        // An error of `toml` quotes the whole line, which may contain the password: only its
+        // message is used.
         let table = DeTable::parse(self.text).map_err(|error| {
             let at = error
                 .span()
@@ -128,7 +128,7 @@ impl Reader<'_> {
         .checked()
     }
 
-    /// The place in the text, as errors name it.
+    /// Returns the location of an offset, as errors name it.
     fn place(&self, at: usize) -> Source {
         let line = self.text.as_bytes()[..at]
             .iter()
@@ -210,7 +210,7 @@ fn lock(mut section: Section, backends: &[Backend], default: Option<usize>) -> R
                     name.escape_debug()
                 )));
             }
-            // The tag of a name may be open at the end of its beginning.
+            // A pattern may end inside a hash tag, so only whole names are checked.
             if start.len() == name.len() {
                 LockName::new(name).map_err(|error| place.refuse(error.message()))?;
             }
@@ -243,7 +243,7 @@ fn lock(mut section: Section, backends: &[Backend], default: Option<usize>) -> R
     })
 }
 
-/// The backend that this line names.
+/// Returns the index of the backend that this line names.
 fn named(backends: &[Backend], line: &Line) -> Result<usize, Error> {
     let is_it = |backend: &Backend| backend.name.as_ref() == Some(&line.value);
     backends.iter().position(is_it).ok_or_else(|| {
@@ -263,7 +263,7 @@ fn take_line(lines: &mut Vec<Line>, key: &str) -> Option<Line> {
     Some(lines.remove(at))
 }
 
-/// The keys and values of a table, in the order of the text.
+/// Returns the keys and values of a table, in the order of the text.
 fn in_order<'a, 'b>(
     table: &'a DeTable<'b>,
 ) -> Vec<(&'a Spanned<Cow<'b, str>>, &'a Spanned<DeValue<'b>>)> {

@@ -1,4 +1,4 @@
-//! Backends and locks by name: which settings count, and the errors of bad files.
+//! Backends and locks by name: the effective settings, and the errors of invalid files.
 
 use super::*;
 use std::time::Duration;
@@ -34,7 +34,7 @@ fn with(set: ConfigSet, variables: &[(&str, &str)]) -> Result<ConfigSet, Error> 
     )
 }
 
-/// The value of a setting of a lock, and where it came from.
+/// Returns the value of a setting of a lock, and its source.
 fn setting(set: &ConfigSet, lock: &str, name: &str) -> (String, String) {
     let settings = set.config(lock).unwrap().settings();
     let found = settings
@@ -70,7 +70,7 @@ fn lock_has_its_own_section_or_the_longest_pattern() {
             "{lock}"
         );
     }
-    // Sections are not mixed: the pattern's `replicas` and `watchdog` do not reach the name.
+    // Sections are not merged: the pattern's `replicas` and `watchdog` do not apply to the name.
     let config = set.config("orders:eu:1").unwrap();
     assert_eq!(
         (
@@ -181,7 +181,7 @@ fn lock_without_section_or_default_is_refused() {
     );
 }
 
-/// Everything that can be wrong in a file, with the whole message.
+/// Every possible error of a file, with the whole message.
 #[test]
 fn invalid_set_is_refused_with_line_and_accepted_values() {
     const BACKENDS: &str = "[backends.main]\nurl = 'memory://u:s3cret@h'\n";

@@ -15,7 +15,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Calls a backend, and records how long it takes.
+/// A wrapper of a backend that records the duration of each request.
 pub(super) struct Metered {
     pub(super) backend: Arc<dyn Backend>,
     pub(super) metrics: Metrics,
@@ -34,7 +34,7 @@ impl Metered {
     }
 }
 
-// A new method with a default must be passed on, too.
+// Denied, so that a new method with a default must be forwarded as well.
 #[deny(clippy::missing_trait_methods)]
 impl Backend for Metered {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
@@ -49,7 +49,7 @@ impl Backend for Metered {
     ) -> Vec<Result<Renewal, Failure>> {
         let start = self.metrics.request_starts();
         let answers = self.backend.renew(node, batch, by);
-        // A batch has one time. It was sent if any part of it was.
+        // A batch has one duration. It was sent if any part of it was.
         let was_sent = |answer: &&_| !matches!(answer, Err(Failure::NotSent(_)));
         let answer = answers.iter().find(was_sent).or(answers.first());
         let failure = answer.and_then(|answer| answer.as_ref().err());
@@ -68,8 +68,8 @@ impl Backend for Metered {
         })
     }
 
-    /// Timed by the engine, which knows when the reply comes: a callback around `done` would be
-    /// one more allocation for each dropped guard.
+    /// Timed by the engine, which is notified of the reply: a callback around `done` would be one
+    /// more allocation for each dropped guard.
     fn submit_release(
         &self,
         acquisition: &AcquisitionId,

@@ -1,18 +1,19 @@
-//! Metrics for the [`metrics`](https://docs.rs/metrics) facade: the feature of that name.
+//! Metrics for the [`metrics`](https://docs.rs/metrics) facade, with the feature of that name.
 //!
-//! The names, types, units and meanings are in `docs/METRICS.md`, with a dashboard for Grafana and
-//! alert rules for Prometheus beside it.
+//! The names, types, units and meanings are in `docs/METRICS.md`, together with a dashboard for
+//! Grafana and alert rules for Prometheus.
 //!
 //! - **Recorder.** A client registers its metrics when it is made, with the recorder of that
-//!   moment: install the recorder first. Without one the metrics go nowhere.
-//! - **Counted where it happens.** What an [event](crate::Event) tells is counted when the event is
-//!   emitted, on the thread that emits it: a slow event handler loses none. A recorder must
-//!   therefore not block. A panic in it loses what it was to record, and nothing else.
+//!   moment: install the recorder first. Without a recorder the metrics are discarded.
+//! - **Events.** An [event](crate::Event) is counted when it is emitted, on the emitting thread: a
+//!   slow event handler does not affect the counts. A recorder must therefore not block. A panic of
+//!   the recorder loses the value that it was to record, and nothing else.
 //! - **Labels.** `backend` is the scheme of the URL (`custom` for a given [`Backend`]), `format`
 //!   the option of that name if the URL has it. Clients with the same labels share their metrics.
-//! - **Names of locks** are no labels, because each name makes new time series, which the recorder
-//!   and the metrics system keep. A program whose locks have a few fixed names asks for the label
-//!   `lock` by [`ClientBuilder::metrics_by_name`](crate::ClientBuilder::metrics_by_name).
+//! - **Lock names** are no labels by default, because each name creates time series that the
+//!   recorder and the metrics system store. A program whose locks have a few fixed names enables
+//!   the label `lock` with
+//!   [`ClientBuilder::metrics_by_name`](crate::ClientBuilder::metrics_by_name).
 //! - **Buckets.** A recorder for Prometheus needs buckets for the histograms, whose names end in
 //!   `_seconds`; otherwise it renders summaries, which cannot be aggregated over processes.
 
@@ -46,10 +47,10 @@ enum Request {
     Force,
 }
 
-/// The value of the label `request`, in the order of [`Request`].
+/// The values of the label `request`, in the order of [`Request`].
 const REQUESTS: [&str; 6] = ["acquire", "renew", "release", "read", "watch", "force"];
 
-/// The events that have a metric of their own, or are not counted when they are emitted.
+/// Events with a separate metric, and events that are not counted when they are emitted.
 const NOT_IN_EVENTS: [&str; 6] = [
     "acquired",
     "released",
@@ -74,7 +75,7 @@ struct ClientMetrics {
     connections_opened: Counter,
 }
 
-/// The metrics of locks.
+/// The metrics of locks, in total or by name.
 enum Locks {
     Together(LockMetrics),
     ByName {
@@ -97,11 +98,11 @@ struct LockMetrics {
     waiting: Gauge,
 }
 
-/// When a request began.
+/// The time at which a request began.
 #[derive(Clone, Copy)]
 pub(crate) struct RequestStart(Moment);
 
-/// One unit of a gauge, until it ends or is dropped.
+/// One unit of a gauge, counted until [`end`](Self::end) or the drop.
 #[derive(Default)]
 pub(crate) struct Counted(Option<Gauge>);
 
@@ -146,12 +147,12 @@ impl Metrics {
         })))
     }
 
-    /// Whether there is anything to be recorded.
+    /// Returns whether metrics are recorded.
     pub(crate) fn is_on(&self) -> bool {
         self.0.is_some()
     }
 
-    /// The same backend, with its requests recorded.
+    /// Wraps a backend so that its requests are recorded, if metrics are on.
     pub(crate) fn around(&self, backend: Arc<dyn Backend>) -> Arc<dyn Backend> {
         if !self.is_on() {
             return backend;
@@ -162,7 +163,7 @@ impl Metrics {
         })
     }
 
-    /// Records what an event tells.
+    /// Records an event.
     pub(crate) fn event(&self, event: &Event) {
         let Some(client) = &self.0 else { return };
         contain(|| match event {
@@ -182,7 +183,7 @@ impl Metrics {
         });
     }
 
-    /// Records how a call that takes a lock ended, if that was without the lock.
+    /// Records the end of a call that acquires a lock, if the call ended without the lock.
     pub(crate) fn acquire_ended<T>(&self, lock: &LockName, result: &Result<Option<T>, Error>) {
         let Some(client) = &self.0 else { return };
         match result {
@@ -201,7 +202,7 @@ impl Metrics {
         client.locks.with(lock, |it| it.handed_off.increment(1));
     }
 
-    /// Records a renewal that failed. The event comes once for each cause only.
+    /// Records a failed renewal. The event of that name is emitted only once for each cause.
     pub(crate) fn renewal_failed(&self, lock: &LockName) {
         let Some(client) = &self.0 else { return };
         client.locks.with(lock, |it| it.renewal_failed.increment(1));
@@ -232,18 +233,18 @@ impl Metrics {
         Counted::up(&client.connections)
     }
 
-    /// When a request begins that is sent now. By the system's clock: the engine's own reads of its
-    /// clock must not depend on a feature.
+    /// Returns the start time of a request that is sent now. Uses the system's clock: the engine's
+    /// reads of its own clock must not depend on a feature.
     pub(crate) fn request_starts(&self) -> RequestStart {
         RequestStart(SystemClock.now())
     }
 
-    /// Records a release whose answer no caller waits for.
+    /// Records a release for whose answer no caller waits.
     pub(crate) fn release_answered<T>(&self, start: RequestStart, answer: &Result<T, Failure>) {
         self.request(Request::Release, start, answer.as_ref().err());
     }
 
-    /// Records a request that has ended. One that was not sent has no latency.
+    /// Records a completed request. A request that was not sent has no latency.
     fn request(
         &self,
         request: Request,
@@ -267,7 +268,7 @@ impl Metrics {
 }
 
 impl Locks {
-    /// Calls `record` with the metrics of this lock, and contains its panic.
+    /// Calls `record` with the metrics of this lock, and contains its panics.
     fn with<T: Default>(&self, lock: &LockName, record: impl FnOnce(&LockMetrics) -> T) -> T {
         let contained = |metrics: &LockMetrics| contain(|| record(metrics)).unwrap_or_default();
         let (labels, each) = match self {
@@ -285,7 +286,7 @@ impl Locks {
     }
 }
 
-/// A metric that the recorder makes; one that records nothing if it panics.
+/// Returns a metric of the recorder, or one that records nothing if the recorder panics.
 fn new_counter(name: &'static str, labels: Vec<Label>) -> Counter {
     contain(|| counter!(name, labels)).unwrap_or_else(Counter::noop)
 }
@@ -324,16 +325,16 @@ impl LockMetrics {
 
 impl Counted {
     fn up(gauge: &Gauge) -> Self {
-        // One that panicked has not counted it.
+        // A gauge that panicked has not counted the unit.
         Self(contain(|| gauge.increment(1.0)).map(|()| gauge.clone()))
     }
 
-    /// One more of the same.
+    /// Counts one more unit of the same gauge.
     pub(crate) fn another(&self) -> Self {
         self.0.as_ref().map_or_else(Self::default, Self::up)
     }
 
-    /// Ends it, once.
+    /// Ends the unit. Later calls have no effect.
     pub(crate) fn end(&mut self) {
         if let Some(gauge) = self.0.take() {
             contain(|| gauge.decrement(1.0));
@@ -353,7 +354,7 @@ impl fmt::Debug for Counted {
     }
 }
 
-/// Tells the recorder the unit and the meaning of each metric, in the words of `docs/METRICS.md`.
+/// Registers the unit and the meaning of each metric, in the words of `docs/METRICS.md`.
 fn describe() {
     let counters = [
         (
