@@ -29,7 +29,7 @@ use lock_core::{Config, Context, Error};
 use std::sync::Arc;
 
 impl Format {
-    /// The format that `config` names, without [`ClassicRules`]: for showing what they
+    /// The format that `config` names, without `ClassicRules`: for showing what they
     /// are for. `hook` is told of the steps of a format of this module.
     ///
     /// # Errors
