@@ -28,7 +28,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use survey::{HEDGE, Source, Survey, SurveyReply};
 
-/// See the [module's text](self). Shared by the task and the requests.
+/// The topology of a Redis Cluster: the slot map, and the task that refreshes it. Shared by the
+/// task and the requests.
 pub struct ClusterMap {
     factory: NodeFactory,
     seeds: Vec<Address>,
