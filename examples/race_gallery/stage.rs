@@ -7,7 +7,8 @@ use distlock::backend::{
 use distlock::config::Replication;
 use distlock::time::{Clock, Moment, Signal, SystemClock, Woken};
 use distlock::{Config, FencingToken, LockName};
-use lock_redis::servers::{Format, Node, StepHook};
+use lock_redis::RedisStore;
+use lock_redis::servers::{Format, StepHook};
 use parking_lot::{Condvar, Mutex};
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -277,7 +278,7 @@ impl Client {
         let context = Context::new(Arc::new(time), id);
         let config = Config::from_url(url).expect("a good URL");
         let format = Format::bare(&config, &context, Arc::clone(&hold) as _).expect("a good URL");
-        let backend = Node::standalone(&config, &context, format).expect("a good URL");
+        let backend = RedisStore::standalone(&config, &context, format).expect("a good URL");
         Self::on(Arc::new(backend), id, hold)
     }
 

@@ -1,6 +1,6 @@
 //! distlock on Redis Cluster, and the quorum (Redlock) over independent masters.
 //!
-//! - `cluster`: [`ClusterScheme`] and [`ClusterBackend`]
+//! - `cluster`: [`ClusterScheme`] and [`ClusterBackend`], by its [`ClusterMap`]
 //! - `redlock`: [`RedlockScheme`] and [`QuorumBackend`]
 //!
 //! Requests to a single node are in `lock-redis`.
@@ -10,7 +10,7 @@
 mod cluster;
 mod redlock;
 
-pub use cluster::{ClusterBackend, ClusterScheme};
+pub use cluster::{ClusterBackend, ClusterMap, ClusterScheme};
 pub use redlock::{
     QuorumBackend, QuorumNodeStatus, QuorumVote, RedlockScheme, quorum_status, set_up,
 };

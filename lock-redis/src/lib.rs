@@ -4,11 +4,13 @@
 //!
 //! - [`RedisScheme`], [`SentinelScheme`]: which URLs lead here
 //! - `url`: what a URL says of servers: addresses, credentials, TLS
-//! - `standalone`: the one server that a URL names
-//! - `sentinel`: [`SentinelBackend`], the master that the sentinels name, as a store of locks
-//! - `classic`: stores of locks that do not say who holds them
-//! - `node`: one server and all our connections to it, as a store of locks; alone, or as a node of
-//!   a cluster or of a quorum
+//! - `store`: [`RedisStore`], servers of any topology as a store of locks
+//! - [`topology`]: which server a request goes to, and what its answer is worth
+//! - `standalone`: the topology of the one server that a URL names
+//! - `sentinel`: [`SentinelBackend`], the topology of the master that the sentinels name
+//! - `classic`: formats of locks that do not say who holds them, and the rules for these
+//! - `node`: one server and all our connections to it; alone, or as a node of a cluster or of a
+//!   quorum
 //! - `format`: what stands under a lock's key
 //! - `wakeups`: the subscriber, one connection that receives releases for all waiters
 //! - `keys`: the names of keys and channels
@@ -30,8 +32,11 @@ mod scheme;
 mod sentinel;
 pub mod servers;
 mod standalone;
+mod store;
+pub mod topology;
 mod url;
 mod wakeups;
 
 pub use scheme::{RedisScheme, SentinelScheme};
 pub use sentinel::SentinelBackend;
+pub use store::RedisStore;

@@ -3,9 +3,9 @@
 
 use crate::connection::{AddressMap, JOINED};
 use crate::format::{Format, OPTION as FORMAT};
-use crate::node::Node;
 use crate::node::eviction::OPTION as EVICTION;
 use crate::sentinel::SentinelBackend;
+use crate::store::RedisStore;
 use crate::url::options::{
     DB, SENTINEL_PASSWORD, SENTINEL_PASSWORD_FILE, SENTINEL_USER, TLS_CA, TLS_CERT, TLS_KEY,
     TLS_NAME,
@@ -109,7 +109,7 @@ impl Scheme for RedisScheme {
 
     fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {
         Format::open_store(config, context, None, |format| {
-            Node::standalone(config, context, format)
+            RedisStore::standalone(config, context, format)
         })
     }
 }

@@ -1,8 +1,7 @@
 //! Servers as parts of a store of several: what `lock-cluster` routes requests to.
 //!
-//! - [`Node`]: one server and all connections to it, a [`Backend`](lock_core::Backend) of its own
+//! - [`Node`]: one server and all connections to it: one attempt for each request
 //! - [`NodeSettings`]: what the nodes of one client have in common, and how one is made
-//! - [`RequestMode`]: whether `ASKING` goes before each request
 //! - [`Format`]: what stands under a lock's key, by `format=`; opens the store that it fits to
 //! - [`StoreKind`]: what a node is a part of, for its diagnosis
 //! - [`ServerClock`]: by how much the clock of a server is ahead
@@ -23,6 +22,5 @@ pub use crate::connection::{Address, AddressMap};
 pub use crate::format::Format;
 pub use crate::node::cluster::{Redirect, Shards};
 pub use crate::node::{
-    Account, Deployment, Granted, Node, NodeSettings, RequestMode, ServerClock, StoreKind,
-    WatchRegistry,
+    Account, Deployment, Granted, Node, NodeSettings, ServerClock, StoreKind, WatchRegistry,
 };

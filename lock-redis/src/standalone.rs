@@ -1,12 +1,16 @@
-//! [`Node::standalone`]: the one Redis server that a URL names.
+//! One server as a [`Topology`]: the server that a URL names.
 
 use crate::format::Format;
-use crate::node::{Node, NodeSettings};
+use crate::node::{Node, NodeSettings, StoreKind, WatchRegistry};
+use crate::store::RedisStore;
+use crate::topology::{Effect, Hop, JudgeSubmitted, RoutedRequest, Topology, Verdict};
 use crate::url;
-use lock_core::{Config, Context, Error};
+use lock_core::backend::{Abilities, AcquisitionId, Failure, NodeId, ReplicaSupport};
+use lock_core::{Config, Context, Error, Finding, LockName, Moment};
+use std::sync::Arc;
 
-impl Node {
-    /// The server that `config` names. Does not talk to it.
+impl RedisStore<Node> {
+    /// Makes the store of the server that `config` names. Does not talk to it.
     ///
     /// # Errors
     ///
@@ -15,7 +19,73 @@ impl Node {
     pub fn standalone(config: &Config, context: &Context, format: Format) -> Result<Self, Error> {
         config.check()?;
         let (place, database) = url::address(config)?;
-        NodeSettings::new(config, database, context, format)?.followed(place)
+        let node = NodeSettings::new(config, database, context, format)?.followed(place)?;
+        Ok(Self::with_topology(Arc::new(node)))
+    }
+}
+
+/// Every request goes to the one server, once, and every outcome is believed.
+impl Topology for Node {
+    type RouteState = ();
+
+    const IS_SPREAD: bool = false;
+
+    fn abilities(&self) -> Abilities {
+        // Which replicas there should be, a server on its own does not know: those that are gone it
+        // has forgotten.
+        self.format()
+            .abilities(ReplicaSupport::Counted)
+            .independent(true)
+    }
+
+    fn known(&self, _: &LockName) -> Option<Hop<()>> {
+        Some(Hop {
+            node: self.clone(),
+            number: 0,
+            state: (),
+        })
+    }
+
+    #[inline]
+    fn renewal_node(&self, _: &LockName) -> NodeId {
+        NodeId::new(0)
+    }
+
+    #[inline]
+    fn route(self: &Arc<Self>, _: &RoutedRequest<'_>, _: Moment) -> Result<Hop<()>, Failure> {
+        Ok(Hop {
+            node: Self::clone(self),
+            number: 0,
+            state: (),
+        })
+    }
+
+    #[inline]
+    fn judge(&self, _: &RoutedRequest<'_>, _: &Hop<()>, _: Result<Effect, &Failure>) -> Verdict {
+        Verdict::Believe
+    }
+
+    #[inline]
+    fn judge_submitted(self: &Arc<Self>, _: &Hop<()>, _: &AcquisitionId) -> Option<JudgeSubmitted> {
+        None
+    }
+
+    fn reroute(
+        self: &Arc<Self>,
+        _: &RoutedRequest<'_>,
+        hop: Hop<()>,
+        failure: Option<Failure>,
+        _: Moment,
+    ) -> Result<Hop<()>, Failure> {
+        failure.map_or(Ok(hop), Err)
+    }
+
+    fn watches(&self) -> Option<&WatchRegistry> {
+        None
+    }
+
+    fn diagnose(self: &Arc<Self>, by: Moment) -> Result<Vec<Finding>, Failure> {
+        Ok(self.examine(StoreKind::Standalone, by)?.findings)
     }
 }
 
@@ -23,12 +93,11 @@ impl Node {
 mod tests {
     use super::*;
     use lock_core::{ClientId, SystemClock};
-    use std::sync::Arc;
 
-    fn open(url: &str) -> Result<Node, Error> {
+    fn open(url: &str) -> Result<RedisStore<Node>, Error> {
         let context = Context::new(Arc::new(SystemClock), ClientId::random());
         let config = Config::from_url(url).unwrap();
-        Node::standalone(&config, &context, Format::of(&config)?)
+        RedisStore::standalone(&config, &context, Format::of(&config)?)
     }
 
     fn refusal(url: &str) -> String {

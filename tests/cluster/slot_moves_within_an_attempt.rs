@@ -7,7 +7,7 @@ use distlock::backend::{Answer, ClientId, Context, Failure};
 use distlock::time::SystemClock;
 use distlock_tests::cluster::Cluster;
 use distlock_tests::probe::Probe;
-use lock_cluster::ClusterBackend;
+use lock_cluster::ClusterMap;
 use lock_redis::servers::Format;
 use std::sync::Arc;
 use std::thread;
@@ -97,7 +97,7 @@ impl<'a> Place<'a> {
         let (hold, id) = (Arc::<Hold>::default(), ClientId::random());
         let context = Context::new(Arc::new(SystemClock), id);
         let config = Config::from_url(&url).unwrap();
-        let build = |format| ClusterBackend::with_format(&config, &context, format);
+        let build = |format| ClusterMap::store(&config, &context, format);
         let backend =
             Format::open_store(&config, &context, Some(Arc::clone(&hold) as _), build).unwrap();
         Client::on(backend, id, hold)

@@ -1,18 +1,16 @@
 //! Redis Cluster: each request goes to the master of its lock's hash slot.
 //!
 //! - `scheme`: [`ClusterScheme`], the URLs
-//! - `backend`: [`ClusterBackend`], the operations on locks
-//! - `redirect`: routing of a request, by the slot map and the redirects of the nodes
-//! - `redirect_queue`: asynchronous releases that were redirected
-//! - `topology`: the task that refreshes the slot map
+//! - `routing`: [`ClusterBackend`], the store: which node a request goes to, by the slot map and
+//!   the redirects of the nodes
+//! - `cluster_map`: [`ClusterMap`], and the task that refreshes it
 //! - `slot_map`: the slots and their nodes
 
-mod backend;
-mod redirect;
-mod redirect_queue;
+mod cluster_map;
+mod routing;
 mod scheme;
 mod slot_map;
-mod topology;
 
-pub use backend::ClusterBackend;
+pub use cluster_map::ClusterMap;
+pub use routing::ClusterBackend;
 pub use scheme::ClusterScheme;

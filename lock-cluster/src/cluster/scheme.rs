@@ -1,7 +1,6 @@
 //! [`ClusterScheme`]: the URLs `redis+cluster://` and `rediss+cluster://`.
 
-use super::backend::ClusterBackend;
-use super::topology::Channels;
+use super::cluster_map::{Channels, ClusterMap};
 use lock_core::{Backend, Config, Context, Error, Scheme};
 use lock_redis::servers::{AddressMap, Format, NodeSettings};
 use std::sync::Arc;
@@ -63,7 +62,7 @@ impl Scheme for ClusterScheme {
 
     fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {
         Format::open_store(config, context, None, |format| {
-            ClusterBackend::with_format(config, context, format)
+            ClusterMap::store(config, context, format)
         })
     }
 }

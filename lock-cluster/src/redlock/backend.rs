@@ -257,12 +257,7 @@ impl Backend for QuorumBackend {
             let is_last = nodes.len() == quorum.workers.len();
             (!is_last).then(|| PagePosition::new(nodes + "/", 0))
         };
-        let page = match worker
-            .context()
-            .node()
-            .store()
-            .list(pattern, &inner, quorum.by(by))
-        {
+        let page = match worker.context().node().list(pattern, &inner, quorum.by(by)) {
             Ok(page) => page,
             Err(failure) => {
                 let nodes = format!("{nodes}!");
@@ -296,11 +291,7 @@ impl Backend for QuorumBackend {
     }
 
     fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {
-        let stores = self
-            .0
-            .workers
-            .iter()
-            .map(|worker| worker.context().node().store());
+        let stores = self.0.workers.iter().map(|worker| worker.context().node());
         stores
             .filter_map(|store| store.poll_pause(name, found_by))
             .min()

@@ -1,8 +1,9 @@
 //! [`QuorumNode`]: one store of a quorum.
 
 use lock_core::backend::{
-    Abilities, Answer, Attempt, Backend, Failure, LockInfo, NodeId, Receipt, Renewal,
-    RenewalRequest, ReplicaSupport,
+    Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, FoundBusyBy, LockInfo, LockPage,
+    NodeId, OnReleased, PagePosition, Receipt, Release, ReleaseOptions, Renewal, RenewalRequest,
+    ReplicaSupport, Wake, Watch,
 };
 use lock_core::{Error, LockName, Moment};
 use lock_redis::quorum::{
@@ -19,10 +20,16 @@ const REFUSAL_VALIDITY: Duration = Duration::from_secs(1);
 
 /// One store of a quorum.
 pub(super) struct QuorumNode {
-    store: Arc<dyn Backend>,
     name: String,
-    /// `None` for a store that loses no data and keeps its identity.
-    server: Option<RedisNode>,
+    kind: NodeKind,
+}
+
+/// The kinds of nodes of a quorum.
+enum NodeKind {
+    /// A store that loses no data and keeps its identity.
+    Store(Arc<dyn Backend>),
+    /// A server, whose marker says whether it may vote.
+    Server(RedisNode),
 }
 
 /// The values that all nodes and clients of a quorum must agree on.
@@ -52,19 +59,17 @@ impl QuorumNode {
     /// Creates a node from a store without a marker, named by its number.
     pub(super) fn of_store(number: usize, store: Arc<dyn Backend>) -> Self {
         Self {
-            store,
             name: format!("node {number}"),
-            server: None,
+            kind: NodeKind::Store(store),
         }
     }
 
     /// Creates a node from a Redis server, whose marker is read with each answer. Does not connect.
     pub(super) fn of_server(node: Node, terms: QuorumTerms) -> Self {
-        let (name, store) = (node.server().to_string(), Arc::new(node.clone()));
+        let name = node.server().to_string();
         Self {
-            store,
             name,
-            server: Some(RedisNode::new(node, terms)),
+            kind: NodeKind::Server(RedisNode::new(node, terms)),
         }
     }
 
@@ -73,19 +78,17 @@ impl QuorumNode {
         &self.name
     }
 
-    /// What is asked without a look at the marker.
-    pub(super) fn store(&self) -> &dyn Backend {
-        &*self.store
-    }
-
     pub(super) fn server(&self) -> Option<&RedisNode> {
-        self.server.as_ref()
+        match &self.kind {
+            NodeKind::Store(_) => None,
+            NodeKind::Server(server) => Some(server),
+        }
     }
 
     pub(super) fn abilities(&self) -> Abilities {
-        match &self.server {
-            None => self.store.abilities(),
-            Some(server) => server
+        match &self.kind {
+            NodeKind::Store(store) => store.abilities(),
+            NodeKind::Server(server) => server
                 .node
                 .format()
                 .abilities(ReplicaSupport::Never)
@@ -98,13 +101,12 @@ impl QuorumNode {
         attempt: &Attempt<'_>,
         by: Moment,
     ) -> Result<Response<Vote>, Failure> {
-        match &self.server {
-            None => self
-                .store
+        match &self.kind {
+            NodeKind::Store(store) => store
                 .acquire(attempt, by)
                 .map(Vote::Cast)
                 .map(Response::of_store),
-            Some(server) => server.vote(attempt, by),
+            NodeKind::Server(server) => server.vote(attempt, by),
         }
     }
 
@@ -113,14 +115,14 @@ impl QuorumNode {
         batch: &[RenewalRequest],
         by: Moment,
     ) -> Vec<Result<Response<Renewal>, Failure>> {
-        match &self.server {
-            None => {
-                let renewals = self.store.renew(NodeId::new(0), batch, by).into_iter();
+        match &self.kind {
+            NodeKind::Store(store) => {
+                let renewals = store.renew(NodeId::new(0), batch, by).into_iter();
                 renewals
                     .map(|renewal| renewal.map(Response::of_store))
                     .collect()
             }
-            Some(server) => server.node.renew_with_view(batch, by),
+            NodeKind::Server(server) => server.node.renew_with_view(batch, by),
         }
     }
 
@@ -133,13 +135,13 @@ impl QuorumNode {
         view: Option<&NodeView>,
         by: Moment,
     ) -> Vec<Result<Option<Receipt>, Failure>> {
-        let votes = match (&self.server, view) {
-            (None, _) => attempts
+        let votes = match (&self.kind, view) {
+            (NodeKind::Store(store), _) => attempts
                 .iter()
-                .map(|attempt| self.store.acquire(attempt, by))
+                .map(|attempt| store.acquire(attempt, by))
                 .collect(),
-            (Some(server), Some(view)) => server.vote_again(attempts, view, by),
-            (Some(_), None) => return vec![Ok(None); attempts.len()],
+            (NodeKind::Server(server), Some(view)) => server.vote_again(attempts, view, by),
+            (NodeKind::Server(_), None) => return vec![Ok(None); attempts.len()],
         };
         let receipt = |answer| match answer {
             Answer::Granted(grant) => Some(grant.receipt),
@@ -150,9 +152,7 @@ impl QuorumNode {
 
     /// Returns whether the operator declares that the node loses no write.
     pub(super) fn is_durable(&self) -> bool {
-        self.server
-            .as_ref()
-            .is_none_or(|server| server.terms.durable)
+        self.server().is_none_or(|server| server.terms.durable)
     }
 
     pub(super) fn inspect(
@@ -160,9 +160,9 @@ impl QuorumNode {
         name: &LockName,
         by: Moment,
     ) -> Result<Response<LockInfo>, Failure> {
-        match &self.server {
-            None => self.store.inspect(name, by).map(Response::of_store),
-            Some(server) => server.node.inspect_with_view(name, by),
+        match &self.kind {
+            NodeKind::Store(store) => store.inspect(name, by).map(Response::of_store),
+            NodeKind::Server(server) => server.node.inspect_with_view(name, by),
         }
     }
 
@@ -171,9 +171,9 @@ impl QuorumNode {
         names: &[LockName],
         by: Moment,
     ) -> Result<Response<Vec<Result<LockInfo, Failure>>>, Failure> {
-        match &self.server {
-            None => Ok(Response::of_store(self.store.inspect_all(names, by))),
-            Some(server) => server.node.inspect_all_with_view(names, by),
+        match &self.kind {
+            NodeKind::Store(store) => Ok(Response::of_store(store.inspect_all(names, by))),
+            NodeKind::Server(server) => server.node.inspect_all_with_view(names, by),
         }
     }
 
@@ -184,16 +184,82 @@ impl QuorumNode {
         quorum: Option<&str>,
         by: Moment,
     ) -> Result<Response<bool>, Failure> {
-        match &self.server {
-            None => self.store.force_release(name, by).map(Response::of_store),
-            Some(server) => server.node.force_release_with_view(name, quorum, by),
+        match &self.kind {
+            NodeKind::Store(store) => store.force_release(name, by).map(Response::of_store),
+            NodeKind::Server(server) => server.node.force_release_with_view(name, quorum, by),
+        }
+    }
+
+    // Requests that do not read the marker.
+
+    pub(super) fn release(
+        &self,
+        acquisition: &AcquisitionId,
+        options: ReleaseOptions,
+        by: Moment,
+    ) -> Result<Release, Failure> {
+        match &self.kind {
+            NodeKind::Store(store) => store.release(acquisition, options, by),
+            NodeKind::Server(server) => server.node.release(acquisition, options, by),
+        }
+    }
+
+    pub(super) fn submit_release(
+        &self,
+        acquisition: &AcquisitionId,
+        options: ReleaseOptions,
+        by: Moment,
+        done: OnReleased,
+    ) {
+        match &self.kind {
+            NodeKind::Store(store) => store.submit_release(acquisition, options, by, done),
+            NodeKind::Server(server) => {
+                server.node.submit_release(acquisition, options, by, done);
+            }
+        }
+    }
+
+    pub(super) fn list(
+        &self,
+        pattern: &str,
+        from: &PagePosition,
+        by: Moment,
+    ) -> Result<LockPage, Failure> {
+        match &self.kind {
+            NodeKind::Store(store) => store.list(pattern, from, by),
+            NodeKind::Server(server) => {
+                let page = server.node.list_page(pattern, from.cursor, by)?;
+                page.into_page("")
+            }
+        }
+    }
+
+    pub(super) fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {
+        match &self.kind {
+            NodeKind::Store(store) => store.poll_pause(name, found_by),
+            NodeKind::Server(server) => server.node.poll_pause(name, found_by),
+        }
+    }
+
+    pub(super) fn watch(
+        &self,
+        name: &LockName,
+        wake: Arc<dyn Wake>,
+        by: Moment,
+    ) -> Result<Watch, Failure> {
+        match &self.kind {
+            NodeKind::Store(store) => store.watch(name, wake, by),
+            NodeKind::Server(server) => server.node.watch(name, wake, by),
         }
     }
 }
 
 impl fmt::Debug for QuorumNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.store.fmt(f)
+        match &self.kind {
+            NodeKind::Store(store) => store.fmt(f),
+            NodeKind::Server(server) => server.node.fmt(f),
+        }
     }
 }
 

@@ -317,7 +317,7 @@ impl NodeContext {
         options: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
-        let outcome = self.node.store().release(acquisition, options, by);
+        let outcome = self.node.release(acquisition, options, by);
         if is_unavailable(&outcome) {
             self.release_later(acquisition.clone(), options.kept);
         }
@@ -401,7 +401,7 @@ impl NodeContext {
         drop(cleanups);
         let options = first.options.after(now.since(first.since));
         let outcome = self.ask(self.by(), self.node_timeout, |by| {
-            self.node.store().release(&first.acquisition, options, by)
+            self.node.release(&first.acquisition, options, by)
         });
         let answered = !is_unavailable(&outcome);
         if !answered {

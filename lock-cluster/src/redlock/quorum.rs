@@ -236,7 +236,6 @@ fn submit_release(
     });
     context
         .node()
-        .store()
         .submit_release(&acquisition, options, by, done);
 }
 

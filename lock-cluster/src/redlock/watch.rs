@@ -63,7 +63,7 @@ impl PendingWatch {
             watch: Weak::clone(&self.watch),
             node: number,
         });
-        let watch = node.store().watch(&self.name, wake, by)?;
+        let watch = node.watch(&self.name, wake, by)?;
         self.watch
             .upgrade()
             .inspect(|all| all.watches.lock().push(watch));

@@ -1,8 +1,15 @@
-//! The requests that [`ClassicBackend`] sends and does not send, on a store in memory.
+//! The requests that a store with [`ClassicRules`] sends and does not send, in memory.
 
 use super::*;
-use lock_core::{Client, ClientId, LeaseTime, LockOptions, ManualClock, MemoryBackend, OwnerId};
-
+use lock_core::backend::{
+    Abilities, AcquisitionId, Answer, Attempt, Failure, LockInfo, NodeId, Receipt, Release,
+    ReleaseOptions, Renewal, RenewalRequest, Wake, Watch,
+};
+use lock_core::{
+    Backend, Client, ClientId, Clock, LeaseTime, LockName, LockOptions, ManualClock, MemoryBackend,
+    Moment, OwnerId,
+};
+use parking_lot::Mutex;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -40,18 +47,22 @@ impl Recorded {
         }
     }
 
-    fn backend(&self) -> ClassicBackend {
+    fn backend(&self) -> Ruled {
+        self.backend_of("redis://h?format=plain")
+    }
+
+    fn backend_of(&self, url: &str) -> Ruled {
         let context = Context::new(Arc::new(self.clock.clone()), ClientId::random());
-        let config = Config::from_url("redis://h?format=plain").unwrap();
+        let config = Config::from_url(url).unwrap();
         let format = Arc::new(
             settings::read_classic_format(&config, &context, None)
                 .unwrap()
                 .unwrap(),
         );
-        ClassicBackend {
-            store: Box::new(self.clone()),
+        Ruled {
+            store: self.clone(),
+            rules: ClassicRules::new(Arc::clone(&format), context.clock),
             format,
-            clock: context.clock,
         }
     }
 
@@ -96,6 +107,73 @@ impl Recorded {
                 answer
             }
         }
+    }
+}
+
+/// That store by the rules, as a store of Redis servers applies them.
+#[derive(Debug)]
+struct Ruled {
+    store: Recorded,
+    rules: ClassicRules,
+    format: Arc<format::ClassicFormat>,
+}
+
+impl Backend for Ruled {
+    fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
+        let send = || self.store.acquire(attempt, by);
+        self.rules.acquire(attempt, send, || Duration::ZERO)
+    }
+
+    fn renew(
+        &self,
+        _: NodeId,
+        batch: &[RenewalRequest],
+        _: Moment,
+    ) -> Vec<Result<Renewal, Failure>> {
+        batch
+            .iter()
+            .map(|_| Err(ClassicRules::no_renewal()))
+            .collect()
+    }
+
+    fn release(
+        &self,
+        acquisition: &AcquisitionId,
+        _: ReleaseOptions,
+        by: Moment,
+    ) -> Result<Release, Failure> {
+        self.rules
+            .release(acquisition, by, |acquisition, options, by| {
+                self.store.release(acquisition, options, by)
+            })
+    }
+
+    fn verify(
+        &self,
+        _: &AcquisitionId,
+        _: Moment,
+    ) -> Result<Option<lock_core::backend::HolderInfo>, Failure> {
+        Err(ClassicRules::no_verification())
+    }
+
+    fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
+        self.store.inspect(name, by)
+    }
+
+    fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
+        self.store.force_release(name, by)
+    }
+
+    fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
+        self.store.watch(name, wake, by)
+    }
+
+    fn renewal_node(&self, name: &LockName) -> NodeId {
+        self.store.renewal_node(name)
+    }
+
+    fn abilities(&self) -> Abilities {
+        self.store.abilities()
     }
 }
 
@@ -318,14 +396,7 @@ fn attempt_goes_on_at_the_next_node_of_a_cluster_only() {
 #[test]
 fn panic_of_the_store_is_not_repeated_and_leaves_no_attempt() {
     let (store, name) = (Recorded::new(), LockName::new("x").unwrap());
-    let mut backend = store.backend();
-    let config = Config::from_url("redis+cluster://h?format=plain").unwrap();
-    let context = Context::new(Arc::clone(&backend.clock), ClientId::random());
-    backend.format = Arc::new(
-        settings::read_classic_format(&config, &context, None)
-            .unwrap()
-            .unwrap(),
-    );
+    let backend = store.backend_of("redis+cluster://h?format=plain");
     let format = Arc::clone(&backend.format);
     let builder = lock_core::builder().backend(Arc::new(backend));
     let client = builder

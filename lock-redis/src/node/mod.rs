@@ -1,5 +1,5 @@
-//! [`Node`]: one server and all our connections to it, as a store of locks. A standalone server is
-//! one node; where several servers make a store, each that may be written to is one.
+//! [`Node`]: one server and all our connections to it: one attempt for each request. A standalone
+//! server is one node; where several servers make a store, each that may be written to is one.
 //!
 //! What a lock looks like in the store is not a node's matter but the format's: there is one for
 //! each client, whatever the number of nodes.
@@ -52,13 +52,11 @@ use diagnosis::NodeTerms;
 use eviction::Eviction;
 use heartbeat::Heartbeat;
 use lock_core::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, HolderInfo, LockInfo,
-    LockPage, NodeId, OnReleased, PagePosition, PermitChange, PermitOutcome, Release,
-    ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Tombstone, Wake, Watch,
+    AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, HolderInfo, LockInfo, OnReleased,
+    PermitChange, PermitOutcome, Release, ReleaseOptions, Tombstone, Wake, Watch,
 };
 use lock_core::{
-    Backend, ClientId, Clock, Error, ErrorKind, Finding, LeaseTime, LockName, Moment, Replicas,
-    Replication,
+    ClientId, Clock, Error, ErrorKind, LeaseTime, LockName, Moment, Replicas, Replication,
 };
 use replica_clocks::ReplicaClocks;
 use restart_grace::RestartGrace;
@@ -69,11 +67,7 @@ use std::time::Duration;
 
 /// How a node is asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(
-    clippy::exhaustive_enums,
-    reason = "for the crate of the same workspace"
-)]
-pub enum RequestMode {
+enum RequestMode {
     /// As the master of the lock's slot.
     Direct,
     /// For a slot of a cluster that is just moving to it: `ASKING` goes before each request, on a
@@ -137,19 +131,20 @@ impl WeakNode {
 }
 
 impl Node {
-    /// The same node, asked in this way.
+    /// Returns this node as the one that a slot of a cluster is just moving to: `ASKING` goes
+    /// before each request.
     #[must_use]
-    pub fn asked(&self, mode: RequestMode) -> Self {
+    pub fn asking(&self) -> Self {
         Self {
             inner: Arc::clone(&self.inner),
-            mode,
+            mode: RequestMode::Asking,
         }
     }
 
-    /// How it is asked.
+    /// Returns whether `ASKING` goes before each request.
     #[must_use]
-    pub fn mode(&self) -> RequestMode {
-        self.mode
+    pub fn is_asking(&self) -> bool {
+        self.mode == RequestMode::Asking
     }
 
     fn downgrade(&self) -> WeakNode {
@@ -216,6 +211,16 @@ impl Node {
     #[must_use]
     pub fn format(&self) -> &Format {
         &self.inner.format
+    }
+
+    /// Returns whether both are one node, asked in one way.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner) && self.mode == other.mode
+    }
+
+    /// The clock of all deadlines, to be kept.
+    pub(crate) fn shared_clock(&self) -> &Arc<dyn Clock> {
+        self.inner.dialer.clock()
     }
 
     /// The clock of all deadlines.
@@ -294,10 +299,15 @@ impl Node {
     }
 }
 
-/// What is not about one lock (`list`, `inspect_all`, `diagnose`, `abilities`, `renewal_node`) is
-/// that of a standalone server. A watch is the same however the node is asked.
-impl Backend for Node {
-    fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
+/// One attempt on this server for each request, as
+/// [`Backend`](lock_core::Backend) describes it.
+impl Node {
+    /// Makes one attempt to take a lock.
+    ///
+    /// # Errors
+    ///
+    /// See [`Failure`].
+    pub fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
         let NodeInner {
             format,
             eviction,
@@ -324,16 +334,12 @@ impl Backend for Node {
         outcome.map_err(on(attempt.name))
     }
 
-    fn renew(
-        &self,
-        _: NodeId,
-        batch: &[RenewalRequest],
-        by: Moment,
-    ) -> Vec<Result<Renewal, Failure>> {
-        self.renew_batch(batch, by)
-    }
-
-    fn release(
+    /// Releases a lock, and waits for the reply.
+    ///
+    /// # Errors
+    ///
+    /// See [`Failure`].
+    pub fn release(
         &self,
         acquisition: &AcquisitionId,
         options: ReleaseOptions,
@@ -370,7 +376,8 @@ impl Backend for Node {
             .map_err(on(name))
     }
 
-    fn submit_release(
+    /// Releases a lock without waiting for the reply. `done` gets the outcome.
+    pub fn submit_release(
         &self,
         acquisition: &AcquisitionId,
         options: ReleaseOptions,
@@ -394,7 +401,12 @@ impl Backend for Node {
         self.look_behind();
     }
 
-    fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
+    /// Returns the state of a lock, with the holder's label.
+    ///
+    /// # Errors
+    ///
+    /// See [`Failure`].
+    pub fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
         let format = &self.inner.format.0;
         let connection = self.connection(by);
         connection
@@ -402,7 +414,12 @@ impl Backend for Node {
             .map_err(on(name))
     }
 
-    fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
+    /// Returns the state of a lock, without the label.
+    ///
+    /// # Errors
+    ///
+    /// See [`Failure`].
+    pub fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
         let format = &self.inner.format.0;
         let connection = self.connection(by);
         connection
@@ -410,7 +427,12 @@ impl Backend for Node {
             .map_err(on(name))
     }
 
-    fn verify(
+    /// Returns the holder of a lock, if it is this acquisition's owner.
+    ///
+    /// # Errors
+    ///
+    /// See [`Failure`].
+    pub fn verify(
         &self,
         acquisition: &AcquisitionId,
         by: Moment,
@@ -421,7 +443,12 @@ impl Backend for Node {
         holder.map_err(on(&acquisition.name))
     }
 
-    fn change_permits(
+    /// Changes a semaphore, or one of its permits.
+    ///
+    /// # Errors
+    ///
+    /// See [`Failure`].
+    pub fn change_permits(
         &self,
         name: &LockName,
         change: PermitChange,
@@ -437,22 +464,20 @@ impl Backend for Node {
         outcome.map_err(on(name))
     }
 
-    fn inspect_all(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
-        let infos = self.inspect_each(names, by);
-        infos.unwrap_or_else(|failure| vec![Err(failure); names.len()])
-    }
-
-    fn list(&self, pattern: &str, from: &PagePosition, by: Moment) -> Result<LockPage, Failure> {
-        self.list_page(pattern, from.cursor, by)?.into_page("")
-    }
-
-    fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {
+    /// Returns the longest time after which a waiter asks again.
+    #[must_use]
+    pub fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {
         let owned = self.inner.format.0.owned()?;
         let is_tracked = self.inner.subscriber.is_tracked(&owned.keys.lock(name));
         owned.poll_pause(found_by == FoundBusyBy::Attempt, is_tracked)
     }
 
-    fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
+    /// Releases a lock of any holder. Returns whether it was held.
+    ///
+    /// # Errors
+    ///
+    /// See [`Failure`].
+    pub fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
         let format = &self.inner.format.0;
         let connection = self.connection(by);
         connection
@@ -460,7 +485,17 @@ impl Backend for Node {
             .map_err(on(name))
     }
 
-    fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
+    /// Subscribes to the releases of a lock, and waits for the confirmation.
+    ///
+    /// # Errors
+    ///
+    /// See [`Failure`].
+    pub fn watch(
+        &self,
+        name: &LockName,
+        wake: Arc<dyn Wake>,
+        by: Moment,
+    ) -> Result<Watch, Failure> {
         let channel = self.inner.format.watched_channel(name, self.inner.client)?;
         self.inner
             .subscriber
@@ -468,26 +503,10 @@ impl Backend for Node {
             .map_err(on(name))
     }
 
-    /// One server is one node.
-    fn renewal_node(&self, _: &LockName) -> NodeId {
-        NodeId::new(0)
-    }
-
-    fn replica_lead(&self, _: &LockName, lease: LeaseTime, replication: Replication) -> Duration {
+    /// Returns by how much earlier a lease may end on a replica that counts.
+    #[must_use]
+    pub fn replica_lead(&self, lease: LeaseTime, replication: Replication) -> Duration {
         self.inner.replica_clocks.lead(lease, replication)
-    }
-
-    fn abilities(&self) -> Abilities {
-        // Which replicas there should be, a server on its own does not know: those that are gone it
-        // has forgotten.
-        self.inner
-            .format
-            .abilities(ReplicaSupport::Counted)
-            .independent(true)
-    }
-
-    fn diagnose(&self, by: Moment) -> Result<Vec<Finding>, Failure> {
-        Ok(self.examine(StoreKind::Standalone, by)?.findings)
     }
 }
 

@@ -5,7 +5,7 @@
 
 use crate::node::{Node, WeakNode};
 use lock_core::backend::{Failure, NextOwner, Wake, Watch, contain};
-use lock_core::{Backend, LockName, Moment};
+use lock_core::{LockName, Moment};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;

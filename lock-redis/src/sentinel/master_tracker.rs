@@ -18,7 +18,7 @@ use crate::connection::single_flight::{
 use crate::connection::{Address, ReplicaCount};
 use crate::node::{Granted, Node, NodeSettings, WatchRegistry};
 use lock_core::backend::{AcquisitionId, Failure, ReleaseOptions, no_thread};
-use lock_core::{Backend, Error, Finding, Moment};
+use lock_core::{Error, Finding, Moment};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -48,7 +48,7 @@ pub(super) struct Master {
 }
 
 /// See the [module's text](self).
-pub(super) struct MasterTracker {
+pub struct MasterTracker {
     this: Weak<Self>,
     sentinel_set: SentinelSet,
     pub(super) settings: NodeSettings,

@@ -1,8 +1,7 @@
 //! Sentinel: a master that others may take the place of, and the sentinels that say which one it
 //! is.
 //!
-//! - [`backend`](SentinelBackend): the store as the engine sees it: every request goes to the
-//!   present master
+//! - `routing`: [`SentinelBackend`], the store: every request goes to the present master
 //! - `master_tracker`: which one that is, and what follows when it is another one
 //! - `sentinel_set`: all sentinels together: which master they name
 //! - `agreement`: what their answers mean together
@@ -15,7 +14,6 @@
 
 mod agreement;
 mod answers;
-mod backend;
 mod diagnosis;
 mod failover_watcher;
 mod instance;
@@ -23,8 +21,9 @@ mod master_tracker;
 mod recent_releases;
 mod report;
 mod round;
+mod routing;
 mod sentinel_set;
 mod succession;
 mod watcher_signal;
 
-pub use backend::SentinelBackend;
+pub use routing::SentinelBackend;

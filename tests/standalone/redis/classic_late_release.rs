@@ -6,7 +6,8 @@ use distlock::time::SystemClock;
 use distlock::{Config, LockOptions};
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;
-use lock_redis::servers::{Format, Node};
+use lock_redis::RedisStore;
+use lock_redis::servers::Format;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -67,7 +68,7 @@ fn holds_up_its_del(format: &str) {
         Context::new(Arc::new(SystemClock), ClientId::random()),
     );
     let config = Config::from_url(&url).unwrap();
-    let build = |format| Node::standalone(&config, &context, format);
+    let build = |format| RedisStore::standalone(&config, &context, format);
     let backend =
         Format::open_store(&config, &context, Some(Arc::clone(&hold) as _), build).unwrap();
     let first = distlock::builder().backend(backend).connect().unwrap();

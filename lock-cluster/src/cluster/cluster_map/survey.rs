@@ -4,7 +4,7 @@
 //! [`HEDGE`], and none is given up before its own deadline: a node far away answers late, and a
 //! deleted one never.
 
-use super::Topology;
+use super::ClusterMap;
 use crate::cluster::slot_map::ClusterNode;
 use lock_core::backend::{Failure, contain, no_thread, run_in_background};
 use lock_core::{Error, Moment, Signal};
@@ -48,7 +48,7 @@ pub(super) type HostAddresses = HashMap<String, Vec<IpAddr>>;
 
 /// One round of questions.
 pub(super) struct Survey<'a> {
-    topology: &'a Topology,
+    cluster_map: &'a ClusterMap,
     sources: VecDeque<Source>,
     inbox: Arc<Inbox>,
     pub(super) hosts: Arc<Mutex<HostAddresses>>,
@@ -61,21 +61,21 @@ pub(super) struct Survey<'a> {
 
 impl<'a> Survey<'a> {
     /// Asks the first of `sources`.
-    pub(super) fn new(topology: &'a Topology, sources: Vec<Source>, by: Moment) -> Self {
+    pub(super) fn new(cluster_map: &'a ClusterMap, sources: Vec<Source>, by: Moment) -> Self {
         let mut survey = Self {
-            topology,
+            cluster_map,
             sources: sources.into(),
             inbox: Arc::default(),
             hosts: Arc::default(),
             under_way: 0,
-            more: topology.clock.now() + HEDGE,
+            more: cluster_map.clock.now() + HEDGE,
             by,
         };
         survey.ask_next();
         survey
     }
 
-    /// Waits for the next replies. None if each node has replied, the time is over, or the topology
+    /// Waits for the next replies. None if each node has replied, the time is over, or the map
     /// is closed.
     pub(super) fn next(&mut self) -> Vec<SurveyReply> {
         loop {
@@ -87,8 +87,8 @@ impl<'a> Survey<'a> {
             if self.under_way == 0 {
                 self.ask_next();
             }
-            let now = self.topology.clock.now();
-            if self.under_way == 0 || now >= self.by || self.topology.refresh_state.is_closed() {
+            let now = self.cluster_map.clock.now();
+            if self.under_way == 0 || now >= self.by || self.cluster_map.refresh_state.is_closed() {
                 return Vec::new();
             }
             if now >= self.more {
@@ -96,7 +96,7 @@ impl<'a> Survey<'a> {
                 (0..BATCH).for_each(|_| self.ask_next());
             }
             // It may be closed meanwhile.
-            self.topology
+            self.cluster_map
                 .clock
                 .wait(&self.inbox.signal, self.more.min(self.by));
         }
@@ -111,10 +111,10 @@ impl<'a> Survey<'a> {
             let node = match &source {
                 Source::Known(node) => Some(Arc::clone(node)),
                 Source::Configured(address) => self
-                    .topology
+                    .cluster_map
                     .map
                     .write()
-                    .query_node(address, &self.topology.factory),
+                    .query_node(address, &self.cluster_map.factory),
             };
             if let Some(node) = node {
                 self.under_way += 1;
@@ -128,9 +128,9 @@ impl<'a> Survey<'a> {
     fn ask(&self, node: Arc<ClusterNode>, is_configured: bool) {
         let by = self
             .by
-            .min(self.topology.clock.now() + self.topology.connect_timeout);
+            .min(self.cluster_map.clock.now() + self.cluster_map.connect_timeout);
         let (tls, inbox) = (
-            self.topology.factory.settings.is_tls(),
+            self.cluster_map.factory.settings.is_tls(),
             Arc::clone(&self.inbox),
         );
         let (asked, hosts) = (Arc::clone(&node), Arc::clone(&self.hosts));

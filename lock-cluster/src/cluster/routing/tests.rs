@@ -1,7 +1,7 @@
 //! What needs no cluster.
 
 use super::*;
-use lock_core::backend::Receipt;
+use lock_core::backend::{Backend, Receipt, RenewalRequest, Wake};
 use lock_core::{ClientId, LeaseTime, OwnerId, SystemClock};
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,7 +9,8 @@ use std::time::Duration;
 
 fn open(url: &str) -> Result<ClusterBackend, Error> {
     let context = Context::new(Arc::new(SystemClock), ClientId::random());
-    ClusterBackend::new(&Config::from_url(url).unwrap(), &context)
+    let config = Config::from_url(url).unwrap();
+    ClusterMap::store(&config, &context, Format::of(&config)?)
 }
 
 #[test]
@@ -36,7 +37,7 @@ fn invalid_cluster_url_is_refused() {
 #[test]
 fn cluster_has_slots_whatever_the_scheme_of_its_url() {
     for url in ["redis+cluster://a", "redis://a"] {
-        let format = format!("{:?}", open(url).unwrap().topology.format());
+        let format = format!("{:?}", open(url).unwrap().topology().format());
         assert!(format.contains("has_slots: true"), "{url}: {format}");
     }
 }
@@ -50,7 +51,7 @@ fn refresh_requested_during_a_refresh_waits_for_the_next() {
         "redis+cluster://127.0.0.1:{port}?connect_timeout=300ms"
     ));
     let backend = backend.unwrap();
-    let shared = &backend.topology;
+    let shared = backend.topology();
     let ask = || {
         let began = shared.clock().now();
         let outcome = shared.refreshed(began + Duration::from_secs(60));
@@ -83,7 +84,7 @@ fn refresh_ends_when_the_last_handle_is_dropped() {
         "redis+cluster://127.0.0.1:{port}?connect_timeout=300ms"
     ));
     let backend = backend.unwrap();
-    let shared = Arc::clone(&backend.topology);
+    let shared = Arc::clone(backend.topology());
     let asks = || {
         let began = shared.clock().now();
         let _trouble = shared.refreshed(began + Duration::from_secs(60));
@@ -118,7 +119,7 @@ fn new_watch_wakes_no_other_waiter() {
     let node = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = Address::new("127.0.0.1", node.local_addr().unwrap().port());
     let backend = open(&format!("redis+cluster://{address}?tracking=off")).unwrap();
-    let shared = &backend.topology;
+    let shared = backend.topology();
     let names = ["other", "mine"].map(|name| LockName::new(name).unwrap());
     for name in &names {
         shared.place(shared.slot(name), &address);
@@ -155,12 +156,12 @@ fn new_backend_connects_nowhere_and_shows_no_secret() {
     assert!(!shown.contains("s3cret"), "{shown}");
 }
 
-/// Otherwise it would be asked for only when it is time redirect_queue, and the lock may not live
+/// Otherwise it would be asked for only when it is time again, and the lock may not live
 /// until then.
 #[test]
 fn renewal_for_a_slot_without_node_requests_a_refresh() {
     let backend = open("redis+cluster://192.0.2.1:7000").unwrap();
-    let shared = &backend.topology;
+    let shared = backend.topology();
     assert!(!shared.is_asked_for());
     let (name, lease) = (
         LockName::new("a").unwrap(),

@@ -6,7 +6,7 @@
 //! what most masters in it say, whatever the epochs.
 
 use super::survey::{HostAddresses, Source, Survey, SurveyReply};
-use super::{Channels, Topology};
+use super::{Channels, ClusterMap};
 use crate::cluster::slot_map::{ClusterNode, listed};
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment};
@@ -37,7 +37,7 @@ impl Evidence {
     }
 }
 
-impl Topology {
+impl ClusterMap {
     /// Asks until a known node gives a reply that counts. If none has answered for a lease, the
     /// configured addresses are used again.
     pub(super) fn refresh(&self) -> Result<(), Failure> {

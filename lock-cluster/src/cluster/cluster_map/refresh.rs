@@ -1,6 +1,6 @@
 //! When the slot map is refreshed, and who waits for it.
 
-use super::Topology;
+use super::ClusterMap;
 use super::survey::panicked;
 use lock_core::backend::{BackgroundTask, Backoff, Failure, contain, no_thread};
 use lock_core::{Moment, Signal};
@@ -81,7 +81,7 @@ impl RefreshState {
     }
 }
 
-impl Topology {
+impl ClusterMap {
     /// Requests a refresh. Waits for nothing.
     pub(crate) fn ask(&self) {
         self.refresh_state.ask();
@@ -114,7 +114,7 @@ impl Topology {
         loop {
             let mut state = self.refresh_state.state.lock();
             let is_done = state.done >= awaited;
-            // A closed topology has no further refresh.
+            // A closed map has no further refresh.
             if is_done || state.closed || self.clock.now() >= by {
                 state
                     .waiting
@@ -132,7 +132,7 @@ impl Topology {
 
 /// The background task: refreshes when requested or due, until closed.
 struct Refresher {
-    shared: Arc<Topology>,
+    shared: Arc<ClusterMap>,
     /// When the next refresh may begin if it was requested, and when it is due while in use.
     soon: Moment,
     later: Moment,
@@ -140,7 +140,7 @@ struct Refresher {
 }
 
 impl Refresher {
-    fn new(shared: Arc<Topology>) -> Self {
+    fn new(shared: Arc<ClusterMap>) -> Self {
         let (now, backoff) = (shared.clock.now(), Backoff::new(FIRST_PAUSE, LONGEST_PAUSE));
         Self {
             shared,

@@ -1,4 +1,5 @@
-//! [`Topology`]: the slot map, and the background task that refreshes it.
+//! [`ClusterMap`]: which node serves which slot: the slot map, and the background task that
+//! refreshes it.
 //!
 //! The task (`refresh`) works periodically while the cluster is in use, and at once after a
 //! failure. Concurrent requests share a refresh. `survey` asks several nodes where the first one
@@ -27,8 +28,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use survey::{HEDGE, Source, Survey, SurveyReply};
 
-/// See the [module's text](self). Shared by the task and the requests.
-pub(crate) struct Topology {
+/// The topology of a Redis Cluster: the slot map, and the task that refreshes it. Shared by the
+/// task and the requests.
+pub struct ClusterMap {
     factory: NodeFactory,
     seeds: Vec<Address>,
     clock: Arc<dyn Clock>,
@@ -65,7 +67,7 @@ impl Channels {
     pub(crate) const OPTION: &str = "channels";
 }
 
-impl Topology {
+impl ClusterMap {
     pub(crate) fn new(
         factory: NodeFactory,
         refresh_state: Arc<RefreshState>,
@@ -355,10 +357,10 @@ fn unnamed(from: &ClusterNode) -> Failure {
     )))
 }
 
-impl fmt::Debug for Topology {
+impl fmt::Debug for ClusterMap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let map = self.map.read();
-        f.debug_struct("Topology")
+        f.debug_struct("ClusterMap")
             .field("epoch", &map.epoch())
             .field("masters", &map.masters())
             .finish_non_exhaustive()

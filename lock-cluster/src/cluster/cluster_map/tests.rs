@@ -4,8 +4,8 @@ use super::*;
 use lock_core::{ClientId, Config, Context, SystemClock};
 use lock_redis::servers::{Account, AddressMap, NodeSettings, Shards};
 
-/// A topology without a reply, which connects to no server.
-fn topology() -> Arc<Topology> {
+/// A map without a reply, which connects to no server.
+fn cluster_map() -> Arc<ClusterMap> {
     let context = Context::new(Arc::new(SystemClock), ClientId::random());
     let config = Config::from_url("redis+cluster://127.0.0.1:1").unwrap();
     let format = Format::of(&config).unwrap();
@@ -15,7 +15,7 @@ fn topology() -> Arc<Topology> {
         trouble: Arc::new(|| ()),
     };
     let bound = Duration::from_secs(1);
-    Topology::new(factory, Arc::default(), Vec::new(), bound, Channels::Plain)
+    ClusterMap::new(factory, Arc::default(), Vec::new(), bound, Channels::Plain)
 }
 
 fn at(port: u16) -> Address {
@@ -25,18 +25,18 @@ fn at(port: u16) -> Address {
 /// A dead one that is asked first costs all who wait its patience.
 #[test]
 fn suspect_node_is_asked_last_until_it_answers() {
-    let topology = topology();
+    let cluster_map = cluster_map();
     let node = |port| {
-        topology
+        cluster_map
             .map
             .write()
-            .node(&at(port), &topology.factory)
+            .node(&at(port), &cluster_map.factory)
             .unwrap()
     };
     let masters: Vec<_> = (1..6).map(node).collect();
-    let last = || topology.known_nodes().last().map(|node| node.number);
-    topology.suspect(&masters[2]);
-    assert!(topology.is_asked_for(), "and at once, by the others");
+    let last = || cluster_map.known_nodes().last().map(|node| node.number);
+    cluster_map.suspect(&masters[2]);
+    assert!(cluster_map.is_asked_for(), "and at once, by the others");
     for _ in 0..50 {
         assert_eq!(last(), Some(masters[2].number));
     }
@@ -50,14 +50,14 @@ fn suspect_node_is_asked_last_until_it_answers() {
 /// A moving slot may go to a node without slots, or one that the asked node does not know.
 #[test]
 fn requests_continue_on_a_node_known_by_a_redirect_only() {
-    let topology = topology();
+    let cluster_map = cluster_map();
     let take_over = |port: u16| {
         let id = port.to_string();
         let told = Shards::of_master(1, &id, at(port), 0..=9);
-        let left = topology
+        let left = cluster_map
             .map
             .write()
-            .take_over(&told, &topology.factory)
+            .take_over(&told, &cluster_map.factory)
             .unwrap();
         left.gone
             .iter()
@@ -65,20 +65,20 @@ fn requests_continue_on_a_node_known_by_a_redirect_only() {
             .collect::<Vec<_>>()
     };
     assert_eq!(take_over(1), []);
-    topology
+    cluster_map
         .map
         .write()
-        .node(&at(2), &topology.factory)
+        .node(&at(2), &cluster_map.factory)
         .unwrap();
     assert_eq!(
         take_over(1),
         [],
         "the next node of a slot that is just moving"
     );
-    topology
+    cluster_map
         .map
         .write()
-        .moved(9, &at(3), &topology.factory)
+        .moved(9, &at(3), &cluster_map.factory)
         .unwrap();
     assert_eq!(take_over(1), [], "where a slot has gone");
     assert_eq!(
@@ -90,24 +90,24 @@ fn requests_continue_on_a_node_known_by_a_redirect_only() {
 
 #[test]
 fn node_of_another_id_at_the_same_address_is_another_member() {
-    let topology = topology();
+    let cluster_map = cluster_map();
     let take_over = |id: &str| {
         let told = Shards::of_master(1, id, at(1), 0..=9);
-        let left = topology
+        let left = cluster_map
             .map
             .write()
-            .take_over(&told, &topology.factory)
+            .take_over(&told, &cluster_map.factory)
             .unwrap();
-        (left.gone.len(), topology.look(5).unwrap().number)
+        (left.gone.len(), cluster_map.look(5).unwrap().number)
     };
     let (_, first) = take_over("a");
     assert_eq!(take_over("a"), (0, first));
     let (gone, second) = take_over("b");
     assert!(gone == 1 && second != first, "its connections are ended");
-    let by_address = topology
+    let by_address = cluster_map
         .map
         .write()
-        .node(&at(1), &topology.factory)
+        .node(&at(1), &cluster_map.factory)
         .unwrap();
     assert_eq!(
         (by_address.number, by_address.node.identity().as_deref()),
@@ -118,8 +118,8 @@ fn node_of_another_id_at_the_same_address_is_another_member() {
 /// One that was moved to another cluster keeps its ID.
 #[test]
 fn node_is_believed_by_its_id_and_that_of_another() {
-    let topology = topology();
-    let map = &topology.map;
+    let cluster_map = cluster_map();
+    let map = &cluster_map.map;
     let nodes = |ids: &[&str]| -> Vec<_> {
         let ports = 1..;
         ids.iter()
@@ -143,10 +143,10 @@ fn node_is_believed_by_its_id_and_that_of_another() {
 
 #[test]
 fn address_listed_with_two_ids_is_known_by_the_later_list() {
-    let topology = topology();
-    let mut map = topology.map.write();
+    let cluster_map = cluster_map();
+    let mut map = cluster_map.map.write();
     let id_of = |map: &mut SlotMap| {
-        let node = map.node(&at(1), &topology.factory).unwrap();
+        let node = map.node(&at(1), &cluster_map.factory).unwrap();
         node.node.identity().as_deref().map(str::to_owned)
     };
     map.note(&[("a".to_owned(), at(1))]);
@@ -163,12 +163,16 @@ fn address_listed_with_two_ids_is_known_by_the_later_list() {
 /// A redirect to `?` leads where the port is known, and never to the host that was asked.
 #[test]
 fn redirect_without_a_host_leads_to_the_only_node_on_its_port() {
-    let topology = topology();
+    let cluster_map = cluster_map();
     let (from, to) = (Address::new("10.0.0.1", 1), Address::new("?", 2));
-    let from = topology.map.write().node(&from, &topology.factory).unwrap();
-    let leads_to = || topology.destination(&from, to.clone());
+    let from = cluster_map
+        .map
+        .write()
+        .node(&from, &cluster_map.factory)
+        .unwrap();
+    let leads_to = || cluster_map.destination(&from, to.clone());
     let note = |id: &str, host| {
-        topology
+        cluster_map
             .map
             .write()
             .note(&[(id.to_owned(), Address::new(host, 2))]);
@@ -180,7 +184,7 @@ fn redirect_without_a_host_leads_to_the_only_node_on_its_port() {
     assert_eq!(leads_to(), Address::new("10.0.0.2", 2));
     note("c", "10.0.0.3");
     assert!(!leads_to().has_host(), "it is one of two");
-    let to = topology.destination(&from, Address::new("", 2));
+    let to = cluster_map.destination(&from, Address::new("", 2));
     assert_eq!(
         to,
         Address::new("10.0.0.1", 2),

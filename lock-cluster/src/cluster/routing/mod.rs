@@ -1,0 +1,377 @@
+//! A Redis Cluster as a [`Topology`]: every request goes to the master of its lock's slot, by the
+//! [`ClusterMap`].
+//!
+//! - `redirect`: where a request goes after a node did not carry it out
+
+mod redirect;
+#[cfg(test)]
+mod tests;
+
+use super::cluster_map::{Channels, ClusterMap, RefreshState};
+use super::slot_map::{ClusterNode, NodeFactory};
+use lock_core::backend::{
+    Abilities, AcquisitionId, Backoff, Failure, NodeId, Release, ReplicaSupport,
+};
+use lock_core::{Config, Context, Error, Finding, LockName, Moment};
+use lock_redis::RedisStore;
+use lock_redis::servers::{Address, AddressMap, Format, NodeSettings, Redirect, WatchRegistry};
+use lock_redis::topology::{Effect, Hop, JudgeSubmitted, RoutedRequest, Topology, Verdict};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The default port.
+const PORT: u16 = 6379;
+
+/// The pauses before a moving slot is asked for again.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
+/// A store of locks on a Redis Cluster. Each request goes to the master of its lock's slot, and
+/// never to a replica.
+///
+/// `MOVED` updates the slot map, `ASK` is followed with `ASKING` in the same write, and `TRYAGAIN`
+/// is repeated until the deadline, so an attempt on a free lock of a moving slot may wait until it
+/// has moved. Renewals and plain releases name one key only, and succeed meanwhile. A request
+/// without an answer is not sent again: its outcome is unknown.
+///
+/// Each master has as many connections as a [standalone server](lock_redis::RedisScheme), each made
+/// when it is needed; one more asks a node for the slot map.
+pub type ClusterBackend = RedisStore<ClusterMap>;
+
+/// A request on its way through the cluster.
+#[derive(Clone, Debug)]
+pub struct SlotRoute {
+    slot: u16,
+    owner: Arc<ClusterNode>,
+    /// The number of redirects so far.
+    redirects: u32,
+    backoff: Backoff,
+    /// Set for a request that changes nothing and is sent for the second time.
+    is_repeated: bool,
+}
+
+impl SlotRoute {
+    fn new(slot: u16, owner: Arc<ClusterNode>) -> Self {
+        Self {
+            slot,
+            owner,
+            redirects: 0,
+            backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
+            is_repeated: false,
+        }
+    }
+
+    /// Returns this request at another node.
+    fn at(&self, owner: Arc<ClusterNode>) -> Self {
+        Self {
+            owner,
+            ..self.clone()
+        }
+    }
+
+    /// Returns the hop to its node as the master of the slot.
+    fn direct(self) -> Hop<Self> {
+        Hop {
+            node: self.owner.node.clone(),
+            number: self.owner.number,
+            state: self,
+        }
+    }
+
+    /// Returns the hop to its node as the one that the slot is just moving to.
+    fn asking(self) -> Hop<Self> {
+        Hop {
+            node: self.owner.node.asking(),
+            number: self.owner.number,
+            state: self,
+        }
+    }
+}
+
+impl ClusterMap {
+    /// Makes the store of the cluster of which `config` names some nodes. Connects to none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_configuration`] if the URL names no node, or a database other than 0, or a
+    /// setting contradicts another.
+    pub fn store(
+        config: &Config,
+        context: &Context,
+        format: Format,
+    ) -> Result<ClusterBackend, Error> {
+        config.check()?;
+        format.use_slots();
+        let seeds = seeds(config)?;
+        let words = [
+            ("auto", Channels::Auto),
+            ("plain", Channels::Plain),
+            ("sharded", Channels::Sharded),
+        ];
+        let channels = config.scheme_word(Channels::OPTION, &words, Channels::Auto)?;
+        let addresses = AddressMap::of(config)?;
+        let refresh_state = Arc::<RefreshState>::default();
+        let trouble = Arc::clone(&refresh_state);
+        let factory = NodeFactory {
+            settings: NodeSettings::new(config, 0, context, format.clone())?,
+            addresses,
+            trouble: Arc::new(move || trouble.ask()),
+        };
+        let channels = match (channels, format.needs_plain_channels()) {
+            (Channels::Sharded, true) => {
+                return Err(Error::configuration(
+                    "`channels=sharded`: whom `wakes=` in `format=` names listens on plain \
+                     channels; leave `channels=` out",
+                ));
+            }
+            (_, true) => Channels::Plain,
+            (channels, false) => channels,
+        };
+        let bound = config.connect_timeout();
+        let cluster_map = ClusterMap::new(factory, refresh_state, seeds, bound, channels);
+        Ok(RedisStore::with_topology(cluster_map))
+    }
+
+    /// Returns whether this node still owns the slot. A replaced master may have been isolated, and
+    /// its writes lost. The next node of a slot that is just moving does not own it yet.
+    fn is_owner(&self, hop: &Hop<SlotRoute>) -> bool {
+        let SlotRoute { slot, owner, .. } = &hop.state;
+        hop.node.is_asking() || self.look(*slot).is_some_and(|now| Arc::ptr_eq(&now, owner))
+    }
+
+    /// Notes an answer that counts.
+    fn note(&self, request: &RoutedRequest<'_>, effect: Effect) {
+        let lease = match request {
+            RoutedRequest::Acquire(attempt) => attempt.lease,
+            RoutedRequest::Renew(renewal) => renewal.acquisition.lease,
+            _ => return,
+        };
+        if effect == Effect::Unconfirmed {
+            self.ask();
+        }
+        if matches!(effect, Effect::Granted | Effect::Unconfirmed) {
+            self.granted.note(self.clock().now(), lease);
+        }
+    }
+}
+
+impl Topology for ClusterMap {
+    type RouteState = SlotRoute;
+
+    const IS_SPREAD: bool = true;
+
+    fn abilities(&self) -> Abilities {
+        self.format().abilities(ReplicaSupport::Listed)
+    }
+
+    fn known(&self, name: &LockName) -> Option<Hop<SlotRoute>> {
+        let slot = self.slot(name);
+        let owner = self.look(slot)?;
+        Some(SlotRoute::new(slot, owner).direct())
+    }
+
+    fn renewal_node(&self, name: &LockName) -> NodeId {
+        let owner = self.look(self.slot(name));
+        NodeId::new(owner.map_or(0, |owner| owner.number))
+    }
+
+    fn route(
+        self: &Arc<Self>,
+        request: &RoutedRequest<'_>,
+        by: Moment,
+    ) -> Result<Hop<SlotRoute>, Failure> {
+        let no_owner = || {
+            let message = "no node of the cluster serves the lock's slot";
+            Failure::NotSent(Error::unavailable(message))
+        };
+        let Some(name) = request.name() else {
+            return self.nodes_from(0, by)?.pop().ok_or_else(no_owner);
+        };
+        let slot = self.slot(name);
+        let owner = match request {
+            RoutedRequest::Renew(_) => self.look(slot).ok_or_else(|| {
+                // A node may serve it by the next time.
+                self.ask();
+                no_owner()
+            })?,
+            RoutedRequest::Acquire(attempt) => {
+                self.granted.note_attempt(self.clock().now(), attempt);
+                self.owner(slot, by)?
+            }
+            _ => self.owner(slot, by)?,
+        };
+        Ok(SlotRoute::new(slot, owner).direct())
+    }
+
+    fn nodes_from(
+        self: &Arc<Self>,
+        number: u64,
+        by: Moment,
+    ) -> Result<Vec<Hop<SlotRoute>>, Failure> {
+        if number == 0 {
+            self.refreshed(by)?;
+        }
+        let masters = self.masters().into_iter();
+        let rest = masters.filter(|master| master.number >= number);
+        Ok(rest
+            .map(|master| SlotRoute::new(0, master).direct())
+            .collect())
+    }
+
+    fn judge(
+        &self,
+        request: &RoutedRequest<'_>,
+        hop: &Hop<SlotRoute>,
+        outcome: Result<Effect, &Failure>,
+    ) -> Verdict {
+        let state = &hop.state;
+        let is_renewal = matches!(request, RoutedRequest::Renew(_));
+        let may_repeat = changes_nothing(request) && !state.is_repeated;
+        let failure = match outcome {
+            // A watch follows its lock, and a listing says what the node has.
+            Ok(_) if is_about_node(request) => return Verdict::Believe,
+            Ok(effect) if self.is_owner(hop) => {
+                self.note(request, effect);
+                return Verdict::Believe;
+            }
+            Ok(_) if may_repeat => return Verdict::Again,
+            Ok(_) => {
+                if is_renewal {
+                    self.suspect(&state.owner);
+                }
+                return Verdict::Instead(superseded(&state.owner));
+            }
+            Err(failure) => failure,
+        };
+        let is_listing = request.name().is_none();
+        let redirect = Redirect::of(failure).filter(|_| !is_listing);
+        let has_failed = matches!(failure, Failure::NotSent(_) | Failure::Unknown(_));
+        if has_failed || redirect == Some(Redirect::Down) {
+            self.suspect(&state.owner);
+        }
+        let is_sent_on = match (&redirect, failure) {
+            (Some(Redirect::Moved(_) | Redirect::Ask(_)), _) => true,
+            (Some(_), _) | (None, Failure::NotSent(_)) => !is_renewal && !is_listing,
+            (None, Failure::Unknown(_)) => may_repeat,
+            (None, _) => false,
+        };
+        if is_sent_on {
+            Verdict::Again
+        } else {
+            Verdict::Believe
+        }
+    }
+
+    fn judge_submitted(
+        self: &Arc<Self>,
+        hop: &Hop<SlotRoute>,
+        _: &AcquisitionId,
+    ) -> Option<JudgeSubmitted> {
+        let (slot, number) = (hop.state.slot, hop.number);
+        // Weak: a request that awaits its answer must not keep the cluster or the node.
+        let (map, owner) = (Arc::downgrade(self), Arc::downgrade(&hop.state.owner));
+        Some(Box::new(move |outcome: Result<&Release, &Failure>| {
+            let Some(map) = map.upgrade() else {
+                return Verdict::Believe;
+            };
+            // By its number: the node may be removed before its answer arrives.
+            let is_over = || map.look(slot).is_some_and(|now| now.number != number);
+            match outcome {
+                Ok(_) if is_over() => Verdict::Again,
+                Err(failure) if Redirect::of(failure).is_some() => Verdict::Again,
+                Err(Failure::NotSent(_) | Failure::Unknown(_)) => {
+                    owner.upgrade().inspect(|owner| map.suspect(owner));
+                    Verdict::Believe
+                }
+                _ => Verdict::Believe,
+            }
+        }))
+    }
+
+    fn reroute(
+        self: &Arc<Self>,
+        request: &RoutedRequest<'_>,
+        hop: Hop<SlotRoute>,
+        failure: Option<Failure>,
+        by: Moment,
+    ) -> Result<Hop<SlotRoute>, Failure> {
+        let state = hop.state;
+        let failure = failure.unwrap_or_else(|| superseded(&state.owner));
+        match (request, &failure) {
+            (RoutedRequest::Renew(_), _) => self.next_hop_of_renewal(&state, failure, by),
+            // It changes nothing, so it may be sent again: the successor may be known by now.
+            (_, Failure::Unknown(_)) => {
+                if self.clock().now() >= by {
+                    return Err(failure);
+                }
+                self.refreshed(by)?;
+                let mut next = SlotRoute::new(state.slot, self.owner(state.slot, by)?);
+                next.is_repeated = true;
+                Ok(next.direct())
+            }
+            _ => self.next_hop(state, failure, by),
+        }
+    }
+
+    /// A redirect that was followed until the deadline is unavailability, not configuration.
+    fn settle(failure: Failure) -> Failure {
+        match Redirect::of(&failure) {
+            Some(_) if !failure.error().is_unavailable() => {
+                let error = Error::unavailable("the lock's slot is moving from node to node");
+                Failure::Refused(error.with_source(failure.into_error()))
+            }
+            _ => failure,
+        }
+    }
+
+    fn check_unreplicated(&self, hop: &Hop<SlotRoute>, by: Moment) -> bool {
+        self.has_no_replica(&hop.state.owner, by)
+    }
+
+    fn watches(&self) -> Option<&WatchRegistry> {
+        Some(&self.watches)
+    }
+
+    fn diagnose(self: &Arc<Self>, by: Moment) -> Result<Vec<Finding>, Failure> {
+        Self::diagnose(self, by)
+    }
+
+    fn close(&self) {
+        Self::close(self);
+    }
+}
+
+fn changes_nothing(request: &RoutedRequest<'_>) -> bool {
+    matches!(request, RoutedRequest::Inspect(_) | RoutedRequest::Peek(_))
+}
+
+/// Returns whether the answer counts, whatever node owns the slot by now.
+fn is_about_node(request: &RoutedRequest<'_>) -> bool {
+    matches!(request, RoutedRequest::Watch(_)) || request.name().is_none()
+}
+
+/// The failure of a request that a node answered which serves the slot no longer.
+fn superseded(node: &ClusterNode) -> Failure {
+    Failure::Unknown(Error::unavailable(format!(
+        "{} has answered, and serves the slot no longer",
+        node.address
+    )))
+}
+
+fn seeds(config: &Config) -> Result<Vec<Address>, Error> {
+    if config.hosts().is_empty() {
+        return Err(Error::configuration(format!(
+            "`{0}://` needs one node of the cluster, or better some, as in \
+             `{0}://10.0.0.1:7000,10.0.0.2:7000`",
+            config.scheme()
+        )));
+    }
+    if !matches!(config.path(), "" | "0") {
+        return Err(Error::configuration(format!(
+            "`/{}` in the URL: a Redis Cluster has no database but 0",
+            config.path().escape_debug()
+        )));
+    }
+    let address = |host: &lock_core::Host| Address::new(&host.name, host.port.unwrap_or(PORT));
+    Ok(config.hosts().iter().map(address).collect())
+}

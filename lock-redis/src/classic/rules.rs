@@ -1,0 +1,179 @@
+//! [`ClassicRules`]: what a store must not do with locks that do not say who holds them.
+
+use super::commands::StepHook;
+use super::format::ClassicFormat;
+use super::settings::read_classic_format;
+use crate::format::Format;
+use lock_core::backend::{
+    AcquisitionId, Answer, Attempt, Failure, Grant, Receipt, Release, ReleaseOptions, call_backend,
+};
+use lock_core::{Clock, Config, Context, Error, ErrorKind, Moment};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// The hint for an attempt without an answer, which nothing in the store can be matched with.
+const MAY_HOLD: &str = "it may have taken the lock all the same, until the lease ends, or without \
+ an end where a command of its own sets that: `inspect` tells, and `force_unlock` frees it";
+
+/// The rules of a store for locks that do not say who holds them.
+///
+/// A lease is fixed. A request without an answer is not sent again. A release is sent once, and
+/// only while the lease lasts by our own clock: later it could free the next holder's lock.
+#[derive(Debug)]
+pub(crate) struct ClassicRules {
+    format: Arc<ClassicFormat>,
+    clock: Arc<dyn Clock>,
+}
+
+/// The data of a grant that its release needs.
+struct Held {
+    /// From then on the lock may be another client's.
+    until: Moment,
+    /// The receipt of the store below.
+    receipt: Receipt,
+    is_released: AtomicBool,
+    /// Why a release was not carried out, if one was tried.
+    failed: Mutex<Option<Error>>,
+}
+
+impl ClassicRules {
+    /// Reads the format that `config` names, with its rules, if it does not say who holds a lock.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_configuration`] where there is no such format.
+    pub(crate) fn read(
+        config: &Config,
+        context: &Context,
+        hook: Option<Arc<dyn StepHook>>,
+    ) -> Result<Option<(Format, Self)>, Error> {
+        let format = read_classic_format(config, context, hook)?;
+        Ok(format.map(Arc::new).map(|format| {
+            let rules = Self::new(Arc::clone(&format), Arc::clone(&context.clock));
+            (Format(format), rules)
+        }))
+    }
+
+    pub(super) fn new(format: Arc<ClassicFormat>, clock: Arc<dyn Clock>) -> Self {
+        Self { format, clock }
+    }
+
+    /// Makes an attempt by `send`, once. `lead` is by how much earlier the lease may end on a
+    /// replica that counts.
+    pub(crate) fn acquire(
+        &self,
+        attempt: &Attempt<'_>,
+        send: impl FnOnce() -> Result<Answer, Failure>,
+        lead: impl FnOnce() -> Duration,
+    ) -> Result<Answer, Failure> {
+        let sent = self.clock.now();
+        let ask = || call_backend(send);
+        match self.format.attempt(attempt.owner, ask) {
+            Ok(Answer::Granted(Grant {
+                tokens, receipt, ..
+            })) => {
+                let until = sent + attempt.lease.validity().saturating_sub(lead());
+                let now = self.clock.now();
+                if now >= until {
+                    return Err(Failure::Final(came_late(attempt, now.since(sent))));
+                }
+                let (is_released, failed) = (AtomicBool::new(false), Mutex::default());
+                let held = Held {
+                    until,
+                    receipt,
+                    is_released,
+                    failed,
+                };
+                Ok(Answer::Granted(
+                    Grant::new(tokens).receipt(Receipt::new(held)),
+                ))
+            }
+            Err(Failure::Unknown(error)) => Err(Failure::Final(error.with_hint(MAY_HOLD))),
+            answer => answer,
+        }
+    }
+
+    /// Releases a lock by `send`, once, and not after the end of the lease.
+    pub(crate) fn release(
+        &self,
+        acquisition: &AcquisitionId,
+        by: Moment,
+        send: impl FnOnce(&AcquisitionId, ReleaseOptions, Moment) -> Result<Release, Failure>,
+    ) -> Result<Release, Failure> {
+        let AcquisitionId {
+            name,
+            owner,
+            lease,
+            receipt,
+            ..
+        } = acquisition;
+        let Some(held) = receipt.get::<Held>() else {
+            return Ok(Release::Gone);
+        };
+        if self.clock.now() >= held.until {
+            // Nothing was heard of a loss: the store could not be asked while the lease lasted.
+            return match &*held.failed.lock() {
+                Some(error) => Err(Failure::Final(self.unconfirmed(held, error))),
+                None => Ok(Release::Gone),
+            };
+        }
+        if held.is_released.swap(true, Ordering::SeqCst) {
+            return Ok(Release::Gone);
+        }
+        let below = AcquisitionId::new(name.clone(), *owner, *lease, held.receipt.clone());
+        let options = ReleaseOptions::WITHOUT_TOMBSTONE;
+        match call_backend(|| send(&below, options, by.min(held.until))) {
+            Err(Failure::Unknown(error)) => Err(Failure::Final(self.unconfirmed(held, &error))),
+            Err(nothing_happened) => {
+                *held.failed.lock() = Some(nothing_happened.error().clone());
+                held.is_released.store(false, Ordering::SeqCst);
+                Err(nothing_happened)
+            }
+            released => released,
+        }
+    }
+
+    /// Returns the refusal of a renewal.
+    pub(crate) fn no_renewal() -> Failure {
+        unsupported("extended")
+    }
+
+    /// Returns the refusal of a verification.
+    pub(crate) fn no_verification() -> Failure {
+        unsupported("verified")
+    }
+
+    fn unconfirmed(&self, held: &Held, cause: &Error) -> Error {
+        let left = held.until.since(self.clock.now());
+        let then = if left.is_zero() {
+            "because the lease is over, and the lock may be another's".to_owned()
+        } else {
+            format!(
+                "because it could free another's lock: that is left to the lease, of which there \
+                 are {left:.1?}"
+            )
+        };
+        let message = format!("the release was not confirmed: it is not sent again, {then}");
+        Error::new(cause.kind(), message).with_source(cause.clone())
+    }
+}
+
+/// A grant that cannot be used any more.
+fn came_late(attempt: &Attempt<'_>, took: Duration) -> Error {
+    let (lease, validity) = (attempt.lease, attempt.lease.validity());
+    Error::unavailable(format!(
+        "the store granted it, but its answer took {took:.1?}, and a lease of {lease} is good for \
+         {validity:.1?} only: it is left to its lease, because it may be another's by now; ask for \
+         a longer lease"
+    ))
+}
+
+/// The refusal of a request that needs an owner in the store.
+fn unsupported(what: &str) -> Failure {
+    Failure::Refused(Error::new(
+        ErrorKind::Unsupported,
+        format!("this wire format does not say who holds a lock, so a holding cannot be {what}"),
+    ))
+}

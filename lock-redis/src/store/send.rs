@@ -1,0 +1,57 @@
+//! The way of one request: to a node, and on to others until its outcome counts.
+
+use crate::node::on;
+use crate::topology::{Effect, Hop, RoutedRequest, Topology, Verdict};
+use lock_core::Moment;
+use lock_core::backend::{AcquisitionId, Failure, Release, ReleaseOptions};
+use std::sync::Arc;
+
+/// Sends a request to the node of `first`, and on for as long as the topology says so. `attempt`
+/// is one attempt on one node, and `effect` what its answer means.
+#[inline]
+pub(crate) fn send<T: Topology, A>(
+    topology: &Arc<T>,
+    request: &RoutedRequest<'_>,
+    by: Moment,
+    first: Result<Hop<T::RouteState>, Failure>,
+    mut attempt: impl FnMut(&Hop<T::RouteState>) -> Result<A, Failure>,
+    effect: impl Fn(&A) -> Effect,
+) -> Result<A, Failure> {
+    let settled = |failure| match request.name() {
+        Some(name) => on(name)(T::settle(failure)),
+        None => failure,
+    };
+    let mut hop = first.map_err(settled)?;
+    loop {
+        let outcome = attempt(&hop);
+        if outcome.is_ok() {
+            topology.confirm(request, by);
+        }
+        let next = match topology.judge(request, &hop, outcome.as_ref().map(&effect)) {
+            // Handed on as it is: a grant is large.
+            Verdict::Believe if outcome.is_ok() => return outcome,
+            Verdict::Believe => return outcome.map_err(settled),
+            Verdict::Instead(failure) => Err(failure),
+            Verdict::Again => topology.reroute(request, hop, outcome.err(), by),
+        };
+        hop = next.map_err(settled)?;
+    }
+}
+
+/// Releases a lock on whichever node has it. It works without the store.
+#[inline]
+pub(super) fn release<T: Topology>(
+    topology: &Arc<T>,
+    acquisition: &AcquisitionId,
+    options: ReleaseOptions,
+    by: Moment,
+) -> Result<Release, Failure> {
+    let request = RoutedRequest::Release(acquisition);
+    let effect = |release: &Release| match release {
+        Release::Freed | Release::FreedFor(_) => Effect::Freed,
+        _ => Effect::Changed,
+    };
+    let release = |hop: &Hop<_>| hop.node.release(acquisition, options, by);
+    let first = topology.route(&request, by);
+    send(topology, &request, by, first, release, effect)
+}

@@ -1,0 +1,237 @@
+//! [`Topology`]: which server a request goes to, and what its answer is worth.
+//!
+//! A topology is a router. It names the node for a request ([`Hop`]), judges the outcome there
+//! ([`Verdict`]), and names the next node if the request is to be sent again. It performs no
+//! operation on locks itself: [`RedisStore`](crate::RedisStore) does, on whatever topology.
+//!
+//! - [`Topology`]: the router
+//! - [`RoutedRequest`]: a request, as far as its way matters
+//! - [`Hop`]: one node that a request is sent to
+//! - [`Effect`]: the effect of an answer in the store
+//! - [`Verdict`]: the worth of an outcome on one node
+//! - [`JudgeSubmitted`]: judges the outcome of a release that no thread waits for
+//!
+//! There are three: one server ([`Node`], in `standalone.rs`); the master that sentinels name
+//! (`sentinel/routing.rs`); the masters of a cluster (`cluster/routing` in `lock-cluster`).
+
+use crate::node::{Node, WatchRegistry};
+use lock_core::backend::{
+    Abilities, AcquisitionId, Attempt, Failure, NodeId, Release, RenewalRequest,
+};
+use lock_core::{Finding, LockName, Moment};
+use std::fmt;
+use std::sync::Arc;
+
+/// A router of requests to the servers of one store.
+///
+/// `judge` and the function of `judge_submitted` take what is known at that moment and never wait,
+/// because the latter runs on the thread that reads replies. `route`, `reroute`, `confirm` and
+/// `check_unreplicated` may wait until `by`.
+pub trait Topology: fmt::Debug + Send + Sync + 'static {
+    /// The state of a request on its way: what judging the answer takes besides the node.
+    type RouteState: Clone + fmt::Debug + Send;
+
+    /// Set if the locks are spread over several nodes. Otherwise the node of any lock is the node
+    /// of all.
+    const IS_SPREAD: bool;
+
+    /// Returns what this store supports in its wire format.
+    fn abilities(&self) -> Abilities;
+
+    /// Returns the node of a lock, if it is known without asking a server.
+    fn known(&self, name: &LockName) -> Option<Hop<Self::RouteState>>;
+
+    /// Returns the node that renews a lock: a node that hangs delays only its own renewals. Does
+    /// not wait.
+    fn renewal_node(&self, name: &LockName) -> NodeId;
+
+    /// Returns the node that a request goes to first.
+    ///
+    /// # Errors
+    ///
+    /// No node is known, and none could be found. Nothing was sent.
+    fn route(
+        self: &Arc<Self>,
+        request: &RoutedRequest<'_>,
+        by: Moment,
+    ) -> Result<Hop<Self::RouteState>, Failure>;
+
+    /// Returns the nodes whose keys a listing goes through, from the node of this number on, in
+    /// the order of their numbers. A node that is added meanwhile comes last.
+    ///
+    /// # Errors
+    ///
+    /// As for `route`.
+    fn nodes_from(
+        self: &Arc<Self>,
+        number: u64,
+        by: Moment,
+    ) -> Result<Vec<Hop<Self::RouteState>>, Failure> {
+        let _only_one = number;
+        Ok(vec![self.route(&RoutedRequest::List, by)?])
+    }
+
+    /// Judges the outcome of a request at `hop`, and notes what it shows: that a node answered or
+    /// failed, that a lock was granted or released.
+    fn judge(
+        &self,
+        request: &RoutedRequest<'_>,
+        hop: &Hop<Self::RouteState>,
+        outcome: Result<Effect, &Failure>,
+    ) -> Verdict;
+
+    /// Returns the function that judges a release whose sender does not wait, when its outcome is
+    /// known; `None` if every outcome is believed. It must not keep the topology alive: it waits
+    /// for a reply.
+    fn judge_submitted(
+        self: &Arc<Self>,
+        hop: &Hop<Self::RouteState>,
+        acquisition: &AcquisitionId,
+    ) -> Option<JudgeSubmitted>;
+
+    /// Returns where a request goes next that was judged [`Verdict::Again`] at `hop`: because of
+    /// this failure, or because a node without the lock answered it.
+    ///
+    /// # Errors
+    ///
+    /// The outcome of the request: it is not sent again.
+    fn reroute(
+        self: &Arc<Self>,
+        request: &RoutedRequest<'_>,
+        hop: Hop<Self::RouteState>,
+        failure: Option<Failure>,
+        by: Moment,
+    ) -> Result<Hop<Self::RouteState>, Failure>;
+
+    /// Returns a failure as the caller sees it, when the request ends with it.
+    fn settle(failure: Failure) -> Failure {
+        failure
+    }
+
+    /// Makes sure that the node which has answered this request still counts as the lock's, as far
+    /// as that takes a question to other servers. Called before the answer is judged.
+    fn confirm(self: &Arc<Self>, request: &RoutedRequest<'_>, by: Moment) {
+        let _nothing_to_ask = (request, by);
+    }
+
+    /// Finds out whether no other server could take over from this node: then missing
+    /// confirmations of replicas are no loss.
+    fn check_unreplicated(&self, hop: &Hop<Self::RouteState>, by: Moment) -> bool {
+        let _unknown = (hop, by);
+        false
+    }
+
+    /// Returns the watches that move with their locks from node to node; `None` where locks do not
+    /// move.
+    fn watches(&self) -> Option<&WatchRegistry>;
+
+    /// Returns what of the servers' settings and state matters for locks.
+    ///
+    /// # Errors
+    ///
+    /// See [`Failure`].
+    fn diagnose(self: &Arc<Self>, by: Moment) -> Result<Vec<Finding>, Failure>;
+
+    /// Ends background work. Called when the store is dropped; requests under way may keep the
+    /// topology longer.
+    fn close(&self) {}
+}
+
+/// One node that a request is sent to.
+#[derive(Clone, Debug)]
+#[allow(
+    clippy::exhaustive_structs,
+    reason = "made by the crate of the same workspace"
+)]
+pub struct Hop<S> {
+    /// The node, in the mode in which it is asked.
+    pub node: Node,
+    /// The number of the node, never used for another node of the store.
+    pub number: u64,
+    /// The state of the request on its way.
+    pub state: S,
+}
+
+/// A request, as far as its way matters.
+#[derive(Clone, Copy, Debug)]
+#[allow(
+    clippy::exhaustive_enums,
+    reason = "for the crate of the same workspace"
+)]
+pub enum RoutedRequest<'a> {
+    /// An attempt to take a lock.
+    Acquire(&'a Attempt<'a>),
+    /// One renewal of a batch. It is sent again only where a redirect names the next node: the
+    /// engine repeats what failed.
+    Renew(&'a RenewalRequest),
+    /// A release.
+    Release(&'a AcquisitionId),
+    /// Any other change of a lock.
+    Change(&'a LockName),
+    /// A look at a lock that decides something: confirmed, and repeated if its outcome is unknown.
+    Inspect(&'a LockName),
+    /// A look at a lock that decides nothing. Repeated if its outcome is unknown.
+    Peek(&'a LockName),
+    /// A subscription to the releases of a lock.
+    Watch(&'a LockName),
+    /// A look at many locks of one node. Confirmed.
+    InspectAll,
+    /// A listing of the locks of one node. Confirmed.
+    List,
+    /// A diagnosis of one node.
+    Diagnose,
+}
+
+impl<'a> RoutedRequest<'a> {
+    /// Returns the lock that the request is about, if it is about one.
+    #[must_use]
+    pub fn name(&self) -> Option<&'a LockName> {
+        match self {
+            Self::Acquire(attempt) => Some(attempt.name),
+            Self::Renew(renewal) => Some(&renewal.acquisition.name),
+            Self::Release(acquisition) => Some(&acquisition.name),
+            Self::Change(name) | Self::Inspect(name) | Self::Peek(name) | Self::Watch(name) => {
+                Some(name)
+            }
+            Self::InspectAll | Self::List | Self::Diagnose => None,
+        }
+    }
+}
+
+/// The effect of an answer in the store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(
+    clippy::exhaustive_enums,
+    reason = "for the crate of the same workspace"
+)]
+pub enum Effect {
+    /// Nothing: another node may be asked instead.
+    None,
+    /// Something, or nothing that could be said without doubt.
+    Changed,
+    /// A lease began, or goes on.
+    Granted,
+    /// A lease began, or goes on, and too few replicas have confirmed it.
+    Unconfirmed,
+    /// The lock was released.
+    Freed,
+}
+
+/// The worth of an outcome on one node.
+#[derive(Debug)]
+#[allow(
+    clippy::exhaustive_enums,
+    reason = "for the crate of the same workspace"
+)]
+pub enum Verdict {
+    /// The outcome counts, an answer or a failure.
+    Believe,
+    /// The outcome does not count; this does: what the node answered may be lost with it.
+    Instead(Failure),
+    /// The node did nothing that counts: the request goes to the next one
+    /// ([`Topology::reroute`]).
+    Again,
+}
+
+/// Judges the outcome of a submitted release: see [`Topology::judge_submitted`].
+pub type JudgeSubmitted = Box<dyn FnOnce(Result<&Release, &Failure>) -> Verdict + Send>;
