@@ -1,29 +1,13 @@
 //! [`ClassicBackend`]: locks of the time before `SET NX EX` and Lua, which do not say who holds
 //! them.
 //!
-//! - `format`: the three algorithms as a wire format
-//! - `commands`: commands about one lock, one after the other
-//! - [`plain`], [`timestamp`], [`counter`]: one algorithm each
-//! - `progress`: how far an attempt of several commands has come
-//! - `settings`: what `format=` says of them
-//!
-//! Each has the races that it is known for (`docs/ALGORITHMS.md`). They are here to meet programs
-//! that still use them.
+//! What is sent is in [`format::classic`](crate::format::classic).
 
-mod commands;
-mod counter;
-mod format;
-mod plain;
-mod progress;
-mod settings;
 #[cfg(test)]
 mod tests;
-mod timestamp;
 
-pub use commands::StepHook;
-
-use crate::format::Format;
-use format::ClassicFormat;
+use crate::format::classic::{StepHook, read_classic_format};
+use crate::format::{Format, FormatKind};
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, LockPage,
     NodeId, PagePosition, Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, Wake, Watch,
@@ -49,7 +33,7 @@ const MAY_HOLD: &str = "it may have taken the lock all the same, until the lease
 #[derive(Debug)]
 pub(crate) struct ClassicBackend {
     store: Box<dyn Backend>,
-    format: Arc<ClassicFormat>,
+    format: Format,
     clock: Arc<dyn Clock>,
 }
 
@@ -77,11 +61,11 @@ impl Format {
         hook: Option<Arc<dyn StepHook>>,
         build: impl FnOnce(Self) -> Result<B, Error>,
     ) -> Result<Arc<dyn Backend>, Error> {
-        match settings::read_classic_format(config, context, hook)? {
+        match read_classic_format(config, context, hook)? {
             None => Ok(Arc::new(build(Self::of(config)?)?)),
             Some(format) => {
-                let format = Arc::new(format);
-                let store = Box::new(build(Self(Arc::clone(&format) as _))?);
+                let format = Self(Arc::new(FormatKind::Classic(format)));
+                let store = Box::new(build(format.clone())?);
                 Ok(Arc::new(ClassicBackend {
                     store,
                     format,
@@ -102,8 +86,8 @@ impl Format {
         context: &Context,
         hook: Arc<dyn StepHook>,
     ) -> Result<Self, Error> {
-        match settings::read_classic_format(config, context, Some(hook))? {
-            Some(format) => Ok(Self(Arc::new(format))),
+        match read_classic_format(config, context, Some(hook))? {
+            Some(format) => Ok(Self(Arc::new(FormatKind::Classic(format)))),
             None => Self::of(config),
         }
     }

@@ -44,7 +44,8 @@ use crate::connection::history::Noted;
 use crate::connection::{
     ConnectionPool, Dialer, Identity, NeededReplicas, ReplicaCount, SharedConnection,
 };
-use crate::format::{Format, without_own_subscription};
+use crate::format::driver::{self, drive};
+use crate::format::{Format, Labels, without_own_subscription};
 use crate::wakeups::Subscriber;
 use change_reports::RenewalSlots;
 use cluster::{Port, Shards};
@@ -174,11 +175,9 @@ impl Node {
             return Ok(paused);
         }
         let mut link = connection.waiting(self.clock(), needed.awaited, time);
-        let answer = self
-            .inner
-            .format
-            .0
-            .acquire(&mut link, attempt, &self.tracking(), by)?;
+        let tracking = self.tracking();
+        let exchange = self.inner.format.acquire(attempt, &tracking)?;
+        let answer = drive(exchange, &mut link, by)?;
         self.inner.replica_clocks.note_confirmed(link.confirmed());
         Ok(match answer {
             Answer::Granted(grant) => match link.weigh(needed)? {
@@ -305,7 +304,7 @@ impl Backend for Node {
             ..
         } = &*self.inner;
         let outcome = if attempt.replication.is_off() {
-            let is_apart = format.0.needs_own_link();
+            let is_apart = format.needs_own_connection();
             let connection = if is_apart {
                 self.borrow(by)
             } else {
@@ -316,7 +315,8 @@ impl Backend for Node {
                 if let Some(paused) = restart_grace.refusal()? {
                     return Ok(paused);
                 }
-                format.0.acquire(&mut link, attempt, &self.tracking(), by)
+                let tracking = self.tracking();
+                drive(format.acquire(attempt, &tracking)?, &mut link, by)
             })
         } else {
             self.acquire_confirmed(attempt, by)
@@ -355,7 +355,7 @@ impl Backend for Node {
             self.connection(by)
         };
         let outcome = connection.and_then(|mut link| {
-            let release = format.0.release(&mut link, acquisition, options, by)?;
+            let release = driver::release(format, &mut link, acquisition, options, by)?;
             if !cleans_up {
                 eviction.look(&mut link, by);
                 heartbeat.look(&mut link, by);
@@ -363,7 +363,7 @@ impl Backend for Node {
             Ok(release)
         });
         let name = &acquisition.name;
-        let told_on = || format.0.owned().map(|format| format.channel(name));
+        let told_on = || format.as_owned().map(|format| format.channel(name));
         let lingers = || told_on().is_some_and(|channel| subscriber.lingering()(&channel));
         outcome
             .map(|release| without_own_subscription(release, lingers))
@@ -381,8 +381,7 @@ impl Backend for Node {
         let owned = self
             .inner
             .format
-            .0
-            .owned()
+            .as_owned()
             .filter(|_| self.mode == RequestMode::Direct);
         let Some(owned) = owned else {
             return done(self.release(acquisition, options, by));
@@ -390,23 +389,26 @@ impl Backend for Node {
         let name = acquisition.name.clone();
         let done = move |outcome: Result<_, _>| done(outcome.map_err(on(&name)));
         let lingers = self.inner.subscriber.lingering();
-        owned.submit_release(&self.inner.link, acquisition, options, by, lingers, done);
+        match owned.release(acquisition, options) {
+            Ok(call) => driver::submit_release(call, &self.inner.link, by, lingers, done),
+            Err(failure) => done(Err(failure)),
+        }
         self.look_behind();
     }
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
-        let format = &self.inner.format.0;
+        let exchange = self.inner.format.inspect(name, Labels::Read);
         let connection = self.connection(by);
         connection
-            .and_then(|mut link| format.inspect_with_label(&mut link, name, by))
+            .and_then(|mut link| drive(exchange, &mut link, by))
             .map_err(on(name))
     }
 
     fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
-        let format = &self.inner.format.0;
+        let exchange = self.inner.format.inspect(name, Labels::LeftOut);
         let connection = self.connection(by);
         connection
-            .and_then(|mut link| format.inspect(&mut link, name, by))
+            .and_then(|mut link| drive(exchange, &mut link, by))
             .map_err(on(name))
     }
 
@@ -415,9 +417,10 @@ impl Backend for Node {
         acquisition: &AcquisitionId,
         by: Moment,
     ) -> Result<Option<HolderInfo>, Failure> {
-        let format = &self.inner.format.0;
+        let format = &self.inner.format;
         let connection = self.connection(by);
-        let holder = connection.and_then(|mut link| format.verify(&mut link, acquisition, by));
+        let holder =
+            connection.and_then(|mut link| drive(format.verify(acquisition)?, &mut link, by));
         holder.map_err(on(&acquisition.name))
     }
 
@@ -430,9 +433,8 @@ impl Backend for Node {
         let format = &self.inner.format;
         let connection = self.connection(by);
         let outcome = connection.and_then(|mut link| {
-            format
-                .owned(SHARED)?
-                .change_permits(&mut link, name, change, by)
+            let exchange = format.owned(SHARED)?.change_permits(name, change)?;
+            drive(exchange, &mut link, by)
         });
         outcome.map_err(on(name))
     }
@@ -447,16 +449,16 @@ impl Backend for Node {
     }
 
     fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {
-        let owned = self.inner.format.0.owned()?;
+        let owned = self.inner.format.as_owned()?;
         let is_tracked = self.inner.subscriber.is_tracked(&owned.keys.lock(name));
         owned.poll_pause(found_by == FoundBusyBy::Attempt, is_tracked)
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
-        let format = &self.inner.format.0;
+        let format = &self.inner.format;
         let connection = self.connection(by);
         connection
-            .and_then(|mut link| format.force(&mut link, name, by))
+            .and_then(|mut link| drive(format.force(name)?, &mut link, by))
             .map_err(on(name))
     }
 
