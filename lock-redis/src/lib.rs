@@ -9,7 +9,8 @@
 //! - `classic`: stores of locks that do not say who holds them
 //! - `node`: one server and all our connections to it, as a store of locks; alone, or as a node of
 //!   a cluster or of a quorum
-//! - `format`: what stands under a lock's key
+//! - `format`: what stands under a lock's key, and what is sent for it: operations as values,
+//!   without I/O
 //! - `wakeups`: the subscriber, one connection that receives releases for all waiters
 //! - `keys`: the names of keys and channels
 //! - `connection`: connections to one server: exclusive, multiplexed, pooled; every wait has a

@@ -30,7 +30,7 @@ pub(crate) struct Batch {
 #[derive(Clone, Debug)]
 pub(crate) struct Mark {
     bytes: Range<usize>,
-    content: Content,
+    content: RequestContent,
     /// Its keys, as they are sent.
     keys: Range<usize>,
     key_count: usize,
@@ -39,7 +39,7 @@ pub(crate) struct Mark {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Content {
+enum RequestContent {
     /// A script, by its hash until it is sent by its text.
     Script(&'static Script),
     /// A command on the only key.
@@ -52,8 +52,8 @@ impl Mark {
     /// The script that it runs.
     pub(crate) fn script(&self) -> Option<&'static Script> {
         match self.content {
-            Content::Script(script) => Some(script),
-            Content::Command(_) | Content::Words => None,
+            RequestContent::Script(script) => Some(script),
+            RequestContent::Command(_) | RequestContent::Words => None,
         }
     }
 
@@ -141,7 +141,7 @@ impl Batch {
         arguments.iter().for_each(|word| write_word(word, into));
         self.mark_request(
             start,
-            Content::Script(script),
+            RequestContent::Script(script),
             keys_start..keys_end,
             keys.len(),
         );
@@ -158,14 +158,19 @@ impl Batch {
         for word in arguments {
             write_word(word, &mut self.bytes);
         }
-        self.mark_request(start, Content::Command(command), keys_start..keys_end, 1);
+        self.mark_request(
+            start,
+            RequestContent::Command(command),
+            keys_start..keys_end,
+            1,
+        );
     }
 
     /// Adds a request that is about no lock.
     pub(crate) fn add(&mut self, request: &Request<'_>) {
         let start = self.bytes.len();
         request.encode(&mut self.bytes);
-        self.mark_request(start, Content::Words, start..start, 0);
+        self.mark_request(start, RequestContent::Words, start..start, 0);
     }
 
     /// Adds this command with the keys of a request of another batch.
@@ -175,7 +180,7 @@ impl Batch {
         write_word(command.as_bytes(), &mut self.bytes);
         self.bytes
             .extend_from_slice(&batch.bytes[mark.keys.clone()]);
-        self.mark_request(start, Content::Words, start..start, 0);
+        self.mark_request(start, RequestContent::Words, start..start, 0);
     }
 
     /// Adds a request of another batch.
@@ -183,7 +188,7 @@ impl Batch {
         let start = self.bytes.len();
         self.bytes
             .extend_from_slice(&batch.bytes[mark.bytes.clone()]);
-        self.mark(mark.moved(start, 0));
+        self.mark(mark.moved(start, mark.bytes.len()));
     }
 
     /// Adds a script of another batch, which is there by its hash, by its text.
@@ -191,14 +196,13 @@ impl Batch {
         let start = self.bytes.len();
         let by_text = with_text(&batch.bytes[mark.bytes.clone()], script.source);
         self.bytes.extend_from_slice(&by_text);
-        let longer = by_text.len() - mark.bytes.len();
-        self.mark(mark.moved(start, longer));
+        self.mark(mark.moved(start, by_text.len()));
     }
 
     fn mark_request(
         &mut self,
         start: usize,
-        content: Content,
+        content: RequestContent,
         keys: Range<usize>,
         key_count: usize,
     ) {
@@ -297,19 +301,20 @@ impl Batch {
     /// What the server refuses if it answers this request with an error; `key` is its first key.
     pub(crate) fn asked<'k>(mark: &Mark, key: &'k str) -> Asked<'k> {
         match mark.content {
-            Content::Script(script) => Asked::Script(script, key),
-            Content::Command(command) => Asked::Command(command, key),
-            Content::Words => Asked::Introduction,
+            RequestContent::Script(script) => Asked::Script(script, key),
+            RequestContent::Command(command) => Asked::Command(command, key),
+            RequestContent::Words => Asked::Introduction,
         }
     }
 }
 
 impl Mark {
-    /// The same in another batch from there on, where the words before the keys are longer.
-    fn moved(&self, start: usize, longer: usize) -> Self {
-        let place = |at: usize| start + at - self.bytes.start + longer;
+    /// Describes a copy of the request at `start`, which is so long: what is before the keys may be
+    /// longer or shorter.
+    fn moved(&self, start: usize, length: usize) -> Self {
+        let place = |at: usize| start + (at - self.bytes.start + length) - self.bytes.len();
         Self {
-            bytes: start..place(self.bytes.end),
+            bytes: start..start + length,
             keys: place(self.keys.start)..place(self.keys.end),
             ..self.clone()
         }
@@ -320,5 +325,71 @@ impl Drop for Batch {
     fn drop(&mut self) {
         let bytes = mem::take(&mut self.bytes);
         let _ending = SCRATCH.try_with(|kept| kept.set(bytes));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static SHORT: Script = Script::new("short", "", None, "return 1");
+    static LONG: Script = Script::new(
+        "long",
+        "",
+        None,
+        "-- A text that is longer than the digits of its hash.\nreturn 1",
+    );
+
+    fn words(batch: &Batch) -> String {
+        String::from_utf8_lossy(batch.bytes()).replace("\r\n", " ")
+    }
+
+    fn keys(batch: &Batch) -> Vec<String> {
+        let keys = batch.marks().map(|mark| batch.key_of(mark).into_owned());
+        keys.collect()
+    }
+
+    #[test]
+    fn script_by_its_text_keeps_its_keys_and_arguments() {
+        let mut batch = Batch::new();
+        batch.add_script(&SHORT, &[b"a\r\n", b"b"], &[b"x"]);
+        batch.add_command("GET", b"c", &[]);
+        batch.add_script(&LONG, &[b"d"], &[b""]);
+        let expected = ["a\r\n", "c", "d"];
+        assert_eq!(keys(&batch), expected);
+        let all = batch.with_texts(|_| true);
+        assert_eq!(keys(&all), expected);
+        assert_eq!(
+            words(&all),
+            format!(
+                "*6 $4 EVAL $8 return 1 $1 2 $3 a  $1 b $1 x *2 $3 GET $1 c \
+                 *5 $4 EVAL ${} {} $1 1 $1 d $0  ",
+                LONG.source.len(),
+                LONG.source
+            )
+        );
+        let one = batch.with_texts(|script| std::ptr::eq(script, &LONG));
+        assert_eq!(keys(&one), expected);
+        assert!(words(&one).starts_with(&words(&batch)[..60]));
+    }
+
+    #[test]
+    fn scripts_go_again_without_the_commands_behind_them() {
+        let mut batch = Batch::new();
+        batch.add_script(&SHORT, &[b"a"], &[]);
+        batch.with_read_of_keys();
+        batch.add_script(&SHORT, &[b"b"], &[]);
+        batch.add_command("GET", b"c", &[]);
+        let again = batch.repeated(|place| place != 1);
+        assert_eq!(keys(&again), ["a"]);
+        assert!(again.marks().all(Mark::reads_keys));
+        assert_eq!(words(&again), "*4 $4 EVAL $8 return 1 $1 1 $1 a ");
+    }
+
+    #[test]
+    fn keys_of_a_request_are_those_of_the_read_behind_it() {
+        let (batch, mut read) = (Batch::script(&SHORT, &[b"a", b"b"], &[b"x"]), Batch::new());
+        read.add_with_keys_of("EXISTS", &batch, batch.only().unwrap());
+        assert_eq!(words(&read), "*3 $6 EXISTS $1 a $1 b ");
     }
 }

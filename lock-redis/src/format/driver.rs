@@ -108,8 +108,17 @@ fn call<R>(
     by: Moment,
     read: impl FnOnce(&mut Received<'_>) -> R,
 ) -> (R, Option<String>) {
-    let (replies, outcome) = transmit(batch, link, by);
-    let (mut outcome, mut failure) = (outcome, None);
+    let (replies, mut outcome) = match batch.only() {
+        Some(mark) => match transmit_one(batch, mark, link, by) {
+            Ok(reply) => (Replies::One([reply]), Ok(())),
+            Err(error) => (Replies::Many(Vec::new()), Err(error)),
+        },
+        None => {
+            let (replies, outcome) = transmit_many(batch, link, by);
+            (Replies::Many(replies), outcome)
+        }
+    };
+    let mut failure = None;
     if let Some(mark) = batch.decisive() {
         match replies.first() {
             Some(Reply::Error(_)) => failure = Some(refused(batch, mark, &replies[0], link, by)),
@@ -158,24 +167,7 @@ fn refused(
     with_found_value(link, failure, &key, by)
 }
 
-/// Sends these requests; once more, by its text, each script that the server does not know.
-fn transmit(
-    batch: &Batch,
-    link: &mut dyn ConnectionLike,
-    by: Moment,
-) -> (Replies, Result<(), CallError>) {
-    match batch.only() {
-        Some(mark) => match transmit_one(batch, mark, link, by) {
-            Ok(reply) => (Replies::One([reply]), Ok(())),
-            Err(error) => (Replies::Many(Vec::new()), Err(error)),
-        },
-        None => {
-            let (replies, outcome) = transmit_many(batch, link, by);
-            (Replies::Many(replies), outcome)
-        }
-    }
-}
-
+/// Sends the only request; once more, by its text, if it is a script that the server does not know.
 fn transmit_one(
     batch: &Batch,
     mark: &Mark,
@@ -195,6 +187,7 @@ fn transmit_one(
     link.exchange_one(batch, by)
 }
 
+/// Sends these requests; once more, by its text, each script that the server does not know.
 fn transmit_many(
     batch: &Batch,
     link: &mut dyn ConnectionLike,

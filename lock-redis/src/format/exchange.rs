@@ -254,3 +254,160 @@ impl Received<'_> {
 fn out_of_step(server: &Server) -> Error {
     server.garbage("requests and replies may be out of step")
 }
+
+/// Operations without a connection: their requests are read, and replies invented.
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connection::Endpoint;
+    use crate::format::settings::read_owned_format;
+    use crate::format::{Labels, OwnedFormat};
+    use lock_core::backend::{AcquisitionId, Answer, Attempt, Receipt, Renewal, RenewalRequest};
+    use lock_core::{ClientId, Config, LeaseTime, LockKind, LockName, OwnerId};
+    use std::time::Duration;
+
+    /// The scripts and commands of an operation's next write, which gets these replies.
+    fn reply<'a, T>(
+        exchange: Exchange<'a, T>,
+        replies: Vec<Reply>,
+    ) -> (Vec<String>, Exchange<'a, T>) {
+        let Exchange::Send(batch, next) = exchange else {
+            panic!("it is over")
+        };
+        let sent = batch.marks().map(|mark| {
+            let name = mark.script().map_or("-", |script| script.name);
+            format!("{name} {}", batch.key_of(mark))
+        });
+        let sent = sent.collect();
+        let server = Server::new(Endpoint::tcp("test", 1), None);
+        let mut received = Received {
+            batch: &batch,
+            server: &server,
+            replies: Replies::Many(replies),
+            outcome: Ok(()),
+            failure: None,
+            closes: None,
+            found_under: None,
+        };
+        (sent, next(&mut received))
+    }
+
+    fn outcome<T>(exchange: Exchange<'_, T>) -> Result<T, Failure> {
+        match exchange {
+            Exchange::Done(outcome) => outcome,
+            _ => panic!("it is not over"),
+        }
+    }
+
+    fn format() -> OwnedFormat {
+        read_owned_format(&Config::from_url("redis://h?tokens=off").unwrap()).unwrap()
+    }
+
+    fn owner() -> OwnerId {
+        OwnerId::new(ClientId::random(), 7)
+    }
+
+    fn lease() -> LeaseTime {
+        LeaseTime::new(Duration::from_secs(30)).unwrap()
+    }
+
+    #[test]
+    fn mutex_is_granted_by_one_reply() {
+        let (format, name) = (format(), LockName::new("x").unwrap());
+        let attempt = Attempt::new(&name, owner(), lease());
+        let exchange = format.acquire(&attempt, &|_| false).unwrap();
+        let (sent, exchange) = reply(exchange, vec![Reply::Int(1)]);
+        assert_eq!(sent, ["acquire x"]);
+        assert!(matches!(outcome(exchange), Ok(Answer::Granted(_))));
+    }
+
+    #[test]
+    fn mutex_without_expiry_is_inspected_before_it_counts_as_busy() {
+        let (format, name) = (format(), LockName::new("x").unwrap());
+        let attempt = Attempt::new(&name, owner(), lease());
+        let exchange = format.acquire(&attempt, &|_| false).unwrap();
+        let busy = Reply::Array([0, -1, 1].map(Reply::Int).to_vec());
+        let (_, exchange) = reply(exchange, vec![busy]);
+        let held = vec![
+            Reply::Int(-1),
+            Reply::Bulk(b"someone".to_vec()),
+            Reply::Bulk(b"1".to_vec()),
+        ];
+        let (sent, exchange) = reply(exchange, vec![Reply::Array(held)]);
+        assert_eq!(sent, ["inspect x"]);
+        assert!(matches!(
+            outcome(exchange),
+            Ok(Answer::BusyWithoutExpiry(_))
+        ));
+    }
+
+    #[test]
+    fn renewals_of_several_kinds_are_one_write() {
+        let (format, owner) = (format(), owner());
+        let renewal = |(name, kind)| {
+            let name = LockName::new(name).unwrap().of_kind(kind);
+            RenewalRequest::new(AcquisitionId::new(name, owner, lease(), Receipt::default()))
+        };
+        let batch = [
+            ("r", LockKind::Read),
+            ("a", LockKind::Mutex),
+            ("f", LockKind::Fair),
+            ("b", LockKind::Mutex),
+        ]
+        .map(renewal);
+        let mutexes = Reply::Array(vec![Reply::Int(1), Reply::Int(0)]);
+        let replies = vec![mutexes, Reply::Int(1), Reply::Int(0)];
+        let (sent, exchange) = reply(format.renew(&batch, true), replies);
+        assert_eq!(sent, ["renew a", "renew_read r", "renew f"]);
+        let renewals = outcome(exchange).unwrap().into_iter().map(Result::unwrap);
+        let expected = [
+            Renewal::Extended,
+            Renewal::Extended,
+            Renewal::Gone,
+            Renewal::Gone,
+        ];
+        assert_eq!(renewals.collect::<Vec<_>>(), expected);
+        let (sent, _) = reply(format.renew(&batch[1..], false), vec![Reply::Int(1); 3]);
+        assert_eq!(sent, ["renew a", "renew b", "renew f"]);
+    }
+
+    #[test]
+    fn unexpected_reply_closes_the_connection() {
+        let (format, name) = (format(), LockName::new("x").unwrap());
+        let (batch, server) = (Batch::new(), Server::new(Endpoint::tcp("test", 1), None));
+        let Exchange::Send(_, next) = format.inspect(&name, Labels::LeftOut) else {
+            panic!("it is over")
+        };
+        let mut received = Received {
+            batch: &batch,
+            server: &server,
+            replies: Replies::One([Reply::Int(7)]),
+            outcome: Ok(()),
+            failure: None,
+            closes: None,
+            found_under: None,
+        };
+        let failure = outcome(next(&mut received)).unwrap_err();
+        assert!(matches!(failure, Failure::Unknown(_)), "{failure:?}");
+        assert!(received.closes.is_some());
+    }
+
+    #[test]
+    fn operations_in_turn_end_with_the_first_failure() {
+        let batch = || Batch::command("GET", b"x", &[]);
+        let get = move |_: i32| {
+            Exchange::call(batch(), |received| match received.reply() {
+                Reply::Int(number) => Ok(*number),
+                _ => Err(received.unexpected_to("GET")),
+            })
+        };
+        let (_, exchange) = reply(in_turn([1, 2, 3].into_iter(), get), vec![Reply::Int(4)]);
+        let (_, exchange) = reply(exchange, vec![Reply::Nil]);
+        assert!(outcome(exchange).is_err());
+        let caught = move |one| get(one).caught();
+        let (_, exchange) = reply(in_turn([1, 2].into_iter(), caught), vec![Reply::Nil]);
+        let (_, exchange) = reply(exchange, vec![Reply::Int(5)]);
+        let all = outcome(exchange).unwrap();
+        assert!(all[0].is_err() && matches!(all[1], Ok(5)), "{all:?}");
+    }
+}

@@ -36,14 +36,14 @@ pub(super) struct CommandSequence<'a> {
 /// Why an algorithm stops.
 pub(super) enum Stop {
     /// It needs the reply to this.
-    Needs(Step),
+    Needs(CommandStep),
     Failed(Failure),
     /// The server answered, but not as to this command.
     Unexpected(String),
 }
 
 /// What is sent for one reply of an algorithm.
-pub(super) enum Step {
+pub(super) enum CommandStep {
     Request(Batch),
     /// The commands of a transaction about this key, and `EXEC`.
     Transaction(Batch, String),
@@ -75,7 +75,7 @@ impl<'a> CommandSequence<'a> {
     }
 
     /// The reply to the next command, if it is known; otherwise what is sent for it.
-    fn once(&mut self, step: impl FnOnce(&str) -> Step) -> Result<Reply, Stop> {
+    fn once(&mut self, step: impl FnOnce(&str) -> CommandStep) -> Result<Reply, Stop> {
         let reply = self.progress.heard(self.place).cloned();
         self.place += 1;
         reply.ok_or_else(|| Stop::Needs(step(self.key)))
@@ -92,7 +92,7 @@ impl<'a> CommandSequence<'a> {
         command: &'static str,
         arguments: &[&[u8]],
     ) -> Result<Reply, Stop> {
-        self.once(|key| Step::Request(Batch::command(command, key.as_bytes(), arguments)))
+        self.once(|key| CommandStep::Request(Batch::command(command, key.as_bytes(), arguments)))
     }
 
     /// Runs a script on the lock's key.
@@ -101,7 +101,7 @@ impl<'a> CommandSequence<'a> {
         script: &'static Script,
         arguments: &[&[u8]],
     ) -> Result<Reply, Stop> {
-        self.once(|key| Step::Request(Batch::script(script, &[key.as_bytes()], arguments)))
+        self.once(|key| CommandStep::Request(Batch::script(script, &[key.as_bytes()], arguments)))
     }
 
     /// Sends commands as one transaction; the answers are those of the commands.
@@ -210,16 +210,16 @@ impl<'a> CommandSequence<'a> {
 }
 
 /// `MULTI` is part of the step: where it was answered elsewhere, it begins nothing here.
-fn transaction(key: &str, commands: &[&[&[u8]]]) -> Step {
+fn transaction(key: &str, commands: &[&[&[u8]]]) -> CommandStep {
     let mut batch = Batch::new();
     for words in commands.iter().chain(&[[b"EXEC".as_slice()].as_slice()]) {
         batch.add(&Request(&[words]));
         batch.inside_transaction();
     }
-    Step::Transaction(batch, key.to_owned())
+    CommandStep::Transaction(batch, key.to_owned())
 }
 
-impl Step {
+impl CommandStep {
     /// Is over with the reply.
     pub(super) fn exchange<'a>(self) -> Exchange<'a, Reply> {
         let (batch, key) = match self {

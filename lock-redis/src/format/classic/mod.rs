@@ -202,7 +202,7 @@ impl ClassicFormat {
         if name.kind() != LockKind::Mutex {
             return Err(mutexes_only(self.name()));
         }
-        let run = Run {
+        let run = AlgorithmRun {
             format: self,
             name: name.clone(),
             owner,
@@ -214,7 +214,7 @@ impl ClassicFormat {
 }
 
 /// An algorithm under way.
-struct Run<'a, T> {
+struct AlgorithmRun<'a, T> {
     format: &'a ClassicFormat,
     name: LockName,
     /// That of an attempt.
@@ -223,7 +223,7 @@ struct Run<'a, T> {
     progress: Progress,
 }
 
-impl<'a, T: 'a> Run<'a, T> {
+impl<'a, T: 'a> AlgorithmRun<'a, T> {
     /// Runs the algorithm with the replies that are there, up to the next one that it needs.
     fn next(mut self) -> Exchange<'a, T> {
         let key = self.format.keys.lock(&self.name).into_owned();
