@@ -397,18 +397,18 @@ impl Backend for Node {
     }
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
-        let exchange = self.inner.format.inspect(name, Labels::Read);
+        let format = &self.inner.format;
         let connection = self.connection(by);
         connection
-            .and_then(|mut link| drive(exchange, &mut link, by))
+            .and_then(|mut link| drive(format.inspect(name, Labels::Read), &mut link, by))
             .map_err(on(name))
     }
 
     fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
-        let exchange = self.inner.format.inspect(name, Labels::LeftOut);
+        let format = &self.inner.format;
         let connection = self.connection(by);
         connection
-            .and_then(|mut link| drive(exchange, &mut link, by))
+            .and_then(|mut link| drive(format.inspect(name, Labels::LeftOut), &mut link, by))
             .map_err(on(name))
     }
 

@@ -36,7 +36,7 @@ pub(super) struct CommandSequence<'a> {
 /// Why an algorithm stops.
 pub(super) enum Stop {
     /// It needs the reply to this.
-    Needs(CommandStep),
+    Needs(Box<CommandStep>),
     Failed(Failure),
     /// The server answered, but not as to this command.
     Unexpected(String),
@@ -78,7 +78,7 @@ impl<'a> CommandSequence<'a> {
     fn once(&mut self, step: impl FnOnce(&str) -> CommandStep) -> Result<Reply, Stop> {
         let reply = self.progress.heard(self.place).cloned();
         self.place += 1;
-        reply.ok_or_else(|| Stop::Needs(step(self.key)))
+        reply.ok_or_else(|| Stop::Needs(Box::new(step(self.key))))
     }
 
     /// The time since 1970 at which the attempt began.
