@@ -44,7 +44,7 @@ mod wakes;
 pub(crate) use dialect::Dialect;
 pub(crate) use exchange::{Exchange, Received};
 use foreign_value::{LONGEST_TEXT, with_found_value};
-pub(crate) use label::Labels;
+use label::Labels;
 pub(crate) use listing::NodePage;
 pub(crate) use owned::{OwnedFormat, granted};
 pub(crate) use redisson::REDISSON;
@@ -166,8 +166,18 @@ impl Format {
         }
     }
 
-    /// The state of a lock, with its holder's label where the format has labels, if those are read.
-    pub(crate) fn inspect<'a>(&'a self, name: &LockName, labels: Labels) -> Exchange<'a, LockInfo> {
+    /// The state of a lock. See [`Backend::peek`](lock_core::Backend::peek).
+    pub(crate) fn peek<'a>(&'a self, name: &LockName) -> Exchange<'a, LockInfo> {
+        self.inspect_with(name, Labels::LeftOut)
+    }
+
+    /// The state of a lock, with its holder's label where the format has labels. See
+    /// [`Backend::inspect`](lock_core::Backend::inspect).
+    pub(crate) fn inspect<'a>(&'a self, name: &LockName) -> Exchange<'a, LockInfo> {
+        self.inspect_with(name, Labels::Read)
+    }
+
+    fn inspect_with<'a>(&'a self, name: &LockName, labels: Labels) -> Exchange<'a, LockInfo> {
         match &*self.0 {
             FormatKind::Owned(format) => format.inspect(name, labels),
             FormatKind::Classic(format) => Exchange::from_result(format.inspect(name)),

@@ -2,8 +2,8 @@
 //! meanwhile do not wait behind them.
 
 use super::Node;
+use crate::format::NodePage;
 use crate::format::driver::drive;
-use crate::format::{Labels, NodePage};
 use lock_core::backend::{Failure, LockInfo};
 use lock_core::{LockName, Moment};
 
@@ -37,7 +37,7 @@ impl Node {
             Some(owned) => drive(owned.inspect_all(names), link, by),
             None => Ok(names
                 .iter()
-                .map(|name| drive(format.inspect(name, Labels::LeftOut), link, by))
+                .map(|name| drive(format.peek(name), link, by))
                 .collect()),
         }
     }

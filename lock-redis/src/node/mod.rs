@@ -45,7 +45,7 @@ use crate::connection::{
     ConnectionPool, Dialer, Identity, NeededReplicas, ReplicaCount, SharedConnection,
 };
 use crate::format::driver::{self, drive};
-use crate::format::{Format, Labels, without_own_subscription};
+use crate::format::{Format, without_own_subscription};
 use crate::wakeups::Subscriber;
 use change_reports::RenewalSlots;
 use cluster::{Port, Shards};
@@ -400,7 +400,7 @@ impl Backend for Node {
         let format = &self.inner.format;
         let connection = self.connection(by);
         connection
-            .and_then(|mut link| drive(format.inspect(name, Labels::Read), &mut link, by))
+            .and_then(|mut link| drive(format.inspect(name), &mut link, by))
             .map_err(on(name))
     }
 
@@ -408,7 +408,7 @@ impl Backend for Node {
         let format = &self.inner.format;
         let connection = self.connection(by);
         connection
-            .and_then(|mut link| drive(format.inspect(name, Labels::LeftOut), &mut link, by))
+            .and_then(|mut link| drive(format.peek(name), &mut link, by))
             .map_err(on(name))
     }
 

@@ -116,13 +116,9 @@ impl OwnedFormat {
         is_tracked: &'a dyn Fn(&str) -> bool,
         is_verified: bool,
     ) -> Result<Exchange<'a, ProposalReply>, Failure> {
-        let proposal = Proposal::new(self, attempt, terms)?;
-        let (keys, arguments) = (proposal.keys(), proposal.arguments(is_verified));
-        let batch = Batch::script(&self.dialect.scripts.propose, &keys, &arguments);
-        Ok(Exchange::call(batch, move |received| {
-            let reply = received.take_reply();
-            self.vote(received, &proposal, &reply, is_tracked)
-        }))
+        self.propose_once(attempt, terms, is_tracked, is_verified, |_, reply| {
+            Ok(reply)
+        })
     }
 
     /// Proposes a token to a server that loses no data.
@@ -131,13 +127,25 @@ impl OwnedFormat {
         attempt: &'a Attempt<'a>,
         is_tracked: &'a dyn Fn(&str) -> bool,
     ) -> Result<Exchange<'a, Answer>, Failure> {
-        let proposal = Proposal::new(self, attempt, None)?;
-        let (keys, arguments) = (proposal.keys(), proposal.arguments(false));
+        let read = |server: &Server, reply: ProposalReply| reply.into_answer(server);
+        self.propose_once(attempt, None, is_tracked, false, read)
+    }
+
+    fn propose_once<'a, T: 'a>(
+        &'a self,
+        attempt: &'a Attempt<'a>,
+        terms: Option<&VoteTerms<'a>>,
+        is_tracked: &'a dyn Fn(&str) -> bool,
+        is_verified: bool,
+        read: impl FnOnce(&Server, ProposalReply) -> Result<T, Failure> + 'a,
+    ) -> Result<Exchange<'a, T>, Failure> {
+        let proposal = Proposal::new(self, attempt, terms)?;
+        let (keys, arguments) = (proposal.keys(), proposal.arguments(is_verified));
         let batch = Batch::script(&self.dialect.scripts.propose, &keys, &arguments);
         Ok(Exchange::call(batch, move |received| {
             let reply = received.take_reply();
             let vote = self.vote(received, &proposal, &reply, is_tracked)?;
-            vote.into_answer(received.server())
+            read(received.server(), vote)
         }))
     }
 

@@ -3,7 +3,6 @@
 
 use super::{MarkerRequest, NodeView, ProposalReply, ServerState, VoteTerms};
 use crate::connection::ConnectionLike;
-use crate::format::Labels;
 use crate::format::driver::drive;
 use crate::node::renewals::AnswerWeight;
 use crate::node::{Node, QUORUM, RENEWED, on};
@@ -121,7 +120,7 @@ impl Node {
         by: Moment,
     ) -> Result<Response<LockInfo>, Failure> {
         let info = self.inner.link.connection(by).and_then(|mut link| {
-            let what = drive(self.inner.format.inspect(name, Labels::Read), &mut link, by)?;
+            let what = drive(self.inner.format.inspect(name), &mut link, by)?;
             Ok(Response {
                 what,
                 from: self.view(&mut link, by)?,
