@@ -373,6 +373,22 @@ mod tests {
     }
 
     #[test]
+    fn renewal_that_is_not_sent_leaves_those_of_mutexes() {
+        let config = Config::from_url("redis://h?format=token").unwrap();
+        let (format, owner) = (read_owned_format(&config).unwrap(), owner());
+        let batch = [LockKind::Mutex, LockKind::Fair].map(|kind| {
+            let name = LockName::new("x").unwrap().of_kind(kind);
+            RenewalRequest::new(AcquisitionId::new(name, owner, lease(), Receipt::default()))
+        });
+        let (_, exchange) = reply(format.renew(&batch, true), vec![Reply::Int(1)]);
+        let renewals = outcome(exchange).unwrap();
+        assert!(matches!(
+            renewals[..],
+            [Ok(Renewal::Extended), Err(Failure::NotSent(_))]
+        ));
+    }
+
+    #[test]
     fn unexpected_reply_closes_the_connection() {
         let (format, name) = (format(), LockName::new("x").unwrap());
         let (batch, server) = (Batch::new(), Server::new(Endpoint::tcp("test", 1), None));

@@ -62,13 +62,14 @@ impl OwnedFormat {
             return Exchange::done(results.into_iter().flatten().collect());
         }
         // Then its failure is that of all.
-        if let [Renewed::Mutexes] = requests[..] {
+        let is_alone =
+            matches!(requests[..], [Renewed::Mutexes]) && mutexes.len() == renewals.len();
+        if is_alone {
             batch = batch.first_decides();
         }
         Exchange::call(batch, move |received| {
             let replies = received.take_replies();
             self.note_refusal(replies.get(requests.len()..).unwrap_or_default());
-            let is_alone = requests.len() == 1;
             for (place, (request, reply)) in requests.iter().zip(&*replies).enumerate() {
                 match request {
                     Renewed::One(at) => {
