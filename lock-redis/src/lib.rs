@@ -8,10 +8,10 @@
 //! - [`topology`]: which server a request goes to, and what its answer is worth
 //! - `standalone`: the topology of the one server that a URL names
 //! - `sentinel`: [`SentinelBackend`], the topology of the master that the sentinels name
-//! - `classic`: formats of locks that do not say who holds them, and the rules for these
 //! - `node`: one server and all our connections to it; alone, or as a node of a cluster or of a
 //!   quorum
-//! - `format`: what stands under a lock's key
+//! - `format`: what stands under a lock's key, and what is sent for it: operations as values,
+//!   without I/O
 //! - `wakeups`: the subscriber, one connection that receives releases for all waiters
 //! - `keys`: the names of keys and channels
 //! - `connection`: connections to one server: exclusive, multiplexed, pooled; every wait has a
@@ -21,7 +21,6 @@
 
 #![forbid(unsafe_code)]
 
-mod classic;
 mod connection;
 mod format;
 mod keys;

@@ -2,8 +2,8 @@
 
 use super::transport::time_left;
 use super::{
-    CallError, ConnectionLike, ReadBuffer, ReplyReader, Request, Server, ServerGeneration,
-    Transport, WriteBuffer,
+    Batch, CallError, ConnectionLike, ReadBuffer, ReplyReader, Server, ServerGeneration, Transport,
+    WriteBuffer,
 };
 use crate::connection::Reply;
 use crate::lua::{Script, ScriptSet};
@@ -16,8 +16,6 @@ use std::time::Duration;
 pub(crate) struct Connection {
     /// `None` once it is closed.
     open: Option<Open>,
-    /// Requests that are being sent.
-    unsent: Vec<u8>,
     pub(super) server: Arc<Server>,
     pub(super) clock: Arc<dyn Clock>,
     last_used: Moment,
@@ -42,16 +40,12 @@ struct Open {
 }
 
 impl ConnectionLike for Connection {
-    fn call_many(
-        &mut self,
-        requests: &[Request<'_>],
-        by: Moment,
-    ) -> (Vec<Reply>, Result<(), CallError>) {
-        let mut replies = Vec::with_capacity(requests.len());
-        let mut outcome = self.send(requests, by);
+    fn exchange(&mut self, batch: &Batch, by: Moment) -> (Vec<Reply>, Result<(), CallError>) {
+        let mut replies = Vec::with_capacity(batch.len());
+        let mut outcome = self.send(batch.bytes(), by);
         if outcome.is_ok() {
             outcome = self
-                .receive(requests.len(), &mut replies, by)
+                .receive(batch.len(), &mut replies, by)
                 .map_err(CallError::Unknown);
         }
         self.last_used = self.clock.now();
@@ -106,7 +100,6 @@ impl Connection {
                 input,
                 reader: ReplyReader::default(),
             }),
-            unsent: Vec::new(),
             last_used: clock.now(),
             server,
             clock,
@@ -173,7 +166,7 @@ impl Connection {
         self.open.and_then(|open| Arc::into_inner(open.transport))
     }
 
-    fn send(&mut self, requests: &[Request<'_>], by: Moment) -> Result<(), CallError> {
+    fn send(&mut self, bytes: &[u8], by: Moment) -> Result<(), CallError> {
         self.open.take_if(|_| self.generation.is_over());
         let Some(Open {
             transport,
@@ -187,15 +180,11 @@ impl Connection {
                 self.server
             ))));
         };
-        self.unsent.clear();
-        requests
-            .iter()
-            .for_each(|request| request.encode(&mut self.unsent));
         // How many bytes count as sent, also after an error.
         let mut taken = 0;
         let mut write_all = || loop {
             let left = time_left(&*self.clock, by)?;
-            let progress = transport.write(output, &self.unsent[taken..])?;
+            let progress = transport.write(output, &bytes[taken..])?;
             taken += progress.taken;
             if !progress.stalled {
                 return Ok(());
@@ -250,7 +239,7 @@ impl Connection {
 mod tests {
     use super::*;
     use crate::connection::multiplexed::MultiplexedConnection;
-    use crate::connection::{CallbackRequest, Endpoint, ReplyCheck, resp::LARGEST_REPLY};
+    use crate::connection::{CallbackRequest, Endpoint, ReplyCheck, Request, resp::LARGEST_REPLY};
     use lock_core::SystemClock;
     use std::io::Write;
     use std::net::{TcpListener, TcpStream};

@@ -14,7 +14,7 @@
 use super::history::HISTORY;
 use super::replica_ack::Acknowledgement;
 use super::{
-    BorrowedConnection, CallError, Connection, ConnectionLike, Dialer, Introduction,
+    Batch, BorrowedConnection, CallError, Connection, ConnectionLike, Dialer, Introduction, Mark,
     MultiplexedConnection, NeededReplicas, Request, Server, ServerGeneration,
 };
 use crate::connection::{Reply, ServerError, Text};
@@ -27,7 +27,7 @@ use std::time::Duration;
 /// A connection, and what is sent along with each write on it.
 pub(crate) struct FramedConnection<'a> {
     connection: BaseConnection<'a>,
-    asking: Option<Asking>,
+    is_asking: bool,
     tracking: Option<Tracking>,
     wait: Option<ReplicaWait<'a>>,
     /// Where the history of the server's data is noted.
@@ -41,19 +41,11 @@ enum BaseConnection<'a> {
     Borrowed(BorrowedConnection<'a>),
 }
 
-/// `ASKING` goes before each request.
-#[derive(Default)]
-struct Asking {
-    /// Between `MULTI` and `EXEC`: there it would be queued with the rest.
-    in_transaction: bool,
-}
-
 /// `CLIENT TRACKING ON OPTIN` was sent: the server tracks what the command behind a `CLIENT CACHING
 /// YES` reads, and nothing that a script reads. A read inside the script would make the server go
 /// through all keys of the script (Redis 7.0).
 #[derive(Default)]
 pub(crate) struct Tracking {
-    is_reading: bool,
     /// Whether a key was deleted between its renewal and its read: that change is not reported.
     pub(crate) has_missed_change: bool,
     /// Whether a missed change cannot be excluded, because some keys are other owners': one of
@@ -87,8 +79,6 @@ const ASKING: Request<'static> = Request(&[&[b"ASKING"]]);
 /// Has the keys tracked that the next command reads.
 const CACHING: Request<'static> = Request(&[&[b"CLIENT", b"CACHING", b"YES"]]);
 
-const EXISTS: &[&[u8]] = &[b"EXISTS"];
-
 impl<'a> FramedConnection<'a> {
     pub(crate) fn shared(connection: Arc<MultiplexedConnection>) -> Self {
         Self::new(BaseConnection::Shared(connection))
@@ -101,7 +91,7 @@ impl<'a> FramedConnection<'a> {
     fn new(connection: BaseConnection<'a>) -> Self {
         Self {
             connection,
-            asking: None,
+            is_asking: false,
             tracking: None,
             wait: None,
             notes: None,
@@ -111,7 +101,7 @@ impl<'a> FramedConnection<'a> {
     /// With `ASKING` before each request.
     pub(crate) fn asking(self) -> Self {
         Self {
-            asking: Some(Asking::default()),
+            is_asking: true,
             ..self
         }
     }
@@ -199,10 +189,10 @@ impl<'a> FramedConnection<'a> {
         self.wait.as_ref().filter(|wait| wait.replicas > 0)
     }
 
-    /// Whether nothing is sent but the requests.
-    fn is_plain(&self) -> bool {
-        self.asking.is_none()
-            && !self.tracking.as_ref().is_some_and(|it| it.is_reading)
+    /// Whether nothing is sent but these requests.
+    fn is_plain(&self, batch: &Batch) -> bool {
+        !self.is_asking
+            && (self.tracking.is_none() || !batch.marks().any(Mark::reads_keys))
             && self.sent_wait().is_none()
             && (self.notes.is_none() || self.history().is_none())
     }
@@ -267,17 +257,6 @@ fn renewed(reply: &Reply, keys: usize) -> usize {
     }
 }
 
-impl Asking {
-    /// Whether `ASKING` goes before this request.
-    fn goes_before(&mut self, request: &Request<'_>) -> bool {
-        let command = request.0.first().and_then(|words| words.first());
-        let is = |word: &[u8]| command.is_some_and(|command| *command == word);
-        let goes_before = !self.in_transaction;
-        self.in_transaction = is(b"MULTI") || (self.in_transaction && !is(b"EXEC"));
-        goes_before
-    }
-}
-
 impl ReplicaWait<'_> {
     /// How long the server may wait. Never zero, which is "for ever", and with time left for the
     /// answer: a number that is too small says more than no answer, and the connection lives on.
@@ -287,79 +266,61 @@ impl ReplicaWait<'_> {
     }
 }
 
-/// The keys of a script's run.
-fn script_keys<'a>(request: &Request<'a>) -> Option<&'a [&'a [u8]]> {
-    match *request.0 {
-        [[b"EVALSHA" | b"EVAL", ..], keys, _] => Some(keys),
-        _ => None,
+impl FramedConnection<'_> {
+    /// These requests with all that goes along with them, and what each of those is.
+    fn framed(&self, batch: &Batch, by: Moment) -> (Batch, Vec<Place>) {
+        let (mut all, mut places) = (Batch::new(), Vec::with_capacity(batch.len() + 2));
+        for mark in batch.marks() {
+            // Between `MULTI` and `EXEC` it would be queued with the rest.
+            if self.is_asking && !mark.in_transaction() {
+                all.add(&ASKING);
+                places.push(Place::Asking);
+            }
+            all.add_from(batch, mark);
+            places.push(Place::Request);
+            if mark.reads_keys() && self.tracking.is_some() {
+                all.add(&CACHING);
+                all.add_with_keys_of("EXISTS", batch, mark);
+                places.extend([Place::Caching, Place::Read(mark.key_count())]);
+            }
+        }
+        if let Some(wait) = self.sent_wait() {
+            let count = Text::number(wait.replicas.into());
+            let time = Text::millis(wait.patience(by));
+            all.add(&Request(&[&[b"WAIT", count.as_bytes(), time.as_bytes()]]));
+            places.push(Place::Wait);
+        }
+        (all, places)
     }
 }
 
 impl ConnectionLike for FramedConnection<'_> {
-    fn call(&mut self, request: &Request<'_>, by: Moment) -> Result<Reply, CallError> {
-        if self.is_plain() {
-            return self.base().call(request, by);
+    fn exchange_one(&mut self, batch: &Batch, by: Moment) -> Result<Reply, CallError> {
+        if self.is_plain(batch) {
+            return self.base().exchange_one(batch, by);
         }
-        let (mut replies, outcome) = self.call_many(&[*request], by);
+        let (mut replies, outcome) = self.exchange(batch, by);
         outcome.map(|()| replies.pop().expect("as many replies as requests"))
     }
 
-    fn call_many(
-        &mut self,
-        requests: &[Request<'_>],
-        by: Moment,
-    ) -> (Vec<Reply>, Result<(), CallError>) {
-        if self.is_plain() {
-            return self.base().call_many(requests, by);
+    fn exchange(&mut self, batch: &Batch, by: Moment) -> (Vec<Reply>, Result<(), CallError>) {
+        if self.is_plain(batch) {
+            return self.base().exchange(batch, by);
         }
-        let is_reading = self.tracking.as_ref().is_some_and(|it| it.is_reading);
-        let read = |request| script_keys(request).filter(|_| is_reading);
-        let reads: Vec<Option<[&[&[u8]]; 2]>> = requests
-            .iter()
-            .map(|request| read(request).map(|keys| [EXISTS, keys]))
-            .collect();
-        let (mut all, mut places) = (Vec::new(), Vec::new());
-        for (request, read) in requests.iter().zip(&reads) {
-            if let Some(asking) = &mut self.asking
-                && asking.goes_before(request)
-            {
-                all.push(ASKING);
-                places.push(Place::Asking);
-            }
-            all.push(*request);
-            places.push(Place::Request);
-            if let Some(words) = read {
-                all.extend([CACHING, Request(words)]);
-                places.extend([Place::Caching, Place::Read(words[1].len())]);
-            }
-        }
-        let numbers = self.sent_wait().map(|wait| {
-            [
-                Text::number(wait.replicas.into()),
-                Text::millis(wait.patience(by)),
-            ]
-        });
-        let numbers = numbers
-            .as_ref()
-            .map(|[count, time]| [count.as_bytes(), time.as_bytes()]);
-        let wait_words = numbers.map(|[count, time]| [b"WAIT".as_slice(), count, time]);
-        let wait_groups: Option<[&[&[u8]]; 1]> = wait_words.as_ref().map(|words| [&words[..]]);
-        if let Some(words) = &wait_groups {
-            all.push(Request(words));
-            places.push(Place::Wait);
-        }
+        let (mut all, mut places) = self.framed(batch, by);
+        let waits = self.sent_wait().is_some();
         let generation = self.notes.and_then(|_| self.history().cloned());
         let asked = generation.zip(self.notes.map(|dialer| dialer.clock().now()));
         if asked.is_some() {
-            all.push(HISTORY);
+            all.add(&HISTORY);
             places.push(Place::History);
         }
-        let (replies, outcome) = self.base().call_many(&all, by);
+        let (replies, outcome) = self.base().exchange(&all, by);
         let (answers, waited) = self.sort(places, replies, asked);
-        if answers.len() < requests.len() {
+        if answers.len() < batch.len() {
             return (answers, outcome);
         }
-        if wait_groups.is_some() {
+        if waits {
             self.note_acknowledgement(waited, outcome, by);
         }
         // What the answers say counts, also if the connection broke behind them.
@@ -381,22 +342,15 @@ impl ConnectionLike for FramedConnection<'_> {
         }
     }
 
-    /// The reads are in the same write: what comes between is little.
-    fn report_changes_of_keys(&mut self, are_reported: bool) {
-        if let Some(tracking) = &mut self.tracking {
-            tracking.is_reading = are_reported;
-        }
-    }
-
     fn history(&self) -> Option<&ServerGeneration> {
-        match self.asking {
-            Some(_) => None,
-            None => self.base_ref().history(),
+        match self.is_asking {
+            true => None,
+            false => self.base_ref().history(),
         }
     }
 
     fn is_one_store(&self) -> bool {
-        self.asking.is_none() && self.base_ref().is_one_store()
+        !self.is_asking && self.base_ref().is_one_store()
     }
 
     fn server(&self) -> &Arc<Server> {

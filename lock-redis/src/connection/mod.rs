@@ -1,5 +1,6 @@
 //! Connections to one server: dialled, used by one thread at a time or by all, and pooled.
 //!
+//! - [`Batch`]: the requests of one write
 //! - [`Connection`]: for one thread at a time, every wait bounded by a deadline
 //! - [`SharedConnection`]: for all threads at once, on a [`multiplexed`] connection
 //! - [`ConnectionPool`]: connections to borrow
@@ -19,6 +20,7 @@
 mod address;
 mod address_map;
 mod background_call;
+mod batch;
 mod dial;
 mod dial_time;
 mod endpoint;
@@ -45,6 +47,7 @@ mod transport;
 
 pub use address::Address;
 pub use address_map::AddressMap;
+pub(crate) use batch::{Batch, Mark};
 pub(crate) use one_store::OPTION as JOINED;
 pub(crate) use replica_ack::ReplicaCount;
 
@@ -95,27 +98,28 @@ impl From<CallError> for Failure {
 
 /// A connection that requests can be sent on: an exclusive or a multiplexed one.
 pub(crate) trait ConnectionLike {
-    /// Sends a request and returns the reply.
-    fn call(&mut self, request: &Request<'_>, by: Moment) -> Result<Reply, CallError> {
-        let (mut replies, outcome) = self.call_many(&[*request], by);
+    /// Sends requests, on an exclusive connection in one write, and returns the replies in order,
+    /// and why some are missing. A request without a reply may have been carried out.
+    fn exchange(&mut self, batch: &Batch, by: Moment) -> (Vec<Reply>, Result<(), CallError>);
+
+    /// Sends the only request of a batch and returns the reply.
+    fn exchange_one(&mut self, batch: &Batch, by: Moment) -> Result<Reply, CallError> {
+        let (mut replies, outcome) = self.exchange(batch, by);
         outcome.map(|()| replies.pop().expect("as many replies as requests"))
     }
 
-    /// Sends requests, on an exclusive connection in one write, and returns the replies in order,
-    /// and why some are missing. A request without a reply may have been carried out.
+    /// Sends a request that is about no lock, and returns the reply.
+    fn call(&mut self, request: &Request<'_>, by: Moment) -> Result<Reply, CallError> {
+        self.exchange_one(&Batch::from_requests(&[*request]), by)
+    }
+
+    /// Sends requests that are about no lock. See [`exchange`](Self::exchange).
     fn call_many(
         &mut self,
         requests: &[Request<'_>],
         by: Moment,
     ) -> (Vec<Reply>, Result<(), CallError>) {
-        let mut replies = Vec::with_capacity(requests.len());
-        for request in requests {
-            match self.call(request, by) {
-                Ok(reply) => replies.push(reply),
-                Err(error) => return (replies, Err(error)),
-            }
-        }
-        (replies, Ok(()))
+        self.exchange(&Batch::from_requests(requests), by)
     }
 
     /// Whether this script was never sent on this exclusive connection. Marks it as sent.
@@ -128,10 +132,6 @@ pub(crate) trait ConnectionLike {
     fn needs_script_text(&mut self, _script: &Script) -> bool {
         false
     }
-
-    /// Whether the scripts that follow renew, and changes of their keys are to be reported, where
-    /// this is a connection that has them reported. Not before the first call.
-    fn report_changes_of_keys(&mut self, _are_reported: bool) {}
 
     /// Whether all keys are on one server: otherwise each lock needs a script of its own.
     fn is_one_store(&self) -> bool {

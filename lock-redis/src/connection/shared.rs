@@ -1,11 +1,11 @@
 //! [`SharedConnection`]: the connection to a server that all threads share, replaced when it fails.
 
-use super::multiplexed::{EncodedRequest, MultiplexedConnection, ReplyPoller, RequestId};
+use super::multiplexed::{MultiplexedConnection, OnReply, ReplyPoller, RequestId};
 use super::{
-    CallError, CallbackRequest, ConnectionLike, Dialer, Request, Server, ServerGeneration,
+    Batch, CallError, CallbackRequest, ConnectionLike, Dialer, Mark, Request, Server,
+    ServerGeneration,
 };
 use crate::connection::single_flight::{Flight, FlightLeader, FlightResult, SingleFlight};
-use crate::lua::Script;
 use crate::lua::join::Join;
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment};
@@ -41,26 +41,32 @@ impl SharedConnection {
         self.dialer.server()
     }
 
-    /// Sends a request and returns; one that runs a script by its text the first time on a
-    /// connection, then `by_hash`.
+    /// Sends the only request of a batch and returns. A script goes by its text the first time on a
+    /// connection.
     ///
     /// The callback gets the outcome: at once if the request could not be sent, else from the
     /// thread that reads next or from the poller, at the deadline at the latest.
-    pub(crate) fn submit(
-        &self,
-        request: &Request<'_>,
-        by_hash: Option<(&Script, &Request<'_>)>,
-        by: Moment,
-        mut callback: CallbackRequest,
-    ) {
+    pub(crate) fn submit(&self, batch: &Batch, by: Moment, done: OnReply) {
+        debug_assert!(batch.only().is_some(), "one reply, one callback");
+        let mut callback = CallbackRequest {
+            by_hash: Vec::new(),
+            text: "",
+            done,
+        };
         let sent = match self.connection(by) {
             Ok(connection) => {
-                let by_hash = by_hash.filter(|(script, _)| !connection.is_first_text(script));
-                let bytes = EncodedRequest::new(by_hash.map_or(request, |(_, request)| request));
-                if by_hash.is_some() {
-                    callback.by_hash.extend_from_slice(&bytes);
+                let by_text;
+                let mut sent = batch;
+                if let Some(script) = batch.only().and_then(Mark::script) {
+                    if connection.is_first_text(script) {
+                        by_text = batch.with_texts(|_| true);
+                        sent = &by_text;
+                    } else {
+                        callback.by_hash.extend_from_slice(batch.bytes());
+                        callback.text = script.source;
+                    }
                 }
-                let sent = connection.submit(&bytes, by, callback);
+                let sent = connection.submit(sent.bytes(), by, callback);
                 sent.map(|()| self.poller.add(&connection))
                     .map_err(|(callback, error)| (callback, Failure::from(error)))
             }
@@ -208,6 +214,7 @@ impl fmt::Debug for SharedConnection {
 mod tests {
     use super::*;
     use crate::connection::{Reply, ReplyCheck};
+    use crate::lua::Script;
     use lock_core::{Clock, SystemClock};
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
@@ -229,27 +236,20 @@ mod tests {
     fn wait_for_callbacks_covers_one_that_is_sent_again() {
         const NAME: Request<'_> = Request(&[&[b"CLIENT", b"SETNAME", b""]]);
         const PING: Request<'_> = Request(&[&[b"PING"]]);
+        static SCRIPT: Script = Script::new("", "", None, "return 1");
         let by_text = Request(&[&[b"EVAL", b"return 1", b"0"]]);
-        let by_hash = Request(&[&[
-            b"EVALSHA",
-            b"0123456789012345678901234567890123456789",
-            b"0",
-        ]]);
+        let hash: &[&[u8]] = &[b"EVALSHA", SCRIPT.hash().as_bytes(), b"0"];
+        let by_hash = [hash];
+        let by_hash = Request(&by_hash);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let shared = SharedConnection::new(
             Arc::new(Dialer::to(&listener, Duration::from_secs(60))),
             &[],
         );
         let by = SystemClock.now() + Duration::from_secs(60);
-        let script = Script::new("", "", None, "return 1");
         let submit = || {
             let done = Box::new(|_: Result<Reply, _>| ReplyCheck::Expected);
-            let callback = CallbackRequest {
-                by_hash: Vec::new(),
-                text: "return 1",
-                done,
-            };
-            shared.submit(&by_text, Some((&script, &by_hash)), by, callback);
+            shared.submit(&Batch::script(&SCRIPT, &[], &[]), by, done);
         };
         thread::scope(|scope| {
             let peer = scope.spawn(|| {

@@ -1,39 +1,23 @@
 //! What a client asks of a format with owners, for each kind of lock: mutexes here, by the scripts
 //! of the [`Dialect`](super::Dialect), and the others by their [`KindFormat`].
 
-use super::ending::Ending;
+use super::exchange::Exchange;
 use super::kinds::{self, KindFormat};
-use super::label::{LabelWrite, Labels};
-use super::owned::{OwnedFormat, fill, renew_each};
-use super::run::{Run, run, submit};
-use super::script_call::ScriptCall;
-use super::{
-    WireFormat, mutexes_only, released, token, unexpected, unexpected_reply,
-    without_own_subscription,
-};
-use crate::connection::error_mapping::{self, Asked};
-use crate::connection::{ConnectionLike, Reply, ReplyCheck, SharedConnection};
-use crate::keys::Keys;
+use super::label::Labels;
+use super::owned::{OwnedFormat, fill};
+use super::{mutexes_only, token};
+use crate::connection::Batch;
 use crate::lua::Scripts;
 use crate::wakeups::ReleaseChannel;
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, PermitChange,
-    PermitOutcome, Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Tokens,
+    PermitOutcome, ReplicaSupport, Tokens,
 };
-use lock_core::{ClientId, LockName, Moment};
-use std::iter::once;
-use std::sync::Arc;
+use lock_core::{ClientId, LockName};
 
-impl WireFormat for OwnedFormat {
-    fn name(&self) -> &'static str {
-        self.dialect.name
-    }
-
-    fn keys(&self) -> &Keys {
-        &self.keys
-    }
-
-    fn commands(&self) -> Vec<String> {
+impl OwnedFormat {
+    /// The commands on keys that its scripts run, as an access control list writes them.
+    pub(super) fn commands(&self) -> Vec<String> {
         let Scripts {
             acquire,
             release,
@@ -54,7 +38,7 @@ impl WireFormat for OwnedFormat {
         commands
     }
 
-    fn abilities(&self, replication: ReplicaSupport) -> Abilities {
+    pub(super) fn abilities(&self, replication: ReplicaSupport) -> Abilities {
         Abilities::full()
             .tokens(self.has_tokens())
             .first_renewal(self.first_renewal)
@@ -62,145 +46,83 @@ impl WireFormat for OwnedFormat {
             .replication(replication)
     }
 
-    fn owned(&self) -> Option<&OwnedFormat> {
-        Some(self)
-    }
-
-    fn acquire(
-        &self,
-        link: &mut dyn ConnectionLike,
-        attempt: &Attempt<'_>,
-        is_tracked: &dyn Fn(&str) -> bool,
-        by: Moment,
-    ) -> Result<Answer, Failure> {
+    /// Tries once to take a lock.
+    pub(super) fn acquire<'a>(
+        &'a self,
+        attempt: &'a Attempt<'a>,
+        is_tracked: &'a dyn Fn(&str) -> bool,
+    ) -> Result<Exchange<'a, Answer>, Failure> {
         if let Some(kind) = self.kind_format(attempt.name)? {
-            return kind.acquire(self, link, attempt, is_tracked, by);
+            return kind.acquire(self, attempt, is_tracked);
         }
         if let Tokens::Propose { .. } | Tokens::Granted { .. } = attempt.tokens {
-            return self
-                .propose(link, attempt, None, is_tracked, by)?
-                .into_answer(link.server());
+            let vote = self.propose_without_terms(attempt, is_tracked)?;
+            return Ok(vote);
         }
         let key = self.keys.lock(attempt.name);
         self.refuse_apart(&key)?;
-        if self.takes_by_set() && token::take_by_set(link, &key, attempt, by)? {
-            return Ok(Answer::Granted(Grant::new(None)));
+        if self.takes_by_set() {
+            let set = token::take_by_set(&key, attempt);
+            return Ok(set.then(move |is_taken| match is_taken {
+                true => Exchange::done(Answer::Granted(Grant::new(None))),
+                false => Exchange::from_result(self.acquire_mutex(attempt, &key, is_tracked)),
+            }));
         }
-        let request = self.acquire_request(attempt, &key)?;
+        self.acquire_mutex(attempt, &key, is_tracked)
+    }
+
+    fn acquire_mutex<'a>(
+        &'a self,
+        attempt: &'a Attempt<'a>,
+        key: &str,
+        is_tracked: &'a dyn Fn(&str) -> bool,
+    ) -> Result<Exchange<'a, Answer>, Failure> {
+        let request = self.acquire_request(attempt, key)?;
         let mut arguments = [b"".as_slice(); 4];
         let arguments = fill(&mut arguments, request.arguments());
-        let script = &self.dialect.scripts.acquire;
-        let reply = run(script, link, &request.keys(&key), arguments, by)?;
-        let is_tracked = || is_tracked(&key);
-        self.acquired(
-            link,
-            script,
-            &reply,
-            request.reserve,
-            attempt.name,
-            is_tracked,
-            by,
-        )
+        let (script, reserve) = (&self.dialect.scripts.acquire, request.reserve);
+        let batch = Batch::script(script, &request.keys(key), arguments);
+        Ok(Exchange::send(batch, move |received| {
+            let is_tracked = || is_tracked(&self.keys.lock(attempt.name));
+            self.acquired(received, script, reserve, attempt.name, is_tracked)
+        }))
     }
 
-    fn release(
-        &self,
-        link: &mut dyn ConnectionLike,
-        acquisition: &AcquisitionId,
-        options: ReleaseOptions,
-        by: Moment,
-    ) -> Result<Release, Failure> {
-        self.ending(acquisition, options)?.run(link, by)
-    }
-
-    fn inspect(
-        &self,
-        link: &mut dyn ConnectionLike,
-        name: &LockName,
-        by: Moment,
-    ) -> Result<LockInfo, Failure> {
-        self.inspect_kind(link, name, Labels::LeftOut, by)
-    }
-
-    fn inspect_with_label(
-        &self,
-        link: &mut dyn ConnectionLike,
-        name: &LockName,
-        by: Moment,
-    ) -> Result<LockInfo, Failure> {
-        self.inspect_kind(link, name, Labels::Read, by)
-    }
-
-    fn force(
-        &self,
-        link: &mut dyn ConnectionLike,
-        name: &LockName,
-        by: Moment,
-    ) -> Result<bool, Failure> {
-        if let Some(kind) = self.kind_format(name)? {
-            let ending = Ending::of_kind(self, kind, kind.force(self, name));
-            return Ok(ending.run(link, by)? != Release::Gone);
-        }
-        let key = self.keys.lock(name);
-        self.refuse_apart(&key)?;
-        let (channel, list) = (self.naming.of(&key), self.list(&key));
-        let mut keys = [b"".as_slice(); 2];
-        let keys = fill(
-            &mut keys,
-            once(key.as_bytes()).chain(list.iter().map(String::as_bytes)),
-        );
-        let told = [channel.as_bytes(), self.publish()];
-        let script = &self.dialect.scripts.force;
-        let reply = run(script, link, keys, &told, by)?;
-        match released(link.server(), self.channels(), || channel, &reply, 0) {
-            Some(release) => Ok(release != Release::Gone),
-            None => Err(unexpected(link, script)),
-        }
-    }
-
-    fn verify(
-        &self,
-        link: &mut dyn ConnectionLike,
-        acquisition: &AcquisitionId,
-        by: Moment,
-    ) -> Result<Option<HolderInfo>, Failure> {
+    /// This acquisition, if its owner holds the lock.
+    pub(super) fn verify<'a>(
+        &'a self,
+        acquisition: &'a AcquisitionId,
+    ) -> Result<Exchange<'a, Option<HolderInfo>>, Failure> {
         if let Some(kind) = self.kind_format(&acquisition.name)? {
-            return kind.verify(self, link, acquisition, by);
+            return Ok(kind.verify(self, acquisition));
         }
-        Ok(self
-            .inspect(link, &acquisition.name, by)?
-            .held_by(acquisition.owner))
+        let info = self.inspect_mutex(&acquisition.name, Labels::LeftOut);
+        Ok(info.map(|info| info.held_by(acquisition.owner)))
     }
-}
 
-impl OwnedFormat {
     /// The holders, and what the store knows besides.
-    pub(super) fn inspect_kind(
-        &self,
-        link: &mut dyn ConnectionLike,
-        name: &LockName,
-        labels: Labels,
-        by: Moment,
-    ) -> Result<LockInfo, Failure> {
-        match self.kind_format(name)? {
-            Some(kind) => kind.inspect(self, link, name, labels, by),
-            None => self.inspect_mutex(link, name, labels, by),
+    pub(super) fn inspect<'a>(&'a self, name: &LockName, labels: Labels) -> Exchange<'a, LockInfo> {
+        match self.kind_format(name) {
+            Ok(Some(kind)) => kind.inspect(self, name, labels),
+            Ok(None) => self.inspect_mutex(name, labels),
+            Err(failure) => Exchange::Done(Err(failure)),
         }
     }
 
     /// The holder of a mutex, or all that share another kind of lock under its key.
-    pub(super) fn inspect_mutex(
-        &self,
-        link: &mut dyn ConnectionLike,
+    pub(super) fn inspect_mutex<'a>(
+        &'a self,
         name: &LockName,
         labels: Labels,
-        by: Moment,
-    ) -> Result<LockInfo, Failure> {
-        match self.look(link, name, labels, by)? {
-            Some(info) => Ok(info),
-            None if !self.dialect.has_all_kinds => Err(mutexes_only(self.dialect.name)),
-            None => kinds::READERS.inspect(self, link, name, labels, by),
-        }
+    ) -> Exchange<'a, LockInfo> {
+        let (looked, name) = (self.look(name, labels), name.clone());
+        looked.then(move |info| match info {
+            Some(info) => Exchange::done(info),
+            None if !self.dialect.has_all_kinds => {
+                Exchange::Done(Err(mutexes_only(self.dialect.name)))
+            }
+            None => kinds::READERS.inspect(self, &name, labels),
+        })
     }
 
     /// The format of a lock's kind; `None` for a mutex.
@@ -304,152 +226,15 @@ impl OwnedFormat {
     }
 
     /// See [`Backend::change_permits`](lock_core::Backend::change_permits).
-    pub(crate) fn change_permits(
-        &self,
-        link: &mut dyn ConnectionLike,
-        name: &LockName,
+    pub(crate) fn change_permits<'a>(
+        &'a self,
+        name: &'a LockName,
         change: PermitChange,
-        by: Moment,
-    ) -> Result<PermitOutcome, Failure> {
+    ) -> Result<Exchange<'a, PermitOutcome>, Failure> {
         match self.kind_format(name)? {
-            Some(kind) => kind.change_permits(self, link, name, change, by),
+            Some(kind) => kind.change_permits(self, name, change),
             None => Err(kinds::no_semaphore()),
         }
-    }
-
-    /// See [`Backend::submit_release`](lock_core::Backend::submit_release). `lingers` says whether
-    /// our own subscription to a channel is one that no waiter needs any more.
-    pub(crate) fn submit_release(
-        &self,
-        link: &SharedConnection,
-        acquisition: &AcquisitionId,
-        options: ReleaseOptions,
-        by: Moment,
-        lingers: impl FnOnce(&str) -> bool + Send + 'static,
-        done: impl FnOnce(Result<Release, Failure>) + Send + 'static,
-    ) {
-        let ending = match self.ending(acquisition, options) {
-            Ok(ending) => ending,
-            Err(failure) => return done(Err(failure)),
-        };
-        let (server, reader) = (Arc::clone(link.server()), ending.reader().to_static());
-        ending.send(|script, words| {
-            submit(script, link, words, by, move |outcome| {
-                let mut check = ReplyCheck::Expected;
-                done(outcome.and_then(|reply| {
-                    if let Reply::Error(error) = &reply {
-                        let asked = Asked::Script(reader.script, &reader.key);
-                        return Err(error_mapping::refused(&server, error, &asked));
-                    }
-                    let release = reader.parse(&server, &reply).ok_or_else(|| {
-                        check = ReplyCheck::Unexpected;
-                        unexpected_reply(&server, &format!("the script `{}`", reader.script.name))
-                    })?;
-                    Ok(without_own_subscription(release, || {
-                        lingers(&reader.channel())
-                    }))
-                }));
-                check
-            });
-        });
-    }
-
-    /// Renews all of `batch`, the mutexes in one request. The answers are as many and in the same
-    /// order.
-    pub(crate) fn renew(
-        &self,
-        link: &mut dyn ConnectionLike,
-        batch: &[RenewalRequest],
-        by: Moment,
-    ) -> Result<Vec<Result<Renewal, Failure>>, Failure> {
-        let kind_of = |one: &RenewalRequest| kinds::format_of(one.acquisition.name.kind());
-        let renew_mutexes = |link: &mut dyn ConnectionLike, batch: &[RenewalRequest]| {
-            link.report_changes_of_keys(true);
-            let renewals = self.renew_mutexes(link, batch, &self.labels(batch.iter()), by);
-            link.report_changes_of_keys(false);
-            renewals
-        };
-        if batch.iter().all(|one| kind_of(one).is_none()) {
-            return renew_mutexes(link, batch);
-        }
-        let (others, mutexes): (Vec<_>, Vec<_>) = batch
-            .iter()
-            .cloned()
-            .partition(|one| kind_of(one).is_some());
-        let mut mutexes = match mutexes.is_empty() {
-            true => Vec::new(),
-            false => renew_mutexes(link, &mutexes)?,
-        }
-        .into_iter();
-        let mut others = self.renew_kinds(link, &others, by).into_iter();
-        let next = |one| {
-            if kind_of(one).is_some() {
-                others.next()
-            } else {
-                mutexes.next()
-            }
-        };
-        Ok(batch
-            .iter()
-            .map(next)
-            .map(|answer| answer.expect("an answer for each"))
-            .collect())
-    }
-
-    /// The labels that are written with these renewals.
-    fn labels<'a>(&self, renewals: impl Iterator<Item = &'a RenewalRequest>) -> Vec<LabelWrite> {
-        let write = |one: &RenewalRequest| {
-            let AcquisitionId { name, owner, .. } = &one.acquisition;
-            let owner = kinds::shown_owner(name.kind(), *owner);
-            LabelWrite::of(one, &self.keys.lock(name), &owner)
-        };
-        // Most have none: their owners and keys are not written for it.
-        renewals
-            .filter(|one| one.label.is_some() && self.has_labels())
-            .filter_map(write)
-            .collect()
-    }
-
-    /// Each by a script of its own, those of a kind in one write.
-    fn renew_kinds(
-        &self,
-        link: &mut dyn ConnectionLike,
-        batch: &[RenewalRequest],
-        by: Moment,
-    ) -> Vec<Result<Renewal, Failure>> {
-        let call = |RenewalRequest { acquisition, .. }: &RenewalRequest| {
-            let kind = self.kind_format(&acquisition.name)?;
-            Ok(kind.map(|kind| kind.renew(self, acquisition)))
-        };
-        let calls: Vec<_> = match batch.iter().map(call).collect::<Result<_, Failure>>() {
-            Ok(calls) => Vec::into_iter(calls).flatten().collect(),
-            Err(failure) => return vec![Err(failure); batch.len()],
-        };
-        let words: Vec<_> = calls.iter().map(ScriptCall::words).collect();
-        let mut renewals: Vec<_> = calls.iter().map(|_| None).collect();
-        while let Some(first) = renewals.iter().position(Option::is_none) {
-            let script = calls[first].script;
-            let is_next = |at: &usize| std::ptr::eq(calls[*at].script, script);
-            let group: Vec<_> = (first..calls.len()).filter(is_next).collect();
-            let runs: Vec<_> = group
-                .iter()
-                .map(|at| Run {
-                    keys: &words[*at].0,
-                    arguments: &words[*at].1,
-                })
-                .collect();
-            // What several share changes with each of them, and the reports would tell of no loss.
-            let is_shared = batch[first].acquisition.name.kind().is_shared();
-            link.report_changes_of_keys(!is_shared);
-            let labels = self.labels(group.iter().map(|at| &batch[*at]));
-            let (answers, replies) = renew_each(script, link, &runs, &labels, by);
-            self.note_refusal(&replies);
-            for (at, renewal) in group.iter().zip(answers) {
-                renewals[*at] = Some(renewal);
-            }
-            link.report_changes_of_keys(false);
-        }
-        renewals.into_iter().flatten().collect()
     }
 }
 

@@ -1,18 +1,23 @@
 //! Which keys of a server are locks, and what is known of many locks at once.
 
+use super::exchange::{Exchange, in_turn};
+use super::kinds;
+use super::label::{self, Labels};
 use super::owned::{OwnedFormat, has_mode, info};
-use super::run::{NONE, Run, run_many};
-use super::{WireFormat, kinds, label, refused, unexpected, unexpected_reply};
+use super::script_call::add_reads;
 use crate::connection::error_mapping::Asked;
-use crate::connection::{ConnectionLike, Reply, Request, Text};
+use crate::connection::{Batch, Reply, Request, Text};
 use crate::keys;
 use crate::wakeups::ChannelKind;
 use lock_core::backend::{Failure, LockInfo, LockPage, PagePosition, RENEW_BATCH};
-use lock_core::{FencingToken, LockKind, LockName, Moment};
+use lock_core::{FencingToken, LockKind, LockName};
 
 /// How many keys the server goes through for a page. It does nothing else meanwhile: for some
 /// hundred microseconds.
 const KEYS_OF_A_PAGE: u64 = 1000;
+
+/// The state of a lock, or why it is not known.
+type LockState = Result<LockInfo, Failure>;
 
 /// The locks among some keys of a server.
 #[derive(Debug)]
@@ -44,47 +49,41 @@ impl NodePage {
 
 impl OwnedFormat {
     /// The held locks among the next keys of this server.
-    pub(crate) fn list_locks(
-        &self,
-        link: &mut dyn ConnectionLike,
-        pattern: &str,
-        cursor: u64,
-        by: Moment,
-    ) -> Result<NodePage, Failure> {
-        let (next, names) = self.scan(link, pattern, cursor, by)?;
-        let mut locks = Vec::new();
-        for names in names.chunks(RENEW_BATCH) {
-            let infos = self.holders(link, names, by)?;
-            let is_lock = |info: &Result<LockInfo, Failure>| match info {
+    pub(crate) fn list_locks<'a>(&'a self, pattern: &str, cursor: u64) -> Exchange<'a, NodePage> {
+        self.scan(pattern, cursor).then(|(next, names)| {
+            let batches: Vec<_> = names.chunks(RENEW_BATCH).map(<[_]>::to_vec).collect();
+            let pages = in_turn(batches.into_iter(), |names| self.held_of(names));
+            pages.map(move |pages| NodePage {
+                locks: pages.into_iter().flatten().collect(),
+                next,
+            })
+        })
+    }
+
+    /// Those of these locks that are held.
+    fn held_of(&self, names: Vec<LockName>) -> Exchange<'_, Vec<(LockName, LockState)>> {
+        self.holders(names.clone()).then(|infos| {
+            let is_lock = |info: &LockState| match info {
                 Ok(info) => self.is_lock(info),
                 Err(failure) => !failure.error().is_foreign_format(),
             };
             let found = names
-                .iter()
-                .cloned()
+                .into_iter()
                 .zip(infos)
                 .filter(|(_, info)| is_lock(info));
-            let (names, mut infos): (Vec<_>, Vec<_>) = found.unzip();
-            self.tell_more(link, &names, &mut infos, by)?;
-            locks.extend(names.into_iter().zip(infos));
-        }
-        Ok(NodePage { locks, next })
+            let (names, infos): (Vec<_>, Vec<_>) = found.unzip();
+            let infos = self.tell_more(&names, infos);
+            infos.map(|infos| names.into_iter().zip(infos).collect())
+        })
     }
 
     /// The state of these locks, with the waiters and the largest token where the server tells.
-    pub(crate) fn inspect_all(
-        &self,
-        link: &mut dyn ConnectionLike,
-        names: &[LockName],
-        by: Moment,
-    ) -> Result<Vec<Result<LockInfo, Failure>>, Failure> {
-        let mut all = Vec::with_capacity(names.len());
-        for names in names.chunks(RENEW_BATCH) {
-            let mut infos = self.holders(link, names, by)?;
-            self.tell_more(link, names, &mut infos, by)?;
-            all.extend(infos);
-        }
-        Ok(all)
+    pub(crate) fn inspect_all<'a>(&'a self, names: &'a [LockName]) -> Exchange<'a, Vec<LockState>> {
+        let all = in_turn(names.chunks(RENEW_BATCH), move |names| {
+            let infos = self.holders(names.to_vec());
+            infos.then(move |infos| self.tell_more(names, infos))
+        });
+        all.map(|all| all.into_iter().flatten().collect())
     }
 
     /// Whether it is held, and what is there looks like a lock.
@@ -93,13 +92,7 @@ impl OwnedFormat {
     }
 
     /// The names of the next keys that have the type of a lock.
-    fn scan(
-        &self,
-        link: &mut dyn ConnectionLike,
-        pattern: &str,
-        cursor: u64,
-        by: Moment,
-    ) -> Result<(u64, Vec<LockName>), Failure> {
+    fn scan<'a>(&'a self, pattern: &str, cursor: u64) -> Exchange<'a, (u64, Vec<LockName>)> {
         let (glob, cursor) = (self.keys.glob(pattern), Text::of(cursor));
         let count = Text::number(KEYS_OF_A_PAGE);
         let words: &[&[u8]] = &[
@@ -112,82 +105,83 @@ impl OwnedFormat {
             b"TYPE",
             self.dialect.key_type.as_bytes(),
         ];
-        let reply = link.call(&Request(&[words]), by)?;
-        if let Reply::Error(error) = &reply {
-            return Err(refused(link, error, &Asked::Command("SCAN", &glob)));
-        }
-        let page = match reply.as_array() {
-            Some([Reply::Bulk(next), Reply::Array(found)]) => {
-                let next = std::str::from_utf8(next)
-                    .ok()
-                    .and_then(|next| next.parse().ok());
-                next.map(|next| (next, found))
-            }
-            _ => None,
-        };
-        let Some((next, found)) = page else {
-            link.close();
-            return Err(unexpected_reply(link.server(), "the command SCAN"));
-        };
-        let key = |key: &Reply| self.keys.name(std::str::from_utf8(key.as_bytes()?).ok()?);
-        Ok((next, found.iter().filter_map(key).collect()))
+        Exchange::call(
+            Batch::from_requests(&[Request(&[words])]),
+            move |received| {
+                received.take_outcome()?;
+                let reply = received.take_reply();
+                if let Reply::Error(error) = &reply {
+                    return Err(received.refused(error, &Asked::Command("SCAN", &glob)));
+                }
+                let page = match reply.as_array() {
+                    Some([Reply::Bulk(next), Reply::Array(found)]) => {
+                        let next = std::str::from_utf8(next)
+                            .ok()
+                            .and_then(|next| next.parse().ok());
+                        next.map(|next| (next, found))
+                    }
+                    _ => None,
+                };
+                let Some((next, found)) = page else {
+                    return Err(received.unexpected_to("SCAN"));
+                };
+                let key = |key: &Reply| self.keys.name(std::str::from_utf8(key.as_bytes()?).ok()?);
+                Ok((next, found.iter().filter_map(key).collect()))
+            },
+        )
     }
 
-    fn holders(
-        &self,
-        link: &mut dyn ConnectionLike,
-        names: &[LockName],
-        by: Moment,
-    ) -> Result<Vec<Result<LockInfo, Failure>>, Failure> {
+    fn holders(&self, names: Vec<LockName>) -> Exchange<'_, Vec<LockState>> {
         if names
             .iter()
             .any(|name| kinds::format_of(name.kind()).is_some())
         {
             // They have scripts of their own, and are rarely asked about.
-            return Ok(names
-                .iter()
-                .map(|name| self.inspect(link, name, by))
-                .collect());
-        }
-        let script = &self.dialect.scripts.inspect;
-        let keys: Vec<_> = names.iter().map(|name| self.keys.lock(name)).collect();
-        let words: Vec<_> = keys.iter().map(|key| [key.as_bytes()]).collect();
-        let runs: Vec<_> = words
-            .iter()
-            .map(|keys| Run {
-                keys,
-                arguments: &[],
-            })
-            .collect();
-        let (replies, outcome) = run_many(script, link, &runs, NONE, by);
-        outcome?;
-        let mut infos = Vec::with_capacity(names.len());
-        for ((reply, key), name) in replies.iter().zip(&keys).zip(names) {
-            infos.push(match (reply, info(reply)) {
-                (_, Some(info)) if has_mode(reply) => {
-                    // Who reads, unless the user may not ask for it, or the slot is moving.
-                    Ok(self
-                        .inspect(link, &name.of_kind(LockKind::Write), by)
-                        .unwrap_or(info))
-                }
-                (_, Some(info)) => Ok(info),
-                (Reply::Error(error), _) => Err(refused(link, error, &Asked::Script(script, key))),
-                _ => return Err(unexpected(link, script)),
+            return in_turn(names.into_iter(), |name| {
+                self.inspect(&name, Labels::LeftOut).caught()
             });
         }
-        Ok(infos)
+        let script = &self.dialect.scripts.inspect;
+        let mut batch = Batch::new();
+        for name in &names {
+            batch.add_script(script, &[self.keys.lock(name).as_bytes()], &[]);
+        }
+        let found = Exchange::call(batch, move |received| {
+            received.take_outcome()?;
+            let replies = received.take_replies();
+            let mut found = Vec::with_capacity(names.len());
+            for (place, (reply, name)) in replies.iter().zip(names).enumerate() {
+                found.push(match (reply, info(reply)) {
+                    (_, Some(info)) => Ok((info, has_mode(reply).then_some(name))),
+                    (Reply::Error(error), _) => Err(received.refused_at(place, error)),
+                    _ => return Err(received.unexpected(script)),
+                });
+            }
+            Ok(found)
+        });
+        found.then(|found| {
+            in_turn(found.into_iter(), |found| match found {
+                // Who reads, unless the user may not ask for it, or the slot is moving.
+                Ok((info, Some(name))) => {
+                    let readers = self
+                        .inspect(&name.of_kind(LockKind::Write), Labels::LeftOut)
+                        .caught();
+                    readers.map(|readers| Ok(readers.unwrap_or(info)))
+                }
+                Ok((info, None)) => Exchange::done(Ok(info)),
+                Err(failure) => Exchange::done(Err(failure)),
+            })
+        })
     }
 
     /// Adds who listens and the largest token. What the server refuses to say stays unknown.
     fn tell_more(
         &self,
-        link: &mut dyn ConnectionLike,
         names: &[LockName],
-        infos: &mut [Result<LockInfo, Failure>],
-        by: Moment,
-    ) -> Result<(), Failure> {
+        mut infos: Vec<LockState>,
+    ) -> Exchange<'_, Vec<LockState>> {
         if names.is_empty() {
-            return Ok(());
+            return Exchange::done(infos);
         }
         let channels: Vec<_> = names
             .iter()
@@ -205,7 +199,7 @@ impl OwnedFormat {
             Ok(info) if self.has_labels() => label::keys_of(&self.keys.lock(name), info),
             _ => Vec::new(),
         };
-        let labels: Vec<_> = names.iter().zip(&*infos).map(of_holders).collect();
+        let labels: Vec<_> = names.iter().zip(&infos).map(of_holders).collect();
         let queues = |name| {
             if self.sees_queues() {
                 self.queues(name)
@@ -214,56 +208,55 @@ impl OwnedFormat {
             }
         };
         let queues: Vec<_> = names.iter().map(queues).collect();
-        let mut requests: Vec<Vec<&[u8]>> = vec![vec![b"PUBSUB", listeners]];
-        requests[0].extend(channels.iter().flatten().map(String::as_bytes));
+        let mut pubsub: Vec<&[u8]> = vec![b"PUBSUB", listeners];
+        pubsub.extend(channels.iter().flatten().map(String::as_bytes));
+        let mut batch = Batch::from_requests(&[Request(&[&pubsub])]);
         for queue in queues.iter().flatten() {
-            requests.push(vec![b"ZCOUNT", queue.as_bytes(), b"(0", b"+inf"]);
+            batch.add_command("ZCOUNT", queue.as_bytes(), &[b"(0", b"+inf"]);
         }
-        requests.extend(
-            counters
-                .iter()
-                .chain(labels.iter().flatten())
-                .map(|key| vec![&b"GET"[..], key.as_bytes()]),
-        );
-        let words: Vec<[&[&[u8]]; 1]> = requests.iter().map(|words| [words.as_slice()]).collect();
-        let requests: Vec<_> = words.iter().map(|words| Request(words)).collect();
-        let (replies, outcome) = link.call_many(&requests, by);
-        outcome?;
-        let (listeners, replies) = replies.split_first().unwrap_or((&Reply::Nil, &[]));
-        let (queued, replies) =
-            replies.split_at(queues.iter().flatten().count().min(replies.len()));
-        self.note_refused_queue(queued);
-        let mut queued = queued.iter();
-        let (tokens, mut found) = replies.split_at(counters.len().min(replies.len()));
-        self.note_refusal(found);
-        let mut listeners = listeners.as_array().unwrap_or_default().chunks(2);
-        for (at, info) in infos.iter_mut().enumerate() {
-            let waiters = channels[at].iter().map(|_| match listeners.next() {
-                Some([_, Reply::Int(count)]) => u64::try_from(*count).ok(),
-                _ => None,
-            });
-            // All are taken off the reply, also those of a failure.
-            let counts: Vec<_> = waiters.collect();
-            // A user who may not use fair locks sees no queue, and none of its waiters.
-            let count = |reply: &Reply| match reply {
-                Reply::Int(count) => u64::try_from(*count).ok(),
-                _ => None,
-            };
-            let queued: u64 = queues[at]
-                .iter()
-                .filter_map(|_| count(queued.next()?))
-                .sum();
-            let waiters = counts
-                .into_iter()
-                .sum::<Option<u64>>()
-                .map(|told| told + queued);
-            let Ok(info) = info else { continue };
-            info.waiters = waiters;
-            info.largest_token = tokens.get(at).and_then(token);
-            let count = labels[at].len().min(found.len());
-            label::add(info, found.split_off(..count).unwrap_or_default());
-        }
-        Ok(())
+        add_reads(&mut batch, &counters);
+        labels
+            .iter()
+            .for_each(|labels| add_reads(&mut batch, labels));
+        Exchange::call(batch, move |received| {
+            received.take_outcome()?;
+            let replies = received.take_replies();
+            let (listeners, replies) = replies.split_first().unwrap_or((&Reply::Nil, &[]));
+            let (queued, replies) =
+                replies.split_at(queues.iter().flatten().count().min(replies.len()));
+            self.note_refused_queue(queued);
+            let mut queued = queued.iter();
+            let (tokens, mut found) = replies.split_at(counters.len().min(replies.len()));
+            self.note_refusal(found);
+            let mut listeners = listeners.as_array().unwrap_or_default().chunks(2);
+            for (at, info) in infos.iter_mut().enumerate() {
+                let waiters = channels[at].iter().map(|_| match listeners.next() {
+                    Some([_, Reply::Int(count)]) => u64::try_from(*count).ok(),
+                    _ => None,
+                });
+                // All are taken off the reply, also those of a failure.
+                let counts: Vec<_> = waiters.collect();
+                // A user who may not use fair locks sees no queue, and none of its waiters.
+                let count = |reply: &Reply| match reply {
+                    Reply::Int(count) => u64::try_from(*count).ok(),
+                    _ => None,
+                };
+                let queued: u64 = queues[at]
+                    .iter()
+                    .filter_map(|_| count(queued.next()?))
+                    .sum();
+                let waiters = counts
+                    .into_iter()
+                    .sum::<Option<u64>>()
+                    .map(|told| told + queued);
+                let Ok(info) = info else { continue };
+                info.waiters = waiters;
+                info.largest_token = tokens.get(at).and_then(token);
+                let count = labels[at].len().min(found.len());
+                label::add(info, found.split_off(..count).unwrap_or_default());
+            }
+            Ok(infos)
+        })
     }
 }
 

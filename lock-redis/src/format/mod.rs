@@ -1,16 +1,18 @@
-//! [`WireFormat`]: what stands under a lock's key, and what is asked to take, keep and free it.
+//! [`Format`]: what stands under a lock's key, and what is sent to take, keep and free it. Without
+//! I/O: an operation is a value.
 //!
 //! - [`redisson`]: a hash of one field, as Redisson's `RLock`; the default
 //! - [`token`]: a string, as most others write it: `SET key token NX PX lease`
 //! - [`owned`]: what both have in common: the owner stands in the store, and scripts compare it
 //! - [`by_kind`]: what is asked of them, for each kind of lock
-//! - [`ending`]: what ends a hold, and how its reply is read
+//! - [`exchange`]: an operation: the requests that are sent next, and how it continues
+//! - [`driver`]: the only place where operations meet a connection
+//! - `release`: what ends a hold, and how its reply is read
+//! - `renewal`: what extends leases, of all kinds in one write
 //! - [`label`]: what their owners are called
 //! - `listing`: which keys are locks, and many locks at once
-//! - [`run`](mod@run): scripts on a connection
 //! - [`wakes`]: whose waiters a release wakes besides our own, a setting of `token`
-//!
-//! Formats that do not say who holds a lock are in [`classic`](crate::classic).
+//! - [`classic`]: formats that do not say who holds a lock
 //!
 //! A library that locks by `SET key owner NX PX` has [`token`] with its `prefix` and `wakes`.
 //! A new format with owners is a file here with its [`Dialect`], its functions in `lua/NAME`, an
@@ -21,8 +23,10 @@
 //! `tests/interop`. INTEROP, DEFAULTS and OPERATIONS describe it.
 
 mod by_kind;
+pub(crate) mod classic;
 mod dialect;
-mod ending;
+pub(crate) mod driver;
+pub(crate) mod exchange;
 mod foreign_value;
 pub(crate) mod kinds;
 mod label;
@@ -30,38 +34,39 @@ mod listing;
 mod owned;
 mod owner_text;
 mod redisson;
-mod run;
+mod release;
+mod renewal;
 mod script_call;
 mod settings;
 mod token;
 mod wakes;
 
 pub(crate) use dialect::Dialect;
-pub(crate) use foreign_value::{LONGEST_TEXT, with_found_value};
+pub(crate) use exchange::{Exchange, Received};
+use foreign_value::{LONGEST_TEXT, with_found_value};
+use label::Labels;
 pub(crate) use listing::NodePage;
 pub(crate) use owned::{OwnedFormat, granted};
 pub(crate) use redisson::REDISSON;
-pub(crate) use run::{NONE, Run, run, run_many};
 pub(crate) use settings::Settings;
 pub(crate) use token::TOKEN;
 #[cfg(test)]
 pub(crate) use wakes::{PYTHON_REDIS_LOCK, SPRING_INTEGRATION};
 
-use crate::connection::error_mapping::{self, Asked};
-use crate::connection::{ConnectionLike, Reply, Server, ServerError};
+use crate::connection::{Reply, Server, ServerError};
 use crate::keys::{self, Keys};
-use crate::lua::Script;
 use crate::lua::foreign_client::ForeignClient;
 use crate::lua::join::Join;
 use crate::wakeups::{ChannelKind, ReleaseChannel, unpublished};
+use classic::ClassicFormat;
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, HolderInfo, LockInfo, Release,
-    ReleaseOptions, ReplicaSupport,
+    ReplicaSupport,
 };
 use lock_core::{
-    ClientId, Config, Error, ErrorKind, FencingToken, LockName, Moment, TokenRange, WarningKind,
+    ClientId, Config, Error, ErrorKind, FencingToken, LockName, OwnerId, TokenRange, WarningKind,
 };
-use std::fmt;
+use release::ReleaseCall;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -75,97 +80,18 @@ pub(crate) const OPTION: &str = "format";
 pub(crate) const DIALECTS: [&Dialect; 4] =
     [&REDISSON, &TOKEN, &PYTHON_REDIS_LOCK, &SPRING_INTEGRATION];
 
-/// What stands under a lock's key, and how it is taken, looked at and freed on one connection.
-pub(crate) trait WireFormat: fmt::Debug + Send + Sync {
-    /// What it is called.
-    fn name(&self) -> &'static str;
-
-    /// Makes the names of keys.
-    fn keys(&self) -> &Keys;
-
-    /// The commands on keys that it sends, or its scripts run, as an access control list writes
-    /// them.
-    fn commands(&self) -> Vec<String>;
-
-    /// Whether a client finds out by its own clock whether a lease is over.
-    fn reads_clients_clock(&self) -> bool {
-        false
-    }
-
-    /// What a store of this format can do, where replicas can be asked in this way.
-    fn abilities(&self, replication: ReplicaSupport) -> Abilities;
-
-    /// Whether its attempts must go on a link with no other requests in between.
-    fn needs_own_link(&self) -> bool {
-        false
-    }
-
-    /// This one, where it says who holds a lock.
-    fn owned(&self) -> Option<&OwnedFormat> {
-        None
-    }
-
-    /// See [`Backend::acquire`](lock_core::Backend::acquire). `is_tracked` says of a key whether
-    /// its waiters are woken after every release.
-    fn acquire(
-        &self,
-        link: &mut dyn ConnectionLike,
-        attempt: &Attempt<'_>,
-        is_tracked: &dyn Fn(&str) -> bool,
-        by: Moment,
-    ) -> Result<Answer, Failure>;
-
-    /// See [`Backend::release`](lock_core::Backend::release).
-    fn release(
-        &self,
-        link: &mut dyn ConnectionLike,
-        acquisition: &AcquisitionId,
-        options: ReleaseOptions,
-        by: Moment,
-    ) -> Result<Release, Failure>;
-
-    /// See [`Backend::inspect`](lock_core::Backend::inspect).
-    fn inspect(
-        &self,
-        link: &mut dyn ConnectionLike,
-        name: &LockName,
-        by: Moment,
-    ) -> Result<LockInfo, Failure>;
-
-    /// The same with the holder's label, where the format has labels: in the same write.
-    fn inspect_with_label(
-        &self,
-        link: &mut dyn ConnectionLike,
-        name: &LockName,
-        by: Moment,
-    ) -> Result<LockInfo, Failure> {
-        self.inspect(link, name, by)
-    }
-
-    /// See [`Backend::force_release`](lock_core::Backend::force_release).
-    fn force(
-        &self,
-        link: &mut dyn ConnectionLike,
-        name: &LockName,
-        by: Moment,
-    ) -> Result<bool, Failure>;
-
-    /// See [`Backend::verify`](lock_core::Backend::verify).
-    fn verify(
-        &self,
-        link: &mut dyn ConnectionLike,
-        acquisition: &AcquisitionId,
-        by: Moment,
-    ) -> Result<Option<HolderInfo>, Failure> {
-        Ok(self
-            .inspect(link, &acquisition.name, by)?
-            .held_by(acquisition.owner))
-    }
+/// What stands under a lock's key: what is sent to take it, look at it and free it.
+#[derive(Debug)]
+pub(crate) enum FormatKind {
+    /// One that says who holds a lock.
+    Owned(OwnedFormat),
+    /// One that does not.
+    Classic(ClassicFormat),
 }
 
 /// The wire format of a client, with the settings that it depends on. Clones are the same one.
 #[derive(Clone, Debug)]
-pub struct Format(pub(crate) Arc<dyn WireFormat>);
+pub struct Format(pub(crate) Arc<FormatKind>);
 
 impl Format {
     /// The one that `config` names, which was checked: one that says who holds a lock.
@@ -175,13 +101,128 @@ impl Format {
     /// [`Error::is_configuration`] where it names none that there is, or asks it for something that
     /// it does not know.
     pub fn of(config: &Config) -> Result<Self, Error> {
-        Ok(Self(Arc::new(settings::read_owned_format(config)?)))
+        let format = settings::read_owned_format(config)?;
+        Ok(Self(Arc::new(FormatKind::Owned(format))))
     }
 
     /// What it is called.
     #[must_use]
     pub fn name(&self) -> &'static str {
-        self.0.name()
+        match &*self.0 {
+            FormatKind::Owned(format) => format.dialect.name,
+            FormatKind::Classic(format) => format.name(),
+        }
+    }
+
+    /// Makes the names of keys.
+    pub(crate) fn keys(&self) -> &Keys {
+        match &*self.0 {
+            FormatKind::Owned(format) => &format.keys,
+            FormatKind::Classic(format) => &format.keys,
+        }
+    }
+
+    /// The commands on keys that it sends, or its scripts run, as an access control list writes
+    /// them.
+    pub(crate) fn commands(&self) -> Vec<String> {
+        match &*self.0 {
+            FormatKind::Owned(format) => format.commands(),
+            FormatKind::Classic(format) => format.commands(),
+        }
+    }
+
+    /// This one, where it says who holds a lock.
+    pub(crate) fn as_owned(&self) -> Option<&OwnedFormat> {
+        match &*self.0 {
+            FormatKind::Owned(format) => Some(format),
+            FormatKind::Classic(_) => None,
+        }
+    }
+
+    /// This one, where it does not say who holds a lock.
+    pub(crate) fn as_classic(&self) -> Option<&ClassicFormat> {
+        match &*self.0 {
+            FormatKind::Owned(_) => None,
+            FormatKind::Classic(format) => Some(format),
+        }
+    }
+
+    /// Whether its attempts must go on a connection with no other requests in between.
+    pub(crate) fn needs_own_connection(&self) -> bool {
+        self.as_classic()
+            .is_some_and(ClassicFormat::needs_own_connection)
+    }
+
+    /// Tries once to take a lock. See [`Backend::acquire`](lock_core::Backend::acquire).
+    /// `is_tracked` says of a key whether its waiters are woken after every release.
+    pub(crate) fn acquire<'a>(
+        &'a self,
+        attempt: &'a Attempt<'a>,
+        is_tracked: &'a dyn Fn(&str) -> bool,
+    ) -> Result<Exchange<'a, Answer>, Failure> {
+        match &*self.0 {
+            FormatKind::Owned(format) => format.acquire(attempt, is_tracked),
+            FormatKind::Classic(format) => format.acquire(attempt),
+        }
+    }
+
+    /// The state of a lock. See [`Backend::peek`](lock_core::Backend::peek).
+    pub(crate) fn peek<'a>(&'a self, name: &LockName) -> Exchange<'a, LockInfo> {
+        self.inspect_with(name, Labels::LeftOut)
+    }
+
+    /// The state of a lock, with its holder's label where the format has labels. See
+    /// [`Backend::inspect`](lock_core::Backend::inspect).
+    pub(crate) fn inspect<'a>(&'a self, name: &LockName) -> Exchange<'a, LockInfo> {
+        self.inspect_with(name, Labels::Read)
+    }
+
+    fn inspect_with<'a>(&'a self, name: &LockName, labels: Labels) -> Exchange<'a, LockInfo> {
+        match &*self.0 {
+            FormatKind::Owned(format) => format.inspect(name, labels),
+            FormatKind::Classic(format) => Exchange::from_result(format.inspect(name)),
+        }
+    }
+
+    /// Makes an attempt of `owner`, of a format that does not say who holds a lock: on a cluster it
+    /// continues at the next node where it stood.
+    pub(crate) fn attempt(
+        &self,
+        owner: OwnerId,
+        attempt: impl FnOnce() -> Result<Answer, Failure>,
+    ) -> Result<Answer, Failure> {
+        match &*self.0 {
+            FormatKind::Owned(_) => attempt(),
+            FormatKind::Classic(format) => format.attempt(owner, attempt),
+        }
+    }
+
+    /// Frees a lock of any owner. See
+    /// [`Backend::force_release`](lock_core::Backend::force_release).
+    pub(crate) fn force<'a>(&'a self, name: &'a LockName) -> Result<Exchange<'a, bool>, Failure> {
+        match &*self.0 {
+            FormatKind::Owned(format) => {
+                let ReleaseCall { batch, reader } = format.force(name)?;
+                Ok(Exchange::call(batch, move |received| {
+                    Ok(reader.read(received)? != Release::Gone)
+                }))
+            }
+            FormatKind::Classic(format) => format.force(name),
+        }
+    }
+
+    /// This acquisition, if its owner holds the lock.
+    pub(crate) fn verify<'a>(
+        &'a self,
+        acquisition: &'a AcquisitionId,
+    ) -> Result<Exchange<'a, Option<HolderInfo>>, Failure> {
+        match &*self.0 {
+            FormatKind::Owned(format) => format.verify(acquisition),
+            FormatKind::Classic(format) => {
+                let info = format.inspect(&acquisition.name)?;
+                Ok(info.map(|info| info.held_by(acquisition.owner)))
+            }
+        }
     }
 
     /// Whose waiters its releases wake besides our own, as its setting `wakes=` names them.
@@ -198,17 +239,17 @@ impl Format {
     }
 
     fn woken(&self) -> Option<ForeignClient> {
-        self.0.owned().and_then(|format| format.dialect.wakes())
+        self.as_owned().and_then(|format| format.dialect.wakes())
     }
 
     /// Which requests may leave as one: none where keys may be in different slots.
     pub(crate) fn joins(&self) -> &'static [Join] {
-        self.0.owned().map_or(&[], OwnedFormat::joins)
+        self.as_owned().map_or(&[], OwnedFormat::joins)
     }
 
     /// From now on keys may be in different slots, and so on different nodes.
     pub fn use_slots(&self) {
-        if let Some(format) = self.0.owned() {
+        if let Some(format) = self.as_owned() {
             format.use_slots();
         }
     }
@@ -216,7 +257,7 @@ impl Format {
     /// From now on releases are told on sharded channels, which only the nodes of a slot hear of,
     /// or on plain ones.
     pub fn use_sharded_channels(&self, sharded: bool) {
-        if let Some(format) = self.0.owned() {
+        if let Some(format) = self.as_owned() {
             format.use_sharded_channels(sharded);
         }
     }
@@ -224,34 +265,38 @@ impl Format {
     /// The slot that everything of a lock lives in.
     #[must_use]
     pub fn slot(&self, name: &LockName) -> u16 {
-        keys::slot(&self.0.keys().lock(name))
+        keys::slot(&self.keys().lock(name))
     }
 
     /// What a store of this format can do, where replicas can be asked in this way.
     #[must_use]
     pub fn abilities(&self, replication: ReplicaSupport) -> Abilities {
-        self.0.abilities(replication)
+        match &*self.0 {
+            FormatKind::Owned(format) => format.abilities(replication),
+            FormatKind::Classic(format) => format.abilities(),
+        }
     }
 
     /// Whether a lock is held, and what is there looks like one, as far as this format can tell.
     #[must_use]
     pub fn is_lock(&self, info: &LockInfo) -> bool {
-        self.0.owned().is_some_and(|format| format.is_lock(info))
+        self.as_owned().is_some_and(|format| format.is_lock(info))
     }
 
     /// Whether a client finds out by its own clock whether a lease is over.
     pub(crate) fn reads_clients_clock(&self) -> bool {
-        self.0.reads_clients_clock()
+        self.as_classic()
+            .is_some_and(ClassicFormat::reads_clients_clock)
     }
 
     /// Whether it says who holds a lock.
     pub(crate) fn knows_owners(&self) -> bool {
-        self.0.owned().is_some()
+        self.as_owned().is_some()
     }
 
     /// This one, where it must say who holds a lock: for what cannot do without.
     pub(crate) fn owned(&self, what: &str) -> Result<&OwnedFormat, Failure> {
-        self.0.owned().ok_or_else(|| {
+        self.as_owned().ok_or_else(|| {
             Failure::NotSent(Error::new(
                 ErrorKind::Unsupported,
                 format!(
@@ -276,29 +321,14 @@ impl Format {
     /// The key of a quorum node's marker.
     #[must_use]
     pub fn marker_key(&self) -> String {
-        self.0.keys().marker()
+        self.keys().marker()
     }
 
     /// For how long a counter of tokens is kept.
     #[must_use]
     pub fn keep(&self) -> Duration {
-        self.0.owned().map_or(Duration::ZERO, OwnedFormat::keep)
+        self.as_owned().map_or(Duration::ZERO, OwnedFormat::keep)
     }
-}
-
-/// The failure of a request that was answered with an error. A connection to a replica is of no
-/// use: its server may have been the master when it was made, and the server's name may stand for
-/// another one by now.
-pub(crate) fn refused(
-    link: &mut dyn ConnectionLike,
-    answer: &ServerError,
-    asked: &Asked<'_>,
-) -> Failure {
-    let failure = error_mapping::refused(link.server(), answer, asked);
-    if error_mapping::is_by_a_replica(failure.error()) {
-        link.close_with(failure.error());
-    }
-    failure
 }
 
 /// Why this format is not asked for another kind of lock.
@@ -307,13 +337,7 @@ pub(crate) fn mutexes_only(format: &str) -> Failure {
     Failure::NotSent(Error::new(ErrorKind::Unsupported, message))
 }
 
-/// The server answered, but not as our script does. If questions and answers are out of step, so
-/// are the next ones.
-pub(crate) fn unexpected(link: &mut dyn ConnectionLike, script: &Script) -> Failure {
-    link.close();
-    unexpected_reply(link.server(), &format!("the script `{}`", script.name))
-}
-
+/// The server answered, but not as it does to this.
 pub(crate) fn unexpected_reply(server: &Server, asked: &str) -> Failure {
     Failure::Unknown(server.garbage(&format!("not one that {asked} gives")))
 }

@@ -2,13 +2,13 @@
 //! renews another's lock. They differ in their [`Dialect`] only; the scripts are the same.
 
 use super::dialect::Dialect;
-use super::label::{self, LabelWrite, Labels};
-use super::run::{Run, run_many, run_with, run_with_reads};
-use super::script_call::ScriptCall;
+use super::exchange::{Exchange, Received};
+use super::label::{self, Labels};
+use super::script_call::{ScriptCall, add_reads};
 use super::wakes::Naming;
-use super::{FOR_EVER, WireFormat, busy_from_pttl, refused, remaining, token_range, unexpected};
-use crate::connection::error_mapping::{self, Asked};
-use crate::connection::{ConnectionLike, Reply, ServerError, Text};
+use super::{FOR_EVER, busy_from_pttl, remaining, token_range};
+use crate::connection::error_mapping;
+use crate::connection::{Batch, Reply, Text};
 use crate::keys::{self, Keys};
 use crate::lua::foreign_client::ForeignClient;
 use crate::lua::join::Join;
@@ -16,11 +16,10 @@ use crate::lua::{Script, Scripts};
 use crate::wakeups::{ChannelKind, PollInterval, Tracking, UNTRACKED};
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, Receipt, ReleaseOptions,
-    Renewal, RenewalRequest, Tokens, Tombstone,
+    Tokens, Tombstone,
 };
 use lock_core::{
-    Config, Error, FencingToken, LockName, Moment, OwnerText, TokenPolicy, TokenRange,
-    WriterPriority,
+    Config, Error, FencingToken, LockName, OwnerText, TokenPolicy, TokenRange, WriterPriority,
 };
 use std::borrow::Cow;
 use std::iter::once;
@@ -187,29 +186,27 @@ impl OwnedFormat {
 
     /// The holder of a mutex, or of another kind of lock under its key; `None` where these are very
     /// many readers, of whom the script names none.
-    pub(super) fn look(
-        &self,
-        link: &mut dyn ConnectionLike,
+    pub(super) fn look<'a>(
+        &'a self,
         name: &LockName,
         labels: Labels,
-        by: Moment,
-    ) -> Result<Option<LockInfo>, Failure> {
+    ) -> Exchange<'a, Option<LockInfo>> {
         let key = self.keys.lock(name);
-        let run = Run {
-            keys: &[key.as_bytes()],
-            arguments: &[],
-        };
         let script = &self.dialect.scripts.inspect;
-        let read = self.reads(labels, || vec![keys::label(&key)]);
-        let (reply, found) = run_with_reads(script, link, &run, &read, by)?;
-        self.note_refusal(&found);
-        let mut info = info(&reply).ok_or_else(|| unexpected(link, script))?;
-        let is_named = |holder: &HolderInfo| !holder.owner.as_str().is_empty();
-        if has_mode(&reply) && !info.holder.as_ref().is_some_and(is_named) {
-            return Ok(None);
-        }
-        label::add(&mut info, &found);
-        Ok(Some(info))
+        let mut batch = Batch::script(script, &[key.as_bytes()], &[]);
+        add_reads(&mut batch, &self.reads(labels, || vec![keys::label(&key)]));
+        Exchange::call(batch, |received| {
+            let replies = received.take_replies();
+            let (reply, found) = (&replies[0], &replies[1..]);
+            self.note_refusal(found);
+            let mut info = info(reply).ok_or_else(|| received.unexpected(script))?;
+            let is_named = |holder: &HolderInfo| !holder.owner.as_str().is_empty();
+            if has_mode(reply) && !info.holder.as_ref().is_some_and(is_named) {
+                return Ok(None);
+            }
+            label::add(&mut info, found);
+            Ok(Some(info))
+        })
     }
 
     /// The keys of labels, if these are to be read.
@@ -325,38 +322,42 @@ impl OwnedFormat {
     }
 
     /// What the script says that takes a lock; `reserve` as it was sent.
-    #[allow(clippy::too_many_arguments, reason = "all of one attempt")]
-    pub(super) fn acquired(
-        &self,
-        link: &mut dyn ConnectionLike,
+    pub(super) fn acquired<'a>(
+        &'a self,
+        received: &mut Received<'_>,
         script: &'static Script,
-        reply: &Reply,
         reserve: Option<u32>,
-        name: &LockName,
-        is_tracked: impl FnOnce() -> bool,
-        by: Moment,
-    ) -> Result<Answer, Failure> {
-        match (reply, reserve) {
-            (Reply::Int(1), None) => Ok(Answer::Granted(Grant::new(None))),
+        name: &'a LockName,
+        is_tracked: impl FnOnce() -> bool + 'a,
+    ) -> Exchange<'a, Answer> {
+        let unexpected = |received: &mut Received<'_>| {
+            let failure = received.unexpected(script);
+            Exchange::Done(Err(failure))
+        };
+        match (received.reply(), reserve) {
+            (Reply::Int(1), None) => Exchange::done(Answer::Granted(Grant::new(None))),
             (Reply::Bulk(first), Some(reserve)) => {
                 let first = std::str::from_utf8(first)
                     .ok()
                     .and_then(|first| first.parse().ok());
-                let tokens = first.and_then(|first| token_range(first, reserve));
-                let tokens = tokens.ok_or_else(|| unexpected(link, script))?;
-                Ok(Answer::Granted(granted(Some(tokens), reserve)))
+                match first.and_then(|first| token_range(first, reserve)) {
+                    Some(tokens) => Exchange::done(Answer::Granted(granted(Some(tokens), reserve))),
+                    None => unexpected(received),
+                }
             }
             (Reply::Array(items), _) => match items[..] {
                 [Reply::Int(0), Reply::Int(pttl), Reply::Int(told)] => {
+                    let busy = move || self.busy(pttl, told == 1, is_tracked());
                     if pttl == FOR_EVER {
                         // No lock of ours: is it one at all?
-                        self.inspect(link, name, by)?;
+                        let info = self.inspect(name, Labels::LeftOut);
+                        return info.then(move |_| Exchange::done(busy()));
                     }
-                    Ok(self.busy(pttl, told == 1, is_tracked()))
+                    Exchange::done(busy())
                 }
-                _ => Err(unexpected(link, script)),
+                _ => unexpected(received),
             },
-            _ => Err(unexpected(link, script)),
+            _ => unexpected(received),
         }
     }
 
@@ -423,62 +424,6 @@ impl OwnedFormat {
             list: self.list(&key),
             key,
         }
-    }
-
-    /// Renews mutexes, with these labels behind.
-    pub(super) fn renew_mutexes(
-        &self,
-        link: &mut dyn ConnectionLike,
-        batch: &[RenewalRequest],
-        labels: &[LabelWrite],
-        by: Moment,
-    ) -> Result<Vec<Result<Renewal, Failure>>, Failure> {
-        let keys: Vec<_> = batch
-            .iter()
-            .map(|one| self.keys.lock(&one.acquisition.name))
-            .collect();
-        let arguments: Vec<_> = batch
-            .iter()
-            .flat_map(|RenewalRequest { acquisition, .. }| {
-                [
-                    Text::number(acquisition.lease.as_millis()),
-                    Text::owner(acquisition.owner),
-                ]
-            })
-            .collect();
-        let key_words: Vec<_> = keys.iter().map(|key| key.as_bytes()).collect();
-        let words: Vec<_> = arguments.iter().map(Text::as_bytes).collect();
-        let script = &self.dialect.scripts.renew;
-        if self.has_slots() || !link.is_one_store() {
-            let runs = key_words.chunks(1).zip(words.chunks(2));
-            let runs: Vec<_> = runs
-                .map(|(keys, arguments)| Run { keys, arguments })
-                .collect();
-            let (renewals, answers) = renew_each(script, link, &runs, labels, by);
-            self.note_refusal(&answers);
-            return Ok(renewals);
-        }
-        let run = Run {
-            keys: &key_words,
-            arguments: &words,
-        };
-        let labels: Vec<_> = labels.iter().map(LabelWrite::words).collect();
-        let (reply, answers) = run_with(script, link, &run, &labels, by)?;
-        self.note_refusal(&answers);
-        if matches!(reply, Reply::Int(1)) {
-            return Ok(vec![Ok(Renewal::Extended); batch.len()]);
-        }
-        let Some(answers) = reply
-            .as_array()
-            .filter(|answers| answers.len() == batch.len())
-        else {
-            return Err(unexpected(link, script));
-        };
-        let renewals = answers
-            .iter()
-            .zip(&keys)
-            .map(|(answer, key)| renewed(script, link, answer, key));
-        Ok(renewals.collect())
     }
 }
 
@@ -627,55 +572,4 @@ pub(super) fn fill<'a>(
         count += 1;
     }
     &room[..count]
-}
-
-/// Renews each key by a script of its own, all in one write: of two keys in one script either might
-/// be in another slot, or have moved to another node already. That costs the server 0.5 ms for a
-/// hundred, where one script for all costs 0.3. Behind them go the `labels`, whose answers are
-/// returned as well.
-pub(super) fn renew_each(
-    script: &'static Script,
-    link: &mut dyn ConnectionLike,
-    runs: &[Run<'_>],
-    labels: &[LabelWrite],
-    by: Moment,
-) -> (Vec<Result<Renewal, Failure>>, Vec<Reply>) {
-    let labels: Vec<_> = labels.iter().map(LabelWrite::words).collect();
-    let (mut replies, outcome) = run_many(script, link, runs, &labels, by);
-    let answers = replies.split_off(replies.len().min(runs.len()));
-    let mut renewals = Vec::with_capacity(runs.len());
-    for (reply, run) in replies.iter().zip(runs) {
-        let key = String::from_utf8_lossy(run.keys[0]);
-        renewals.push(match reply {
-            Reply::Int(1) => Ok(Renewal::Extended),
-            Reply::Int(0) => Ok(Renewal::Gone),
-            Reply::Array(answers) if answers.len() == 1 => renewed(script, link, &answers[0], &key),
-            Reply::Error(error) => Err(refused(link, error, &Asked::Script(script, &key))),
-            _ => Err(unexpected(link, script)),
-        });
-    }
-    if let Err(error) = outcome {
-        renewals.resize(runs.len(), Err(Failure::from(error)));
-    }
-    (renewals, answers)
-}
-
-/// What the script that renews says of one key.
-fn renewed(
-    script: &'static Script,
-    link: &mut dyn ConnectionLike,
-    answer: &Reply,
-    key: &str,
-) -> Result<Renewal, Failure> {
-    match answer {
-        Reply::Int(1) => Ok(Renewal::Extended),
-        Reply::Int(0) => Ok(Renewal::Gone),
-        answer => match answer.as_bytes() {
-            Some(text) => {
-                let error = ServerError::parse(&String::from_utf8_lossy(text));
-                Err(refused(link, &error, &Asked::Script(script, key)))
-            }
-            None => Err(unexpected(link, script)),
-        },
-    }
 }

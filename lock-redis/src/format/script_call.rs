@@ -1,10 +1,7 @@
 //! [`ScriptCall`]: a script and what it is called with.
 
-use super::run::{Run, run, run_with_reads};
-use crate::connection::{ConnectionLike, Reply};
+use crate::connection::Batch;
 use crate::lua::Script;
-use lock_core::Moment;
-use lock_core::backend::Failure;
 
 /// A script with its keys and arguments, which are in the order of its head.
 #[derive(Debug)]
@@ -24,30 +21,31 @@ impl ScriptCall {
         }
     }
 
-    /// The keys and the arguments.
-    pub(crate) fn words(&self) -> (Vec<&[u8]>, Vec<&[u8]>) {
-        let keys = self.keys.iter().map(String::as_bytes).collect();
-        (keys, self.arguments.iter().map(Vec::as_slice).collect())
+    /// Its request.
+    pub(super) fn batch(&self) -> Batch {
+        let mut batch = Batch::new();
+        self.add_to(&mut batch);
+        batch.first_decides()
     }
 
-    /// Runs it, with reads of these keys behind it.
-    pub(super) fn run_with_reads(
-        &self,
-        link: &mut dyn ConnectionLike,
-        read: &[String],
-        by: Moment,
-    ) -> Result<(Reply, Vec<Reply>), Failure> {
-        let (keys, arguments) = self.words();
-        let run = Run {
-            keys: &keys,
-            arguments: &arguments,
-        };
-        run_with_reads(self.script, link, &run, read, by)
+    /// Its request, with reads of these keys behind it.
+    pub(super) fn batch_with_reads(&self, read: &[String]) -> Batch {
+        let mut batch = self.batch();
+        add_reads(&mut batch, read);
+        batch
     }
 
-    /// Runs it on a connection.
-    pub(crate) fn run(&self, link: &mut dyn ConnectionLike, by: Moment) -> Result<Reply, Failure> {
-        let (keys, arguments) = self.words();
-        run(self.script, link, &keys, &arguments, by)
+    /// Adds its request.
+    pub(super) fn add_to(&self, batch: &mut Batch) {
+        let keys: Vec<_> = self.keys.iter().map(String::as_bytes).collect();
+        let arguments: Vec<_> = self.arguments.iter().map(Vec::as_slice).collect();
+        batch.add_script(self.script, &keys, &arguments);
+    }
+}
+
+/// Adds reads of these keys.
+pub(super) fn add_reads(batch: &mut Batch, keys: &[String]) {
+    for key in keys {
+        batch.add_command("GET", key.as_bytes(), &[]);
     }
 }

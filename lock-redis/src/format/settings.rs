@@ -165,7 +165,6 @@ impl<'a> Settings<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::WireFormat;
     use super::*;
     use lock_core::backend::{Answer, ReplicaSupport, Waking};
 
@@ -176,7 +175,7 @@ mod tests {
     #[test]
     fn every_format_is_found_by_its_name_and_says_what_it_can() {
         let usual = read_owned_format(&Config::from_url("redis://h").unwrap()).unwrap();
-        assert_eq!(usual.name(), "redisson");
+        assert_eq!(usual.dialect.name, "redisson");
         for (text, name) in [
             ("redisson", "redisson"),
             ("redisson,poll=20ms", "redisson"),
@@ -189,7 +188,7 @@ mod tests {
             ),
         ] {
             let format = format(text).unwrap();
-            assert_eq!(format.name(), name, "{text}");
+            assert_eq!(format.dialect.name, name, "{text}");
             let abilities = format.abilities(ReplicaSupport::Counted);
             assert!(abilities.renewable && abilities.tokens, "{text}");
             assert_eq!(abilities.waking, Waking::Publishes, "{text}");

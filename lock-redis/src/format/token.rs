@@ -6,13 +6,12 @@
 //! where those are switched off, by one plain `SET key owner NX PX lease`, as theirs. A client that
 //! only polls sees no difference; our waiters hear of our releases on a channel of ours.
 
-use super::{Dialect, foreign_value, refused, unexpected_reply};
-use crate::connection::error_mapping::Asked;
-use crate::connection::{ConnectionLike, Reply, Request, Text};
+use super::Dialect;
+use super::exchange::Exchange;
+use crate::connection::{Batch, Reply, Text};
 use crate::lua::join::Join;
 use crate::lua::{joins, scripts};
-use lock_core::Moment;
-use lock_core::backend::{Attempt, Failure};
+use lock_core::backend::Attempt;
 
 pub(super) const CHANNEL: &str = "distlock_lock__channel";
 
@@ -32,34 +31,16 @@ static JOINS: [Join; 2] = joins!(TOKEN, words: "token", channel: CHANNEL);
 /// Takes the lock as foreign clients do, if it is free; otherwise nothing happens, and our script
 /// knows why: its answer to a copy of this attempt may have been lost. Unlike the script, this
 /// minds no tombstone.
-pub(super) fn take_by_set(
-    link: &mut dyn ConnectionLike,
-    key: &str,
-    attempt: &Attempt<'_>,
-    by: Moment,
-) -> Result<bool, Failure> {
+pub(super) fn take_by_set<'a>(key: &str, attempt: &Attempt<'_>) -> Exchange<'a, bool> {
     let (owner, lease) = (
         Text::owner(attempt.owner),
         Text::number(attempt.lease.as_millis()),
     );
-    let words: &[&[u8]] = &[
-        b"SET",
-        key.as_bytes(),
-        owner.as_bytes(),
-        b"NX",
-        b"PX",
-        lease.as_bytes(),
-    ];
-    match link.call(&Request(&[words]), by)? {
+    let words: &[&[u8]] = &[owner.as_bytes(), b"NX", b"PX", lease.as_bytes()];
+    let batch = Batch::command("SET", key.as_bytes(), words);
+    Exchange::call(batch, |received| match received.reply() {
         Reply::Text(_) => Ok(true),
         Reply::Nil => Ok(false),
-        Reply::Error(error) => {
-            let failure = refused(link, &error, &Asked::Command("SET", key));
-            Err(foreign_value::with_found_value(link, failure, key, by))
-        }
-        _ => {
-            link.close();
-            Err(unexpected_reply(link.server(), "the command SET"))
-        }
-    }
+        _ => Err(received.unexpected_to("SET")),
+    })
 }

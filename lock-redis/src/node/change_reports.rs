@@ -123,7 +123,7 @@ impl Node {
     fn listener(&self) -> Arc<dyn ChangeListener> {
         Arc::new(HeldLocks {
             notices: self.inner.dialer.server().notices().clone(),
-            keys: self.inner.format.0.keys().clone(),
+            keys: self.inner.format.keys().clone(),
             renewals: Arc::clone(&self.inner.renewals),
             clock: Arc::clone(self.inner.dialer.clock()),
         })

@@ -7,8 +7,8 @@
 
 use crate::connection::error_mapping::{self, Asked};
 use crate::connection::{
-    CallError, CallbackRequest, ConnectionLike, Dialer, Reply, ReplyCheck, Request, Server,
-    SharedConnection, info_field,
+    Batch, CallError, ConnectionLike, Dialer, Reply, ReplyCheck, Request, Server, SharedConnection,
+    info_field,
 };
 use lock_core::backend::Failure;
 use lock_core::{Config, Error, Moment, WarningKind};
@@ -134,12 +134,7 @@ impl Eviction {
             tell(&server, answer.ok().as_ref());
             ReplyCheck::Expected
         };
-        let callback = CallbackRequest {
-            by_hash: Vec::new(),
-            text: "",
-            done: Box::new(done),
-        };
-        link.submit(&INFO, None, by, callback);
+        link.submit(&Batch::from_requests(&[INFO]), by, Box::new(done));
     }
 
     /// Whether it is time to ask. If so, it is not again for a while. `by` stands for the time: it

@@ -2,8 +2,7 @@
 //! is, and whether it is still a master. Renewals look each time, and on their own connections.
 
 use crate::connection::{
-    CallbackRequest, ConnectionLike, Dialer, HISTORY, Introduction, Reply, ReplyCheck,
-    SharedConnection,
+    Batch, ConnectionLike, Dialer, HISTORY, Introduction, Reply, ReplyCheck, SharedConnection,
 };
 use lock_core::Moment;
 use lock_core::backend::Failure;
@@ -64,12 +63,7 @@ impl Heartbeat {
             }
             ReplyCheck::Expected
         };
-        let callback = CallbackRequest {
-            by_hash: Vec::new(),
-            text: "",
-            done: Box::new(done),
-        };
-        link.submit(&HISTORY, None, by, callback);
+        link.submit(&Batch::from_requests(&[HISTORY]), by, Box::new(done));
     }
 
     /// Whether it is time to look. If so, it is not again for a while. `by` stands for the time: it

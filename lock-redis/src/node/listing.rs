@@ -3,6 +3,7 @@
 
 use super::Node;
 use crate::format::NodePage;
+use crate::format::driver::drive;
 use lock_core::backend::{Failure, LockInfo};
 use lock_core::{LockName, Moment};
 
@@ -17,7 +18,7 @@ impl Node {
     /// See [`Failure`].
     pub fn list_page(&self, pattern: &str, cursor: u64, by: Moment) -> Result<NodePage, Failure> {
         let owned = self.inner.format.owned(LISTED)?;
-        owned.list_locks(&mut self.borrow(by)?, pattern, cursor, by)
+        drive(owned.list_locks(pattern, cursor), &mut self.borrow(by)?, by)
     }
 
     /// The state of these locks, each with all that the server tells.
@@ -31,12 +32,12 @@ impl Node {
         by: Moment,
     ) -> Result<Vec<Result<LockInfo, Failure>>, Failure> {
         let mut connection = self.borrow_behind_releases(by)?;
-        let (link, format) = (&mut connection, &self.inner.format.0);
-        match format.owned() {
-            Some(owned) => owned.inspect_all(link, names, by),
+        let (link, format) = (&mut connection, &self.inner.format);
+        match format.as_owned() {
+            Some(owned) => drive(owned.inspect_all(names), link, by),
             None => Ok(names
                 .iter()
-                .map(|name| format.inspect(link, name, by))
+                .map(|name| drive(format.peek(name), link, by))
                 .collect()),
         }
     }

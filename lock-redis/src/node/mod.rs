@@ -44,6 +44,7 @@ use crate::connection::history::Noted;
 use crate::connection::{
     ConnectionPool, Dialer, Identity, NeededReplicas, ReplicaCount, SharedConnection,
 };
+use crate::format::driver::{self, drive};
 use crate::format::{Format, without_own_subscription};
 use crate::wakeups::Subscriber;
 use change_reports::RenewalSlots;
@@ -169,11 +170,9 @@ impl Node {
             return Ok(paused);
         }
         let mut link = connection.waiting(self.clock(), needed.awaited, time);
-        let answer = self
-            .inner
-            .format
-            .0
-            .acquire(&mut link, attempt, &self.tracking(), by)?;
+        let tracking = self.tracking();
+        let exchange = self.inner.format.acquire(attempt, &tracking)?;
+        let answer = drive(exchange, &mut link, by)?;
         self.inner.replica_clocks.note_confirmed(link.confirmed());
         Ok(match answer {
             Answer::Granted(grant) => match link.weigh(needed)? {
@@ -315,7 +314,7 @@ impl Node {
             ..
         } = &*self.inner;
         let outcome = if attempt.replication.is_off() {
-            let is_apart = format.0.needs_own_link();
+            let is_apart = format.needs_own_connection();
             let connection = if is_apart {
                 self.borrow(by)
             } else {
@@ -326,7 +325,8 @@ impl Node {
                 if let Some(paused) = restart_grace.refusal()? {
                     return Ok(paused);
                 }
-                format.0.acquire(&mut link, attempt, &self.tracking(), by)
+                let tracking = self.tracking();
+                drive(format.acquire(attempt, &tracking)?, &mut link, by)
             })
         } else {
             self.acquire_confirmed(attempt, by)
@@ -361,7 +361,7 @@ impl Node {
             self.connection(by)
         };
         let outcome = connection.and_then(|mut link| {
-            let release = format.0.release(&mut link, acquisition, options, by)?;
+            let release = driver::release(format, &mut link, acquisition, options, by)?;
             if !cleans_up {
                 eviction.look(&mut link, by);
                 heartbeat.look(&mut link, by);
@@ -369,7 +369,7 @@ impl Node {
             Ok(release)
         });
         let name = &acquisition.name;
-        let told_on = || format.0.owned().map(|format| format.channel(name));
+        let told_on = || format.as_owned().map(|format| format.channel(name));
         let lingers = || told_on().is_some_and(|channel| subscriber.lingering()(&channel));
         outcome
             .map(|release| without_own_subscription(release, lingers))
@@ -388,8 +388,7 @@ impl Node {
         let owned = self
             .inner
             .format
-            .0
-            .owned()
+            .as_owned()
             .filter(|_| self.mode == RequestMode::Direct);
         let Some(owned) = owned else {
             return done(self.release(acquisition, options, by));
@@ -397,7 +396,10 @@ impl Node {
         let name = acquisition.name.clone();
         let done = move |outcome: Result<_, _>| done(outcome.map_err(on(&name)));
         let lingers = self.inner.subscriber.lingering();
-        owned.submit_release(&self.inner.link, acquisition, options, by, lingers, done);
+        match owned.release(acquisition, options) {
+            Ok(call) => driver::submit_release(call, &self.inner.link, by, lingers, done),
+            Err(failure) => done(Err(failure)),
+        }
         self.look_behind();
     }
 
@@ -407,10 +409,10 @@ impl Node {
     ///
     /// See [`Failure`].
     pub fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
-        let format = &self.inner.format.0;
+        let format = &self.inner.format;
         let connection = self.connection(by);
         connection
-            .and_then(|mut link| format.inspect_with_label(&mut link, name, by))
+            .and_then(|mut link| drive(format.inspect(name), &mut link, by))
             .map_err(on(name))
     }
 
@@ -420,10 +422,10 @@ impl Node {
     ///
     /// See [`Failure`].
     pub fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
-        let format = &self.inner.format.0;
+        let format = &self.inner.format;
         let connection = self.connection(by);
         connection
-            .and_then(|mut link| format.inspect(&mut link, name, by))
+            .and_then(|mut link| drive(format.peek(name), &mut link, by))
             .map_err(on(name))
     }
 
@@ -437,9 +439,10 @@ impl Node {
         acquisition: &AcquisitionId,
         by: Moment,
     ) -> Result<Option<HolderInfo>, Failure> {
-        let format = &self.inner.format.0;
+        let format = &self.inner.format;
         let connection = self.connection(by);
-        let holder = connection.and_then(|mut link| format.verify(&mut link, acquisition, by));
+        let holder =
+            connection.and_then(|mut link| drive(format.verify(acquisition)?, &mut link, by));
         holder.map_err(on(&acquisition.name))
     }
 
@@ -457,9 +460,8 @@ impl Node {
         let format = &self.inner.format;
         let connection = self.connection(by);
         let outcome = connection.and_then(|mut link| {
-            format
-                .owned(SHARED)?
-                .change_permits(&mut link, name, change, by)
+            let exchange = format.owned(SHARED)?.change_permits(name, change)?;
+            drive(exchange, &mut link, by)
         });
         outcome.map_err(on(name))
     }
@@ -467,7 +469,7 @@ impl Node {
     /// Returns the longest time after which a waiter asks again.
     #[must_use]
     pub fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {
-        let owned = self.inner.format.0.owned()?;
+        let owned = self.inner.format.as_owned()?;
         let is_tracked = self.inner.subscriber.is_tracked(&owned.keys.lock(name));
         owned.poll_pause(found_by == FoundBusyBy::Attempt, is_tracked)
     }
@@ -478,10 +480,10 @@ impl Node {
     ///
     /// See [`Failure`].
     pub fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
-        let format = &self.inner.format.0;
+        let format = &self.inner.format;
         let connection = self.connection(by);
         connection
-            .and_then(|mut link| format.force(&mut link, name, by))
+            .and_then(|mut link| drive(format.force(name)?, &mut link, by))
             .map_err(on(name))
     }
 

@@ -3,6 +3,7 @@
 
 use super::{Node, RENEWED, RequestMode, on};
 use crate::connection::{ConnectionLike, FramedConnection};
+use crate::format::driver::drive;
 use lock_core::Moment;
 use lock_core::backend::{Failure, Renewal, RenewalRequest};
 
@@ -25,7 +26,8 @@ impl Node {
         let is_off = |one: &RenewalRequest| one.replication.is_off();
         let plainly = |batch: &[RenewalRequest]| {
             self.renew_on_any_connection(batch, by, AnswerWeight::Sole, |link| {
-                self.inner.format.owned(RENEWED)?.renew(link, batch, by)
+                let owned = self.inner.format.owned(RENEWED)?;
+                drive(owned.renew(batch, link.is_one_store()), link, by)
             })
         };
         let renewals = if batch.iter().all(is_off) {
@@ -122,11 +124,9 @@ impl Node {
         let connection = self.renewal_connection(by)?;
         let connection = connection.noting(&self.inner.dialer);
         let mut connection = connection.waiting(self.clock(), most, time);
-        let renewals = self
-            .inner
-            .format
-            .owned(RENEWED)?
-            .renew(&mut connection, batch, by)?;
+        let owned = self.inner.format.owned(RENEWED)?;
+        let renewal = owned.renew(batch, connection.is_one_store());
+        let renewals = drive(renewal, &mut connection, by)?;
         clocks.note_confirmed(connection.confirmed());
         let weighed = |(renewal, needed)| match renewal {
             Ok(Renewal::Extended) => Ok(connection

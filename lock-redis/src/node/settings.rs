@@ -86,7 +86,7 @@ impl NodeSettings {
         };
         let sentinel_secrets = url::sentinel_secrets(config, &time)?;
         // Formats without owners have no scripts for several locks.
-        let one_store = match (format.0.owned(), OneStore::of(config)?) {
+        let one_store = match (format.as_owned(), OneStore::of(config)?) {
             (Some(_), one_store) => one_store,
             (None, _) => OneStore::Off,
         };

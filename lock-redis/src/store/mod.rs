@@ -14,7 +14,7 @@ mod tests;
 
 pub(crate) use send::send;
 
-use crate::classic::{ClassicRules, StepHook};
+use crate::format::classic::{ClassicRules, StepHook};
 use crate::format::Format;
 use crate::node::cluster::Redirect;
 use crate::node::on;

@@ -33,12 +33,11 @@ mod reply_poller;
 mod tests;
 
 pub(super) use pending::RequestId;
-pub(crate) use pending::{CallbackRequest, ReplyCheck};
+pub(crate) use pending::{CallbackRequest, OnReply, ReplyCheck};
 pub(super) use reply_poller::ReplyPoller;
 
 use super::{
-    CallError, Connection, ConnectionLike, Request, Server, ServerGeneration, Transport,
-    WriteBuffer,
+    Batch, CallError, Connection, ConnectionLike, Server, ServerGeneration, Transport, WriteBuffer,
 };
 use crate::connection::Reply;
 use crate::lua::join::Join;
@@ -50,7 +49,6 @@ use reading::ReplyInput;
 use std::cell::Cell;
 use std::io::{self, ErrorKind};
 use std::mem;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -88,50 +86,19 @@ struct Output {
 thread_local! {
     /// A thread waits for one request at a time. Taken out while in use: a callback may call again.
     static SLOT: Cell<Option<Arc<ReplySlot>>> = const { Cell::new(None) };
-
-    /// Where requests are encoded. Taken out while in use.
-    static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-}
-
-/// A request as the bytes that are sent, in the thread's own buffer.
-pub(super) struct EncodedRequest(Vec<u8>);
-
-impl EncodedRequest {
-    pub(super) fn new(request: &Request<'_>) -> Self {
-        let mut bytes = SCRATCH.try_with(Cell::take).unwrap_or_default();
-        bytes.clear();
-        request.encode(&mut bytes);
-        Self(bytes)
-    }
-}
-
-impl Deref for EncodedRequest {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl Drop for EncodedRequest {
-    fn drop(&mut self) {
-        let bytes = mem::take(&mut self.0);
-        let _ending = SCRATCH.try_with(|kept| kept.set(bytes));
-    }
 }
 
 /// The caller's handle: other threads use the same connection at the same time.
 impl ConnectionLike for Arc<MultiplexedConnection> {
-    fn call(&mut self, request: &Request<'_>, by: Moment) -> Result<Reply, CallError> {
+    fn exchange_one(&mut self, batch: &Batch, by: Moment) -> Result<Reply, CallError> {
         // It may be a later request of several: the deadline may have come.
         let now = self.clock.now();
         if now >= by {
             return Err(MayHaveLeft(false).timed_out(&self.server));
         }
         let slot = SLOT.try_with(Cell::take).ok().flatten().unwrap_or_default();
-        let bytes = EncodedRequest::new(request);
         let mut pending = self.pending.lock();
-        let outcome = match pending.push(&bytes, (now, by), &slot, Joining::Free) {
+        let outcome = match pending.push(batch.bytes(), (now, by), &slot, Joining::Free) {
             Ok(id) => {
                 if MultiplexedConnection::must_write_now(&pending) {
                     pending = self.write(pending);
@@ -148,28 +115,23 @@ impl ConnectionLike for Arc<MultiplexedConnection> {
     }
 
     /// All are queued before the first is waited for, so they leave in one write.
-    fn call_many(
-        &mut self,
-        requests: &[Request<'_>],
-        by: Moment,
-    ) -> (Vec<Reply>, Result<(), CallError>) {
+    fn exchange(&mut self, batch: &Batch, by: Moment) -> (Vec<Reply>, Result<(), CallError>) {
         let now = self.clock.now();
         if now >= by {
             return (Vec::new(), Err(MayHaveLeft(false).timed_out(&self.server)));
         }
-        let (mut queued, signal) = (Vec::with_capacity(requests.len()), Arc::default());
+        let (mut queued, signal) = (Vec::with_capacity(batch.len()), Arc::default());
         let mut pending = self.pending.lock();
-        for request in requests {
+        for mark in batch.marks() {
             let slot = Arc::new(ReplySlot::new(&signal));
-            let bytes = EncodedRequest::new(request);
-            let id = pending.push(&bytes, (now, by), &slot, Joining::Never);
+            let id = pending.push(batch.bytes_of(mark), (now, by), &slot, Joining::Never);
             queued.push((id, slot));
         }
         if MultiplexedConnection::must_write_now(&pending) {
             pending = self.write(pending);
         }
         drop(pending);
-        let (mut replies, mut outcome) = (Vec::with_capacity(requests.len()), Ok(()));
+        let (mut replies, mut outcome) = (Vec::with_capacity(batch.len()), Ok(()));
         // Each is waited for, also behind one that failed: it must not stay the reader.
         for (id, slot) in queued {
             // The one before may have taken long.

@@ -56,8 +56,11 @@ pub(crate) struct CallbackRequest {
     pub(crate) text: &'static str,
     /// Called with the outcome, by the thread that reads: must be short, not wait, and not use the
     /// connection.
-    pub(crate) done: Box<dyn FnOnce(Result<Reply, Failure>) -> ReplyCheck + Send>,
+    pub(crate) done: OnReply,
 }
+
+/// What gets the reply to a request that no thread waits for.
+pub(crate) type OnReply = Box<dyn FnOnce(Result<Reply, Failure>) -> ReplyCheck + Send>;
 
 /// Why a connection is closed whose reply is not what a script of ours gives.
 pub(super) const UNEXPECTED: &str = "not one that our script gives";

@@ -3,14 +3,14 @@
 //! The queue is a key of ours, and no part of Redisson's `RFairLock`: `docs/INTEROP.md` says why.
 
 use super::{KindFormat, ScriptCall, renewal};
-use crate::connection::{ConnectionLike, Text};
+use crate::connection::{Batch, Text};
+use crate::format::exchange::Exchange;
 use crate::format::owned::OwnedFormat;
 use crate::format::redisson::CHANNEL;
-use crate::format::run;
 use crate::keys;
 use crate::lua::Script;
+use lock_core::LockName;
 use lock_core::backend::{AcquisitionId, Answer, Attempt, Failure, ReleaseOptions};
-use lock_core::{LockName, Moment};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -93,14 +93,12 @@ impl KindFormat for Fair {
         &ALL
     }
 
-    fn acquire(
-        &self,
-        format: &OwnedFormat,
-        link: &mut dyn ConnectionLike,
-        attempt: &Attempt<'_>,
-        _is_tracked: &dyn Fn(&str) -> bool,
-        by: Moment,
-    ) -> Result<Answer, Failure> {
+    fn acquire<'a>(
+        &'static self,
+        format: &'a OwnedFormat,
+        attempt: &'a Attempt<'a>,
+        _is_tracked: &'a dyn Fn(&str) -> bool,
+    ) -> Result<Exchange<'a, Answer>, Failure> {
         let key = format.keys.lock(attempt.name);
         let request = format.acquire_request(attempt, &key)?;
         let presence = if attempt.waits {
@@ -118,16 +116,10 @@ impl KindFormat for Fair {
         let keys = [lock, counter, tombstone, queue.as_bytes()];
         let mut arguments: Vec<_> = request.arguments().collect();
         arguments.splice(2..2, [presence.as_bytes(), direct.as_bytes()]);
-        let reply = run(&ACQUIRE, link, &keys, &arguments, by)?;
-        format.acquired(
-            link,
-            &ACQUIRE,
-            &reply,
-            request.reserve,
-            attempt.name,
-            || false,
-            by,
-        )
+        let (batch, reserve) = (Batch::script(&ACQUIRE, &keys, &arguments), request.reserve);
+        Ok(Exchange::send(batch, move |received| {
+            format.acquired(received, &ACQUIRE, reserve, attempt.name, || false)
+        }))
     }
 
     fn release(

@@ -24,15 +24,16 @@ mod read_write;
 mod readers;
 
 use super::OwnedFormat;
+use super::exchange::Exchange;
 use super::label::Labels;
 use super::script_call::ScriptCall;
-use crate::connection::{ConnectionLike, Text};
+use crate::connection::Text;
 use crate::lua::Script;
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, HolderInfo, LockInfo, PermitChange, PermitOutcome,
     ReleaseOptions,
 };
-use lock_core::{Error, LockKind, LockName, Moment, OwnerId};
+use lock_core::{Error, LockKind, LockName, OwnerId};
 use std::fmt;
 
 /// How one kind of lock stands in the store.
@@ -66,15 +67,13 @@ pub(crate) trait KindFormat: fmt::Debug + Sync {
     /// All that it runs besides those of a mutex.
     fn scripts(&self) -> &'static [&'static Script];
 
-    /// Tries once to take it. `is_tracked` as for [`WireFormat::acquire`](super::WireFormat).
-    fn acquire(
-        &self,
-        format: &OwnedFormat,
-        link: &mut dyn ConnectionLike,
-        attempt: &Attempt<'_>,
-        is_tracked: &dyn Fn(&str) -> bool,
-        by: Moment,
-    ) -> Result<Answer, Failure>;
+    /// Tries once to take it. `is_tracked` as for [`Format::acquire`](super::Format::acquire).
+    fn acquire<'a>(
+        &'static self,
+        format: &'a OwnedFormat,
+        attempt: &'a Attempt<'a>,
+        is_tracked: &'a dyn Fn(&str) -> bool,
+    ) -> Result<Exchange<'a, Answer>, Failure>;
 
     /// What ends a hold, or a wait in a queue of the store. The reply is that of `release.lua`.
     fn release(
@@ -88,41 +87,35 @@ pub(crate) trait KindFormat: fmt::Debug + Sync {
     fn renew(&self, format: &OwnedFormat, acquisition: &AcquisitionId) -> ScriptCall;
 
     /// The holders, and what the store knows besides. The default is that of a mutex.
-    fn inspect(
-        &self,
-        format: &OwnedFormat,
-        link: &mut dyn ConnectionLike,
+    fn inspect<'a>(
+        &'static self,
+        format: &'a OwnedFormat,
         name: &LockName,
         labels: Labels,
-        by: Moment,
-    ) -> Result<LockInfo, Failure> {
-        format.inspect_mutex(link, name, labels, by)
+    ) -> Exchange<'a, LockInfo> {
+        format.inspect_mutex(name, labels)
     }
 
     /// This acquisition, if its owner holds it. By default it is the only holder.
-    fn verify(
-        &self,
-        format: &OwnedFormat,
-        link: &mut dyn ConnectionLike,
-        acquisition: &AcquisitionId,
-        by: Moment,
-    ) -> Result<Option<HolderInfo>, Failure> {
-        let info = self.inspect(format, link, &acquisition.name, Labels::LeftOut, by)?;
-        Ok(info.held_by(acquisition.owner))
+    fn verify<'a>(
+        &'static self,
+        format: &'a OwnedFormat,
+        acquisition: &'a AcquisitionId,
+    ) -> Exchange<'a, Option<HolderInfo>> {
+        let info = self.inspect(format, &acquisition.name, Labels::LeftOut);
+        info.map(|info| info.held_by(acquisition.owner))
     }
 
     /// What ends all holds. The reply is that of `force.lua`.
     fn force(&self, format: &OwnedFormat, name: &LockName) -> ScriptCall;
 
     /// Changes a semaphore: see [`Backend::change_permits`](lock_core::Backend::change_permits).
-    fn change_permits(
-        &self,
-        _format: &OwnedFormat,
-        _link: &mut dyn ConnectionLike,
-        _name: &LockName,
+    fn change_permits<'a>(
+        &'static self,
+        _format: &'a OwnedFormat,
+        _name: &'a LockName,
         _change: PermitChange,
-        _by: Moment,
-    ) -> Result<PermitOutcome, Failure> {
+    ) -> Result<Exchange<'a, PermitOutcome>, Failure> {
         Err(no_semaphore())
     }
 }

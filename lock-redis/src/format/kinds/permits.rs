@@ -7,17 +7,18 @@
 //! permit's number, so that every request of an acquisition names the same ones.
 
 use super::{KindFormat, ScriptCall, fair};
-use crate::connection::{ConnectionLike, Reply, Request, Text};
+use crate::connection::{Batch, Reply, Text};
+use crate::format::exchange::Exchange;
 use crate::format::label::{self, Labels};
-use crate::format::{OwnedFormat, busy_from_pttl, remaining, unexpected};
+use crate::format::script_call::add_reads;
+use crate::format::{OwnedFormat, busy_from_pttl, remaining};
 use crate::keys;
 use crate::lua::Script;
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, PermitChange,
     PermitOutcome, Permits, ReleaseOptions,
 };
-use lock_core::{Error, ErrorKind, LockName, Moment, OwnerId, OwnerText, PermitId, Semaphore};
-use std::slice;
+use lock_core::{Error, ErrorKind, LockName, OwnerId, OwnerText, PermitId, Semaphore};
 use std::time::Duration;
 
 /// The most permits of one acquisition: a script that takes, renews or frees so many occupies the
@@ -219,14 +220,12 @@ impl KindFormat for PermitFormat {
         }
     }
 
-    fn acquire(
-        &self,
-        format: &OwnedFormat,
-        link: &mut dyn ConnectionLike,
-        attempt: &Attempt<'_>,
-        _is_tracked: &dyn Fn(&str) -> bool,
-        by: Moment,
-    ) -> Result<Answer, Failure> {
+    fn acquire<'a>(
+        &'static self,
+        format: &'a OwnedFormat,
+        attempt: &'a Attempt<'a>,
+        _is_tracked: &'a dyn Fn(&str) -> bool,
+    ) -> Result<Exchange<'a, Answer>, Failure> {
         let (limit, count) = numbers(attempt.name);
         if count > MOST_AT_ONCE {
             return Err(Failure::NotSent(Error::misuse(format!(
@@ -250,14 +249,18 @@ impl KindFormat for PermitFormat {
             [&ACQUIRE, &ACQUIRE_FAIR]
         };
         let call = self.call(scripts, keys, arguments, Some(presence), attempt.owner);
-        match call.run(link, by)?.as_array() {
-            Some([Reply::Int(1), Reply::Int(limit), Reply::Int(count)]) => {
-                let grant = Grant::new(None).limit(at_least_none(*limit));
-                Ok(Answer::Granted(grant.count(at_least_none(*count))))
-            }
-            Some([Reply::Int(0), Reply::Int(left)]) => Ok(busy_from_pttl(*left)),
-            _ => Err(unexpected(link, call.script)),
-        }
+        let script = call.script;
+        Ok(Exchange::call(
+            call.batch(),
+            move |received| match received.reply().as_array() {
+                Some([Reply::Int(1), Reply::Int(limit), Reply::Int(count)]) => {
+                    let grant = Grant::new(None).limit(at_least_none(*limit));
+                    Ok(Answer::Granted(grant.count(at_least_none(*count))))
+                }
+                Some([Reply::Int(0), Reply::Int(left)]) => Ok(busy_from_pttl(*left)),
+                _ => Err(received.unexpected(script)),
+            },
+        ))
     }
 
     fn release(
@@ -293,54 +296,59 @@ impl KindFormat for PermitFormat {
         }
     }
 
-    fn inspect(
-        &self,
-        format: &OwnedFormat,
-        link: &mut dyn ConnectionLike,
+    fn inspect<'a>(
+        &'static self,
+        format: &'a OwnedFormat,
         name: &LockName,
         labels: Labels,
-        by: Moment,
-    ) -> Result<LockInfo, Failure> {
+    ) -> Exchange<'a, LockInfo> {
         let keys = Self::keys(format, name);
         let call = ScriptCall {
             script: &INSPECT,
             keys,
             arguments: Vec::new(),
         };
-        let reply = call.run(link, by)?;
-        let Some([limit, free, Reply::Int(taken), last @ ..]) = reply.as_array() else {
-            return Err(unexpected(link, &INSPECT));
-        };
-        let info = match last {
-            [Reply::Bulk(id), Reply::Int(left)] => {
-                let holder = HolderInfo::new(OwnerText::new(&hex(id)), remaining(*left), 1);
-                LockInfo::held(holder).holders(u64::try_from(*taken).unwrap_or(0))
+        let info = Exchange::call(call.batch(), |received| {
+            let Some([limit, free, Reply::Int(taken), last @ ..]) = received.reply().as_array()
+            else {
+                return Err(received.unexpected(&INSPECT));
+            };
+            let info = match last {
+                [Reply::Bulk(id), Reply::Int(left)] => {
+                    let holder = HolderInfo::new(OwnerText::new(&hex(id)), remaining(*left), 1);
+                    LockInfo::held(holder).holders(u64::try_from(*taken).unwrap_or(0))
+                }
+                _ => LockInfo::FREE,
+            };
+            Ok(match (limit, free) {
+                (Reply::Int(limit), Reply::Int(free)) => {
+                    info.permits(Permits::new(at_least_none(*limit), at_least_none(*free)))
+                }
+                _ => info,
+            })
+        });
+        // Which key the label has, only the first reply tells.
+        info.then(move |mut info| {
+            let label_keys = format.reads(labels, || label::keys_of(&call.keys[0], &info));
+            if label_keys.is_empty() {
+                return Exchange::done(info);
             }
-            _ => LockInfo::FREE,
-        };
-        let mut info = match (limit, free) {
-            (Reply::Int(limit), Reply::Int(free)) => {
-                info.permits(Permits::new(at_least_none(*limit), at_least_none(*free)))
-            }
-            _ => info,
-        };
-        // Which key that is, only the first reply tells.
-        for label in format.reads(labels, || label::keys_of(&call.keys[0], &info)) {
-            let reply = link.call(&Request(&[&[b"GET", label.as_bytes()]]), by)?;
-            let reply = slice::from_ref(&reply);
-            format.note_refusal(reply);
-            label::add(&mut info, reply);
-        }
-        Ok(info)
+            let mut batch = Batch::new();
+            add_reads(&mut batch, &label_keys);
+            Exchange::call(batch, move |received| {
+                received.take_outcome()?;
+                format.note_refusal(&received.replies);
+                label::add(&mut info, &received.replies);
+                Ok(info)
+            })
+        })
     }
 
-    fn verify(
-        &self,
-        format: &OwnedFormat,
-        link: &mut dyn ConnectionLike,
-        acquisition: &AcquisitionId,
-        by: Moment,
-    ) -> Result<Option<HolderInfo>, Failure> {
+    fn verify<'a>(
+        &'static self,
+        format: &'a OwnedFormat,
+        acquisition: &'a AcquisitionId,
+    ) -> Exchange<'a, Option<HolderInfo>> {
         let AcquisitionId { name, owner, .. } = acquisition;
         let arguments = Self::named(name, *owner).to_vec();
         let call = ScriptCall {
@@ -348,18 +356,20 @@ impl KindFormat for PermitFormat {
             keys: Self::keys(format, name),
             arguments,
         };
-        match call.run(link, by)?.as_array() {
-            Some([Reply::Int(left)]) => {
-                let owner = OwnerText::new(&owner.to_string());
-                Ok(Some(HolderInfo::new(
-                    owner,
-                    remaining(*left),
-                    numbers(name).1.into(),
-                )))
+        Exchange::call(call.batch(), move |received| {
+            match received.reply().as_array() {
+                Some([Reply::Int(left)]) => {
+                    let owner = OwnerText::new(&owner.to_string());
+                    Ok(Some(HolderInfo::new(
+                        owner,
+                        remaining(*left),
+                        numbers(name).1.into(),
+                    )))
+                }
+                Some([]) => Ok(None),
+                _ => Err(received.unexpected(&INSPECT)),
             }
-            Some([]) => Ok(None),
-            _ => Err(unexpected(link, &INSPECT)),
-        }
+        })
     }
 
     fn force(&self, format: &OwnedFormat, name: &LockName) -> ScriptCall {
@@ -372,14 +382,12 @@ impl KindFormat for PermitFormat {
         }
     }
 
-    fn change_permits(
-        &self,
-        format: &OwnedFormat,
-        link: &mut dyn ConnectionLike,
-        name: &LockName,
+    fn change_permits<'a>(
+        &'static self,
+        format: &'a OwnedFormat,
+        name: &'a LockName,
         change: PermitChange,
-        by: Moment,
-    ) -> Result<PermitOutcome, Failure> {
+    ) -> Result<Exchange<'a, PermitOutcome>, Failure> {
         let keys = self.keys_and_queue(format, name);
         let told = self.told(format, &keys[0]);
         let named = numbers(name).0;
@@ -393,7 +401,7 @@ impl KindFormat for PermitFormat {
                     keys,
                     arguments,
                 };
-                return outcome_of_one(&call, link, by);
+                return Ok(outcome_of_one(&call));
             }
             PermitChange::Extend(id, lease) => {
                 let lease = number(lease.as_millis());
@@ -403,7 +411,7 @@ impl KindFormat for PermitFormat {
                     keys: keys[1..2].to_vec(),
                     arguments,
                 };
-                return outcome_of_one(&call, link, by);
+                return Ok(outcome_of_one(&call));
             }
             other => return Err(unknown_change(other)),
         };
@@ -416,35 +424,33 @@ impl KindFormat for PermitFormat {
             keys,
             arguments,
         };
-        let reply = call.run(link, by)?;
-        let (now, before) = match reply.as_array() {
-            Some([Reply::Int(now)]) => (*now, None),
-            Some([Reply::Int(now), Reply::Int(before)]) => (*now, Some(*before)),
-            _ => return Err(unexpected(link, &SET)),
-        };
-        if let Some(more) = more.filter(|_| now == 0) {
-            let before = before.unwrap_or(named.into());
-            let refused = PermitChange::added(before, more).err();
-            return Err(refused.map_or_else(|| unexpected(link, &SET), Failure::Refused));
-        }
-        Ok(PermitOutcome::Limit {
-            before: before.map(at_least_none),
-            now: at_least_none(now),
-        })
+        Ok(Exchange::call(call.batch(), move |received| {
+            let (now, before) = match received.reply().as_array() {
+                Some([Reply::Int(now)]) => (*now, None),
+                Some([Reply::Int(now), Reply::Int(before)]) => (*now, Some(*before)),
+                _ => return Err(received.unexpected(&SET)),
+            };
+            if let Some(more) = more.filter(|_| now == 0) {
+                let before = before.unwrap_or(named.into());
+                let refused = PermitChange::added(before, more).err();
+                return Err(refused.map_or_else(|| received.unexpected(&SET), Failure::Refused));
+            }
+            Ok(PermitOutcome::Limit {
+                before: before.map(at_least_none),
+                now: at_least_none(now),
+            })
+        }))
     }
 }
 
-/// The outcome of a script about one permit, whose reply is 0 if it is not taken.
-fn outcome_of_one(
-    call: &ScriptCall,
-    link: &mut dyn ConnectionLike,
-    by: Moment,
-) -> Result<PermitOutcome, Failure> {
-    match call.run(link, by)? {
+/// A script about one permit, whose reply is 0 if it is not taken.
+fn outcome_of_one<'a>(call: &ScriptCall) -> Exchange<'a, PermitOutcome> {
+    let script = call.script;
+    Exchange::call(call.batch(), move |received| match received.reply() {
         Reply::Int(0) => Ok(PermitOutcome::NotTaken),
         Reply::Int(_) | Reply::Array(_) => Ok(PermitOutcome::Changed),
-        _ => Err(unexpected(link, call.script)),
-    }
+        _ => Err(received.unexpected(script)),
+    })
 }
 
 fn unknown_change(change: PermitChange) -> Failure {

@@ -13,18 +13,18 @@ use super::readers::{
     CHANNEL, Field, INSPECT, LEFT, PURGE, Purged, WRITER, hold, names_beside, waiting_writer,
 };
 use super::{KindFormat, ScriptCall, fair, renewal};
-use crate::connection::{ConnectionLike, Reply, Text};
+use crate::connection::{Reply, Text};
+use crate::format::exchange::Exchange;
 use crate::format::label::Labels;
 use crate::format::owned::OwnedFormat;
-use crate::format::{remaining, run, unexpected};
+use crate::format::remaining;
 use crate::keys;
 use crate::lua::Script;
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, ReleaseOptions, Tokens,
     WAITER_PRESENCE,
 };
-use lock_core::{FencingToken, LockName, Moment, OwnerId, TokenRange};
-use std::borrow::Cow;
+use lock_core::{FencingToken, LockName, OwnerId, TokenRange};
 
 /// The format of [`LockKind::Read`](lock_core::LockKind::Read), or of a fair lock's readers.
 #[derive(Debug)]
@@ -193,14 +193,12 @@ impl KindFormat for Read {
         if self.is_fair { &FAIR } else { &ALL }
     }
 
-    fn acquire(
-        &self,
-        format: &OwnedFormat,
-        link: &mut dyn ConnectionLike,
-        attempt: &Attempt<'_>,
-        is_tracked: &dyn Fn(&str) -> bool,
-        by: Moment,
-    ) -> Result<Answer, Failure> {
+    fn acquire<'a>(
+        &'static self,
+        format: &'a OwnedFormat,
+        attempt: &'a Attempt<'a>,
+        is_tracked: &'a dyn Fn(&str) -> bool,
+    ) -> Result<Exchange<'a, Answer>, Failure> {
         let key = format.keys.lock(attempt.name);
         let (lease, owner) = (
             Text::number(attempt.lease.as_millis()),
@@ -221,34 +219,36 @@ impl KindFormat for Read {
         } else {
             keys.extend(format.writers_first.then(|| waiting_writer(&key)));
         }
-        let reply = ScriptCall::new(script, keys, &words).run(link, by)?;
-        match &reply {
-            Reply::Int(1) => Ok(Answer::Granted(Grant::new(None))),
-            Reply::Bulk(token) => {
-                let wants_token = attempt.tokens != Tokens::None && format.has_tokens();
-                let token = std::str::from_utf8(token)
-                    .ok()
-                    .and_then(|token| token.parse().ok());
-                let token = token.filter(|_| wants_token).map(FencingToken::new);
-                let range = token.and_then(|token| TokenRange::new(token, token));
-                Ok(Answer::Granted(Grant::new(range)))
-            }
-            Reply::Array(items) => match items[..] {
-                [Reply::Int(0), Reply::Int(pttl)] => {
-                    let busy = format.busy_kind(link, attempt.name, pttl, is_tracked, by)?;
-                    // A writer of Redisson's that goes on reading does not tell of it; readers in a
-                    // queue ask often enough.
-                    Ok(match busy {
-                        Answer::Busy(left) if !self.is_fair => {
-                            Answer::Busy(left.map(|left| left.min(WAITER_PRESENCE)))
-                        }
-                        other => other,
-                    })
+        let batch = ScriptCall::new(script, keys, &words).batch();
+        Ok(Exchange::send(batch, move |received| {
+            match received.reply() {
+                Reply::Int(1) => return Exchange::done(Answer::Granted(Grant::new(None))),
+                Reply::Bulk(token) => {
+                    let wants_token = attempt.tokens != Tokens::None && format.has_tokens();
+                    let token = std::str::from_utf8(token)
+                        .ok()
+                        .and_then(|token| token.parse().ok());
+                    let token = token.filter(|_| wants_token).map(FencingToken::new);
+                    let range = token.and_then(|token| TokenRange::new(token, token));
+                    return Exchange::done(Answer::Granted(Grant::new(range)));
                 }
-                _ => Err(unexpected(link, script)),
-            },
-            _ => Err(unexpected(link, script)),
-        }
+                Reply::Array(items) => {
+                    if let [Reply::Int(0), Reply::Int(pttl)] = items[..] {
+                        let busy = format.busy_kind(attempt.name, pttl, is_tracked);
+                        // A writer of Redisson's that goes on reading does not tell of it; readers
+                        // in a queue ask often enough.
+                        return busy.map(|busy| match busy {
+                            Answer::Busy(left) if !self.is_fair => {
+                                Answer::Busy(left.map(|left| left.min(WAITER_PRESENCE)))
+                            }
+                            other => other,
+                        });
+                    }
+                }
+                _ => {}
+            }
+            Exchange::Done(Err(received.unexpected(script)))
+        }))
     }
 
     fn release(
@@ -300,33 +300,31 @@ impl KindFormat for Read {
         )
     }
 
-    fn inspect(
-        &self,
-        format: &OwnedFormat,
-        link: &mut dyn ConnectionLike,
+    fn inspect<'a>(
+        &'static self,
+        format: &'a OwnedFormat,
         name: &LockName,
         labels: Labels,
-        by: Moment,
-    ) -> Result<LockInfo, Failure> {
-        format.inspect_read_write(link, name, labels, by)
+    ) -> Exchange<'a, LockInfo> {
+        format.inspect_read_write(name, labels)
     }
 
-    fn verify(
-        &self,
-        format: &OwnedFormat,
-        link: &mut dyn ConnectionLike,
-        acquisition: &AcquisitionId,
-        by: Moment,
-    ) -> Result<Option<HolderInfo>, Failure> {
+    fn verify<'a>(
+        &'static self,
+        format: &'a OwnedFormat,
+        acquisition: &'a AcquisitionId,
+    ) -> Exchange<'a, Option<HolderInfo>> {
         let key = format.keys.lock(&acquisition.name);
         let reader = Field {
             name: acquisition.owner.to_string(),
             holds: 1,
         };
         let keys = vec![key.to_string(), hold(&key, &reader.name, 1)];
-        let (left, _) = format.left(link, keys, Some(&reader.name), &[], by)?;
-        let own = left.filter(|left| left.iter().all(|left| *left != -2));
-        Ok(own.map(|left| reader.info(left.into_iter().filter_map(remaining).min())))
+        let left = format.left(keys, Some(&reader.name), &[]);
+        left.map(move |(left, _)| {
+            let own = left.filter(|left| left.iter().all(|left| *left != -2));
+            own.map(|left| reader.info(left.into_iter().filter_map(remaining).min()))
+        })
     }
 
     fn force(&self, format: &OwnedFormat, name: &LockName) -> ScriptCall {
@@ -374,6 +372,70 @@ fn release_fair(
     call
 }
 
+/// An attempt of a writer, which has the holds of dead readers ended.
+struct WriterAttempt<'a> {
+    format: &'a OwnedFormat,
+    attempt: &'a Attempt<'a>,
+    is_tracked: &'a dyn Fn(&str) -> bool,
+    call: ScriptCall,
+    reserve: Option<u32>,
+    round: usize,
+}
+
+impl<'a> WriterAttempt<'a> {
+    fn exchange(self) -> Exchange<'a, Answer> {
+        Exchange::send(self.call.batch(), move |received| {
+            let Self {
+                format,
+                attempt,
+                is_tracked,
+                ..
+            } = self;
+            let (pttl, fields) = match received.reply().as_array() {
+                Some([Reply::Int(0), Reply::Int(pttl), Reply::Array(readers)]) => {
+                    (*pttl, Field::all(readers))
+                }
+                _ => {
+                    let (script, reserve) = (self.call.script, self.reserve);
+                    let is_tracked = || is_tracked(&format.keys.lock(attempt.name));
+                    return format.acquired(received, script, reserve, attempt.name, is_tracked);
+                }
+            };
+            if fields.is_empty() {
+                return format.busy_kind(attempt.name, pttl, is_tracked);
+            }
+            let key = format.keys.lock(attempt.name);
+            format
+                .purge(&key, fields)
+                .then(move |purged| self.after_purge(pttl, &purged))
+        })
+    }
+
+    fn after_purge(self, pttl: i64, purged: &Purged) -> Exchange<'a, Answer> {
+        let left = match *purged {
+            Purged {
+                may_be_free: true, ..
+            } if self.round < MOST_PURGES => {
+                let round = self.round + 1;
+                return Self { round, ..self }.exchange();
+            }
+            // A waiter goes on at once.
+            Purged {
+                may_be_free: true, ..
+            } => 0,
+            Purged {
+                last: Some(last), ..
+            } if pttl < 0 => last,
+            Purged {
+                last: Some(last), ..
+            } => last.min(pttl),
+            Purged { last: None, .. } => pttl,
+        };
+        let (name, is_tracked) = (self.attempt.name, self.is_tracked);
+        self.format.busy_kind(name, left, is_tracked)
+    }
+}
+
 impl KindFormat for Write {
     fn channel(&self, key: &str) -> String {
         keys::channel(CHANNEL, key)
@@ -406,15 +468,13 @@ impl KindFormat for Write {
         if self.is_fair { &FAIR } else { &ALL }
     }
 
-    fn acquire(
-        &self,
-        format: &OwnedFormat,
-        link: &mut dyn ConnectionLike,
-        attempt: &Attempt<'_>,
-        is_tracked: &dyn Fn(&str) -> bool,
-        by: Moment,
-    ) -> Result<Answer, Failure> {
-        let key: Cow<'_, str> = format.keys.lock(attempt.name);
+    fn acquire<'a>(
+        &'static self,
+        format: &'a OwnedFormat,
+        attempt: &'a Attempt<'a>,
+        is_tracked: &'a dyn Fn(&str) -> bool,
+    ) -> Result<Exchange<'a, Answer>, Failure> {
+        let key = format.keys.lock(attempt.name);
         let request = format.acquire_request(attempt, &key)?;
         let owner = writer(attempt.owner);
         let mut keys = request.keys(&key).to_vec();
@@ -430,38 +490,23 @@ impl KindFormat for Write {
             keys.extend(shows.then_some(companion.as_bytes()));
             &ACQUIRE_WRITE
         };
-        for round in 0.. {
-            let reply = run(script, link, &keys, &words, by)?;
-            let (pttl, readers) = match reply.as_array() {
-                Some([Reply::Int(0), Reply::Int(pttl), Reply::Array(readers)]) => (*pttl, readers),
-                _ => {
-                    let is_tracked = || is_tracked(&key);
-                    let (name, reserve) = (attempt.name, request.reserve);
-                    return format.acquired(link, script, &reply, reserve, name, is_tracked, by);
-                }
-            };
-            let fields = Field::all(readers);
-            let mut left = pttl;
-            if !fields.is_empty() {
-                match format.purge(link, &key, fields, by)? {
-                    Purged {
-                        may_be_free: true, ..
-                    } if round < MOST_PURGES => continue,
-                    // A waiter goes on at once.
-                    Purged {
-                        may_be_free: true, ..
-                    } => left = 0,
-                    Purged {
-                        last: Some(last), ..
-                    } => {
-                        left = if pttl < 0 { last } else { last.min(pttl) };
-                    }
-                    Purged { .. } => {}
-                }
-            }
-            return format.busy_kind(link, attempt.name, left, is_tracked, by);
-        }
-        unreachable!("the last round returns")
+        let call = ScriptCall {
+            script,
+            keys: keys
+                .iter()
+                .map(|key| String::from_utf8_lossy(key).into())
+                .collect(),
+            arguments: words.iter().map(|word| word.to_vec()).collect(),
+        };
+        let attempt = WriterAttempt {
+            format,
+            attempt,
+            is_tracked,
+            call,
+            reserve: request.reserve,
+            round: 0,
+        };
+        Ok(attempt.exchange())
     }
 
     fn release(
@@ -490,31 +535,29 @@ impl KindFormat for Write {
         renewal(format, acquisition, writer(acquisition.owner).as_bytes())
     }
 
-    fn inspect(
-        &self,
-        format: &OwnedFormat,
-        link: &mut dyn ConnectionLike,
+    fn inspect<'a>(
+        &'static self,
+        format: &'a OwnedFormat,
         name: &LockName,
         labels: Labels,
-        by: Moment,
-    ) -> Result<LockInfo, Failure> {
-        format.inspect_read_write(link, name, labels, by)
+    ) -> Exchange<'a, LockInfo> {
+        format.inspect_read_write(name, labels)
     }
 
-    fn verify(
-        &self,
-        format: &OwnedFormat,
-        link: &mut dyn ConnectionLike,
-        acquisition: &AcquisitionId,
-        by: Moment,
-    ) -> Result<Option<HolderInfo>, Failure> {
+    fn verify<'a>(
+        &'static self,
+        format: &'a OwnedFormat,
+        acquisition: &'a AcquisitionId,
+    ) -> Exchange<'a, Option<HolderInfo>> {
         let key = format.keys.lock(&acquisition.name).into_owned();
         let writer = Field {
             name: writer(acquisition.owner),
             holds: 1,
         };
-        let (left, _) = format.left(link, vec![key], Some(&writer.name), &[], by)?;
-        Ok(left.map(|left| writer.info(left.into_iter().filter_map(remaining).min())))
+        let left = format.left(vec![key], Some(&writer.name), &[]);
+        left.map(move |(left, _)| {
+            left.map(|left| writer.info(left.into_iter().filter_map(remaining).min()))
+        })
     }
 
     fn force(&self, format: &OwnedFormat, name: &LockName) -> ScriptCall {

@@ -2,14 +2,15 @@
 //! end of those of readers that died.
 
 use super::ScriptCall;
-use crate::connection::{ConnectionLike, Reply};
+use crate::connection::Reply;
+use crate::format::exchange::{Exchange, Replies};
 use crate::format::label::{self, Labels};
 use crate::format::owned::OwnedFormat;
-use crate::format::{FOR_EVER, WireFormat, remaining, unexpected};
+use crate::format::{FOR_EVER, remaining};
 use crate::keys;
 use crate::lua::Script;
-use lock_core::backend::{Answer, Failure, HolderInfo, LockInfo, Readers};
-use lock_core::{LockName, Moment, OwnerText};
+use lock_core::backend::{Answer, HolderInfo, LockInfo, Readers};
+use lock_core::{LockName, OwnerText};
 use std::time::Duration;
 
 /// How many readers a script names at most, and how many holds of theirs are looked at.
@@ -120,28 +121,21 @@ pub(super) struct Purged {
 
 impl OwnedFormat {
     /// The lock is busy for this long by its TTL, or for ever: is it one of ours at all?
-    pub(super) fn busy_kind(
-        &self,
-        link: &mut dyn ConnectionLike,
-        name: &LockName,
+    pub(super) fn busy_kind<'a>(
+        &'a self,
+        name: &'a LockName,
         pttl: i64,
-        is_tracked: &dyn Fn(&str) -> bool,
-        by: Moment,
-    ) -> Result<Answer, Failure> {
+        is_tracked: &'a dyn Fn(&str) -> bool,
+    ) -> Exchange<'a, Answer> {
+        let busy = move || self.busy(pttl, true, is_tracked(&self.keys.lock(name)));
         if pttl == FOR_EVER {
-            self.inspect(link, name, by)?;
+            return self.inspect(name, Labels::LeftOut).map(move |_| busy());
         }
-        Ok(self.busy(pttl, true, is_tracked(&self.keys.lock(name))))
+        Exchange::done(busy())
     }
 
     /// Ends the holds of readers whose leases are over.
-    pub(super) fn purge(
-        &self,
-        link: &mut dyn ConnectionLike,
-        key: &str,
-        fields: Vec<Field>,
-        by: Moment,
-    ) -> Result<Purged, Failure> {
+    pub(super) fn purge<'a>(&self, key: &str, fields: Vec<Field>) -> Exchange<'a, Purged> {
         let readers = Holds::new(key, fields);
         let channel = keys::channel(CHANNEL, key);
         let counts: Vec<_> = readers
@@ -155,89 +149,89 @@ impl OwnedFormat {
             .into_iter()
             .chain(pairs)
             .collect();
-        let reply = ScriptCall::new(&PURGE, readers.keys(key), &words).run(link, by)?;
-        match reply.as_array() {
+        let batch = ScriptCall::new(&PURGE, readers.keys(key), &words).batch();
+        let is_all = readers.is_all;
+        Exchange::call(batch, move |received| match received.reply().as_array() {
             Some([Reply::Int(free), Reply::Int(last), Reply::Int(ended)]) => Ok(Purged {
-                may_be_free: *free == 1 || (*ended == 1 && !readers.is_all),
-                last: Some(*last).filter(|last| readers.is_all && *last >= 0),
+                may_be_free: *free == 1 || (*ended == 1 && !is_all),
+                last: Some(*last).filter(|last| is_all && *last >= 0),
             }),
-            _ => Err(unexpected(link, &PURGE)),
-        }
+            _ => Err(received.unexpected(&PURGE)),
+        })
     }
 
     /// What is left of each hold: of the hash, then of these keys. `None`: `field` is not there.
     /// With it what stands under the keys that are to be read.
-    pub(super) fn left(
+    pub(super) fn left<'a>(
         &self,
-        link: &mut dyn ConnectionLike,
         keys: Vec<String>,
         field: Option<&str>,
         read: &[String],
-        by: Moment,
-    ) -> Result<(Option<Vec<i64>>, Vec<Reply>), Failure> {
+    ) -> Exchange<'a, (Option<Vec<i64>>, Replies)> {
         let words: Vec<_> = field.iter().map(|field| field.as_bytes()).collect();
         let call = ScriptCall::new(&LEFT, keys, &words);
-        let (reply, found) = call.run_with_reads(link, read, by)?;
-        let times = reply.as_array().map(|times| {
-            times.iter().filter_map(|time| match time {
-                Reply::Int(time) => Some(*time),
-                _ => None,
-            })
-        });
-        let times: Option<Vec<_>> = times.map(Iterator::collect);
-        let times = times.ok_or_else(|| unexpected(link, &LEFT))?;
-        Ok((Some(times).filter(|times| !times.is_empty()), found))
+        Exchange::call(call.batch_with_reads(read), |received| {
+            let times = received.reply().as_array().map(|times| {
+                times.iter().filter_map(|time| match time {
+                    Reply::Int(time) => Some(*time),
+                    _ => None,
+                })
+            });
+            let times: Option<Vec<_>> = times.map(Iterator::collect);
+            let times = times.ok_or_else(|| received.unexpected(&LEFT))?;
+            let found = received.take_replies().without_first();
+            Ok((Some(times).filter(|times| !times.is_empty()), found))
+        })
     }
 
     /// See [`Backend::inspect`](lock_core::Backend::inspect).
-    pub(super) fn inspect_read_write(
-        &self,
-        link: &mut dyn ConnectionLike,
+    pub(super) fn inspect_read_write<'a>(
+        &'a self,
         name: &LockName,
         labels: Labels,
-        by: Moment,
-    ) -> Result<LockInfo, Failure> {
+    ) -> Exchange<'a, LockInfo> {
         let key = self.keys.lock(name);
         let mut keys = vec![key.to_string()];
         keys.extend(self.writers_first.then(|| waiting_writer(&key)));
         let call = ScriptCall::new(&INSPECT, keys, &[]);
         let read = self.reads(labels, || vec![keys::label(&key)]);
-        let (reply, found) = call.run_with_reads(link, &read, by)?;
-        self.note_refusal(&found);
-        let items = reply.as_array().and_then(|items| items.split_at_checked(4));
-        let (pttl, holders, mode, waits, fields) = match items {
-            Some((
-                [
-                    Reply::Int(pttl),
-                    Reply::Int(holders),
-                    Reply::Bulk(mode),
-                    waits,
-                ],
-                fields,
-            )) => {
-                let holders = u64::try_from(*holders).unwrap_or(0);
-                (
-                    *pttl,
-                    holders,
-                    mode.clone(),
-                    *waits == Reply::Int(1),
-                    Field::all(fields),
-                )
+        let name = name.clone();
+        Exchange::send(call.batch_with_reads(&read), move |received| {
+            let replies = received.take_replies();
+            let (reply, found) = (&replies[0], &replies[1..]);
+            self.note_refusal(found);
+            match ShownHolders::read(reply) {
+                Some(shown) => self.inspect_holders(&name, labels, shown, found),
+                None => Exchange::Done(Err(received.unexpected(&INSPECT))),
             }
-            _ => return Err(unexpected(link, &INSPECT)),
-        };
-        let unread = |info: LockInfo| Ok(info.readers(Readers::new(Vec::new(), waits)));
+        })
+    }
+
+    fn inspect_holders<'a>(
+        &'a self,
+        name: &LockName,
+        labels: Labels,
+        shown: ShownHolders,
+        found: &[Reply],
+    ) -> Exchange<'a, LockInfo> {
+        let ShownHolders {
+            pttl,
+            holders,
+            has_mode,
+            waits,
+            fields,
+        } = shown;
+        let key = self.keys.lock(name);
+        let unread = move |info: LockInfo| info.readers(Readers::new(Vec::new(), waits));
         let is_read_lock = name.kind().is_reader();
-        let writer = fields
-            .iter()
-            .find(|field| mode.is_empty() || field.is_writer());
+        let writer = fields.iter().find(|field| !has_mode || field.is_writer());
         if let Some(writer) = writer.filter(|_| !is_read_lock) {
             let mut info = LockInfo::held(writer.info(remaining(pttl)));
-            label::add(&mut info, &found);
-            return unread(info);
+            label::add(&mut info, found);
+            return Exchange::done(unread(info));
         }
-        if mode.is_empty() {
-            return unread(LockInfo::FREE);
+        if !has_mode {
+            return Exchange::done(unread(LockInfo::FREE));
         }
         let others = writer.map_or(0, |_| 1);
         let readers = Holds::new(&key, fields);
@@ -246,43 +240,77 @@ impl OwnedFormat {
             .iter()
             .map(|(it, _)| keys::label_of(&key, &it.name));
         let read = self.reads(labels, || of_readers.collect());
-        let (left, found) = self.left(link, readers.keys(&key), None, &read, by)?;
-        self.note_refusal(&found);
-        let Some(left) = left else {
-            return unread(LockInfo::FREE);
-        };
-        let mut times = left.into_iter();
-        let whole = times.next().unwrap_or(pttl);
-        let first = readers
-            .fields
-            .first()
-            .map(|(field, _)| field.info(remaining(whole)));
-        let mut alive = Vec::new();
-        for (at, (field, keys)) in readers.fields.iter().enumerate() {
-            if let Some(last) = times
-                .by_ref()
-                .take(keys.len())
-                .filter(|left| *left != -2)
-                .max()
-            {
-                // The hash bounds it, where that has an end.
-                let last = if whole < 0 { last } else { last.min(whole) };
-                let mut reader = field.info(remaining(last));
-                label::add_to(&mut reader, found.get(at));
-                alive.push(reader);
+        let left = self.left(readers.keys(&key), None, &read);
+        left.map(move |(left, found)| {
+            self.note_refusal(&found);
+            let Some(left) = left else {
+                return unread(LockInfo::FREE);
+            };
+            let mut times = left.into_iter();
+            let whole = times.next().unwrap_or(pttl);
+            let first = readers
+                .fields
+                .first()
+                .map(|(field, _)| field.info(remaining(whole)));
+            let mut alive = Vec::new();
+            for (at, (field, keys)) in readers.fields.iter().enumerate() {
+                if let Some(last) = times
+                    .by_ref()
+                    .take(keys.len())
+                    .filter(|left| *left != -2)
+                    .max()
+                {
+                    // The hash bounds it, where that has an end.
+                    let last = if whole < 0 { last } else { last.min(whole) };
+                    let mut reader = field.info(remaining(last));
+                    label::add_to(&mut reader, found.get(at));
+                    alive.push(reader);
+                }
             }
-        }
-        let unseen = holders.saturating_sub(others + readers.fields.len() as u64);
-        let count = alive.len() as u64 + unseen;
-        let readers = Readers::new(alive, waits);
-        let info = match readers.known.first() {
-            Some(last) => LockInfo::held(last.clone()).holders(count),
-            // All that were looked at are dead; of the others none is known to be.
-            None => match first.filter(|_| unseen > 0) {
-                Some(unknown) => LockInfo::held(unknown).holders(unseen),
-                None => LockInfo::FREE,
-            },
+            let unseen = holders.saturating_sub(others + readers.fields.len() as u64);
+            let count = alive.len() as u64 + unseen;
+            let readers = Readers::new(alive, waits);
+            let info = match readers.known.first() {
+                Some(last) => LockInfo::held(last.clone()).holders(count),
+                // All that were looked at are dead; of the others none is known to be.
+                None => match first.filter(|_| unseen > 0) {
+                    Some(unknown) => LockInfo::held(unknown).holders(unseen),
+                    None => LockInfo::FREE,
+                },
+            };
+            info.readers(readers)
+        })
+    }
+}
+
+/// What the script shows that inspects a read-write lock.
+struct ShownHolders {
+    pttl: i64,
+    holders: u64,
+    has_mode: bool,
+    /// Whether a writer waits.
+    waits: bool,
+    fields: Vec<Field>,
+}
+
+impl ShownHolders {
+    fn read(reply: &Reply) -> Option<Self> {
+        let (head, fields) = reply.as_array()?.split_at_checked(4)?;
+        let [
+            Reply::Int(pttl),
+            Reply::Int(holders),
+            Reply::Bulk(mode),
+            waits,
+        ] = head
+        else {
+            return None;
         };
-        Ok(info.readers(readers))
+        Some(Self {
+            pttl: *pttl,
+            holders: u64::try_from(*holders).unwrap_or(0),
+            has_mode: !mode.is_empty(),
+            waits: *waits == Reply::Int(1),
+            fields: Field::all(fields),
+        })
     }
 }

@@ -152,12 +152,12 @@ impl Rights {
             outcome: Outcome::Unknown,
         };
         let name = LockName::new(PROBE).expect("it is a name");
-        let key = format.0.keys().lock(&name).into_owned();
-        let mut commands = format.0.commands();
+        let key = format.keys().lock(&name).into_owned();
+        let mut commands = format.commands();
         let prefix = key.strip_suffix(PROBE).unwrap_or_default();
         let lock = rights.add(format!("~{prefix}*"), key, !terms.has_prefix);
         let mut keys = vec![lock];
-        if let Some(owned) = format.0.owned() {
+        if let Some(owned) = format.as_owned() {
             keys.extend(
                 owned
                     .names_beside(&name)

@@ -2,11 +2,9 @@
 //!
 //! Its purpose is explained in `docs/DESIGN.md`, section Quorum.
 
-use crate::connection::{ConnectionLike, Reply, Text};
-use crate::format::{OwnedFormat, run, unexpected};
+use crate::connection::{Batch, Reply, Text};
+use crate::format::{Exchange, OwnedFormat};
 use crate::lua::MARK;
-use lock_core::Moment;
-use lock_core::backend::Failure;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -304,13 +302,11 @@ impl Admission {
 impl OwnedFormat {
     /// Asks the server of this `run_id`, or any if it is empty. A server of another `run_id`
     /// changes nothing.
-    pub(crate) fn mark(
+    pub(crate) fn mark<'a>(
         &self,
-        link: &mut dyn ConnectionLike,
         run_id: &str,
         request: &MarkerRequest<'_>,
-        by: Moment,
-    ) -> Result<ServerState, Failure> {
+    ) -> Exchange<'a, ServerState> {
         let marker = self.keys.marker();
         let number = |number: u64| Text::number(number).as_str().to_owned();
         let millis = |time: Duration| time.as_millis().to_string();
@@ -386,8 +382,10 @@ impl OwnedFormat {
             .chain(told.iter().map(String::as_str))
             .map(str::as_bytes)
             .collect();
-        let reply = run(&MARK, link, &[marker.as_bytes()], &words, by)?;
-        state(&reply).ok_or_else(|| unexpected(link, &MARK))
+        let batch = Batch::script(&MARK, &[marker.as_bytes()], &words);
+        Exchange::call(batch, |received| {
+            state(received.reply()).ok_or_else(|| received.unexpected(&MARK))
+        })
     }
 }
 

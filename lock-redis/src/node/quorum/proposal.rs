@@ -3,10 +3,8 @@
 //! The rules are in `docs/DESIGN.md`, section Quorum. The script applies them.
 
 use crate::connection::error_mapping::{self, Asked};
-use crate::connection::{ConnectionLike, Reply, Request, Server, Text, info_field};
-use crate::format::{
-    NONE, OwnedFormat, Run, granted, refused, remaining, run, run_many, token_range, unexpected,
-};
+use crate::connection::{Batch, ConnectionLike, Reply, Request, Server, Text, info_field};
+use crate::format::{Exchange, OwnedFormat, Received, granted, remaining, token_range};
 use crate::keys;
 use crate::node::quorum::NodeView;
 use lock_core::backend::{Answer, Attempt, Failure, Tokens};
@@ -92,8 +90,13 @@ impl ServerInfo {
 }
 
 impl ProposalReply {
+    /// Whether it is of the expected server.
+    pub(super) fn is_of_expected_server(&self) -> bool {
+        !matches!(self, Self::Unmarked | Self::Stranger)
+    }
+
     /// The answer to a proposal without terms.
-    pub(crate) fn into_answer(self, server: &Server) -> Result<Answer, Failure> {
+    fn into_answer(self, server: &Server) -> Result<Answer, Failure> {
         match self {
             Self::Answer(answer) => Ok(answer),
             other => Err(Failure::Unknown(
@@ -104,74 +107,91 @@ impl ProposalReply {
 }
 
 impl OwnedFormat {
-    /// Proposes a token, or none, to a node that votes under these terms; without terms to a server
-    /// that loses no data.
-    pub(crate) fn propose(
-        &self,
-        link: &mut dyn ConnectionLike,
-        attempt: &Attempt<'_>,
-        terms: Option<&VoteTerms<'_>>,
-        is_tracked: &dyn Fn(&str) -> bool,
-        by: Moment,
-    ) -> Result<ProposalReply, Failure> {
-        let proposal = Proposal::new(self, attempt, terms)?;
-        let is_verified = link.is_verified();
-        let (keys, arguments) = (proposal.keys(), proposal.arguments(is_verified));
-        let reply = run(&self.dialect.scripts.propose, link, &keys, &arguments, by)?;
-        self.vote(link, &proposal, &reply, is_tracked)
+    /// Proposes a token, or none, to a node that votes under these terms. `is_verified` says
+    /// whether the server has shown on this connection which one it is.
+    pub(crate) fn propose<'a>(
+        &'a self,
+        attempt: &'a Attempt<'a>,
+        terms: Option<&VoteTerms<'a>>,
+        is_tracked: &'a dyn Fn(&str) -> bool,
+        is_verified: bool,
+    ) -> Result<Exchange<'a, ProposalReply>, Failure> {
+        self.propose_once(attempt, terms, is_tracked, is_verified, |_, reply| {
+            Ok(reply)
+        })
     }
 
-    /// Sends several proposals in one write. Returns an answer for each, in the same order.
-    pub(crate) fn propose_all(
-        &self,
-        link: &mut dyn ConnectionLike,
-        attempts: &[Attempt<'_>],
-        terms: &VoteTerms<'_>,
-        by: Moment,
-    ) -> Vec<Result<ProposalReply, Failure>> {
+    /// Proposes a token to a server that loses no data.
+    pub(crate) fn propose_without_terms<'a>(
+        &'a self,
+        attempt: &'a Attempt<'a>,
+        is_tracked: &'a dyn Fn(&str) -> bool,
+    ) -> Result<Exchange<'a, Answer>, Failure> {
+        let read = |server: &Server, reply: ProposalReply| reply.into_answer(server);
+        self.propose_once(attempt, None, is_tracked, false, read)
+    }
+
+    fn propose_once<'a, T: 'a>(
+        &'a self,
+        attempt: &'a Attempt<'a>,
+        terms: Option<&VoteTerms<'a>>,
+        is_tracked: &'a dyn Fn(&str) -> bool,
+        is_verified: bool,
+        read: impl FnOnce(&Server, ProposalReply) -> Result<T, Failure> + 'a,
+    ) -> Result<Exchange<'a, T>, Failure> {
+        let proposal = Proposal::new(self, attempt, terms)?;
+        let (keys, arguments) = (proposal.keys(), proposal.arguments(is_verified));
+        let batch = Batch::script(&self.dialect.scripts.propose, &keys, &arguments);
+        Ok(Exchange::call(batch, move |received| {
+            let reply = received.take_reply();
+            let vote = self.vote(received, &proposal, &reply, is_tracked)?;
+            read(received.server(), vote)
+        }))
+    }
+
+    /// Sends several proposals in one write. Its result is an answer for each, in the same order.
+    pub(crate) fn propose_all<'a>(
+        &'a self,
+        attempts: &'a [Attempt<'a>],
+        terms: &VoteTerms<'a>,
+        is_verified: bool,
+    ) -> Result<Exchange<'a, Vec<Result<ProposalReply, Failure>>>, Failure> {
         let script = &self.dialect.scripts.propose;
         let proposals = attempts
             .iter()
             .map(|attempt| Proposal::new(self, attempt, Some(terms)));
-        let proposals: Vec<_> = match proposals.collect::<Result<_, _>>() {
-            Ok(proposals) => proposals,
-            Err(failure) => return vec![Err(failure); attempts.len()],
-        };
-        let is_verified = link.is_verified();
-        let words = proposals
-            .iter()
-            .map(|it| (it.keys(), it.arguments(is_verified)));
-        let words: Vec<_> = words.collect();
-        let runs: Vec<_> = words
-            .iter()
-            .map(|(keys, arguments)| Run { keys, arguments })
-            .collect();
-        let (replies, outcome) = run_many(script, link, &runs, NONE, by);
-        let mut votes: Vec<_> = replies
-            .iter()
-            .zip(&proposals)
-            .map(|(reply, proposal)| match reply {
-                Reply::Error(error) => {
-                    Err(refused(link, error, &Asked::Script(script, &proposal.key)))
-                }
-                reply => self.vote(link, proposal, reply, &|_| false),
-            })
-            .collect();
-        if let Err(error) = outcome {
-            votes.resize(attempts.len(), Err(Failure::from(error)));
+        let proposals: Vec<_> = proposals.collect::<Result<_, _>>()?;
+        let mut batch = Batch::new();
+        for proposal in &proposals {
+            batch.add_script(script, &proposal.keys(), &proposal.arguments(is_verified));
         }
-        votes
+        Ok(Exchange::call(batch, move |received| {
+            let replies = received.take_replies();
+            let mut votes: Vec<_> = replies
+                .iter()
+                .zip(&proposals)
+                .enumerate()
+                .map(|(place, (reply, proposal))| match reply {
+                    Reply::Error(error) => Err(received.refused_at(place, error)),
+                    reply => self.vote(received, proposal, reply, &|_| false),
+                })
+                .collect();
+            if let Err(error) = received.take_outcome() {
+                votes.resize(attempts.len(), Err(Failure::from(error)));
+            }
+            Ok(votes)
+        }))
     }
 
     /// What the script answers to a proposal.
     fn vote(
         &self,
-        link: &mut dyn ConnectionLike,
+        received: &mut Received<'_>,
         proposal: &Proposal<'_>,
         reply: &Reply,
         is_tracked: &dyn Fn(&str) -> bool,
     ) -> Result<ProposalReply, Failure> {
-        let vote = match *numbers(reply) {
+        Ok(match *numbers(reply) {
             [1] => {
                 let Proposal { first, reserve, .. } = *proposal;
                 let first = i64::try_from(first).ok().filter(|_| proposal.mode != b"0");
@@ -184,16 +204,13 @@ impl OwnedFormat {
             [2, stored] => {
                 ProposalReply::Answer(Answer::Stale(FencingToken::new(stored.unsigned_abs())))
             }
-            [3, -1] => return Ok(ProposalReply::Unmarked),
+            [3, -1] => ProposalReply::Unmarked,
             [3, left] => ProposalReply::Paused(remaining(left).unwrap_or_default()),
             [4] => ProposalReply::Outdated,
-            [5] => return Ok(ProposalReply::Stranger),
+            [5] => ProposalReply::Stranger,
             [6, ahead] => ProposalReply::Ahead(Duration::from_micros(ahead.unsigned_abs())),
-            _ => return Err(unexpected(link, &self.dialect.scripts.propose)),
-        };
-        // All of these are replies of the expected server.
-        link.mark_verified();
-        Ok(vote)
+            _ => return Err(received.unexpected(&self.dialect.scripts.propose)),
+        })
     }
 }
 

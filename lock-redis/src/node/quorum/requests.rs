@@ -3,6 +3,7 @@
 
 use super::{MarkerRequest, NodeView, ProposalReply, ServerState, VoteTerms};
 use crate::connection::ConnectionLike;
+use crate::format::driver::drive;
 use crate::node::renewals::AnswerWeight;
 use crate::node::{Node, QUORUM, RENEWED, on};
 #[cfg(doc)]
@@ -45,7 +46,13 @@ impl Node {
     ) -> Result<ProposalReply, Failure> {
         let vote = self.inner.format.owned(QUORUM).and_then(|owned| {
             let link = &mut self.inner.link.connection(by)?;
-            owned.propose(link, attempt, Some(terms), &self.tracking(), by)
+            let (tracking, is_verified) = (self.tracking(), link.is_verified());
+            let proposal = owned.propose(attempt, Some(terms), &tracking, is_verified)?;
+            let reply = drive(proposal, link, by)?;
+            if reply.is_of_expected_server() {
+                link.mark_verified();
+            }
+            Ok(reply)
         });
         vote.map_err(on(attempt.name))
     }
@@ -60,7 +67,18 @@ impl Node {
     ) -> Vec<Result<ProposalReply, Failure>> {
         // The connection of attempts and releases: a release does not overtake what was voted.
         let votes = self.inner.format.owned(QUORUM).and_then(|owned| {
-            Ok(owned.propose_all(&mut self.inner.link.connection(by)?, attempts, terms, by))
+            let link = &mut self.inner.link.connection(by)?;
+            let proposals = owned.propose_all(attempts, terms, link.is_verified())?;
+            let replies = drive(proposals, link, by)?;
+            let is_it = |reply: &Result<ProposalReply, _>| {
+                reply
+                    .as_ref()
+                    .is_ok_and(ProposalReply::is_of_expected_server)
+            };
+            if replies.iter().any(is_it) {
+                link.mark_verified();
+            }
+            Ok(replies)
         });
         let votes = votes.unwrap_or_else(|failure| vec![Err(failure); attempts.len()]);
         votes
@@ -91,12 +109,8 @@ impl Node {
         request: &MarkerRequest<'_>,
         by: Moment,
     ) -> Result<ServerState, Failure> {
-        self.inner.format.owned(QUORUM)?.mark(
-            &mut self.inner.link.connection(by)?,
-            run_id,
-            request,
-            by,
-        )
+        let marked = self.inner.format.owned(QUORUM)?.mark(run_id, request);
+        drive(marked, &mut self.inner.link.connection(by)?, by)
     }
 
     /// The holder of a lock.
@@ -106,11 +120,7 @@ impl Node {
         by: Moment,
     ) -> Result<Response<LockInfo>, Failure> {
         let info = self.inner.link.connection(by).and_then(|mut link| {
-            let what = self
-                .inner
-                .format
-                .0
-                .inspect_with_label(&mut link, name, by)?;
+            let what = drive(self.inner.format.inspect(name), &mut link, by)?;
             Ok(Response {
                 what,
                 from: self.view(&mut link, by)?,
@@ -127,11 +137,8 @@ impl Node {
     ) -> Result<Response<Vec<Result<LockInfo, Failure>>>, Failure> {
         let mut connection = self.borrow(by)?;
         let link = &mut connection;
-        let what = self
-            .inner
-            .format
-            .owned(QUORUM)?
-            .inspect_all(link, names, by)?;
+        let owned = self.inner.format.owned(QUORUM)?;
+        let what = drive(owned.inspect_all(names), link, by)?;
         Ok(Response {
             what,
             from: self.view(link, by)?,
@@ -150,7 +157,7 @@ impl Node {
             let is_ours = view
                 .as_ref()
                 .is_some_and(|view| quorum == Some(&*view.quorum));
-            let what = is_ours && self.inner.format.0.force(&mut link, name, by)?;
+            let what = is_ours && drive(self.inner.format.force(name)?, &mut link, by)?;
             Ok(Response { what, from: view })
         });
         freed.map_err(on(name))
@@ -163,12 +170,8 @@ impl Node {
         by: Moment,
     ) -> Vec<Result<Response<Renewal>, Failure>> {
         self.renew_on_any_connection(batch, by, AnswerWeight::Vote, |link| {
-            let renewals = self
-                .inner
-                .format
-                .owned(RENEWED)?
-                .renew(link, batch, by)?
-                .into_iter();
+            let owned = self.inner.format.owned(RENEWED)?;
+            let renewals = drive(owned.renew(batch, link.is_one_store()), link, by)?.into_iter();
             let view = self.view(link, by)?;
             let response = |what| Response {
                 what,
@@ -185,6 +188,6 @@ impl Node {
         by: Moment,
     ) -> Result<Option<Arc<NodeView>>, Failure> {
         let owned = self.inner.format.owned(QUORUM)?;
-        Ok(owned.mark(link, "", &MarkerRequest::Look, by)?.view())
+        Ok(drive(owned.mark("", &MarkerRequest::Look), link, by)?.view())
     }
 }

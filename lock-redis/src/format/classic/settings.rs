@@ -2,9 +2,9 @@
 
 use super::commands::StepHook;
 use super::counter::Counter;
-use super::format::{Algorithm, ClassicFormat};
 use super::plain::Plain;
 use super::timestamp::{Rule, Spelling, Takeover, Timestamp};
+use super::{Algorithm, ClassicFormat};
 use crate::format::Settings;
 use crate::keys::Keys;
 use crate::wakeups::PollInterval;
@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// The format that `config` names, if it is a classic one.
-pub(super) fn read_classic_format(
+pub(crate) fn read_classic_format(
     config: &Config,
     context: &Context,
     hook: Option<Arc<dyn StepHook>>,
@@ -100,7 +100,6 @@ fn timestamp(settings: &mut Settings<'_>, context: &Context) -> Result<Timestamp
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::WireFormat;
     use lock_core::backend::{ReplicaSupport, Waking};
     use lock_core::{ClientId, SystemClock};
     use std::time::Duration;
@@ -127,7 +126,7 @@ mod tests {
         ] {
             let format = format(text).unwrap().expect(text);
             assert_eq!(format.name(), name, "{text}");
-            let abilities = format.abilities(ReplicaSupport::Counted);
+            let abilities = format.abilities();
             assert!(!abilities.renewable && !abilities.tokens, "{text}");
             assert!(matches!(abilities.waking, Waking::Polls { .. }), "{text}");
             assert_eq!(abilities.replication, ReplicaSupport::Never, "{text}");
@@ -147,11 +146,7 @@ mod tests {
             ("counter,jitter=0ms", [100_000, 0]),
         ] {
             let [interval, jitter] = times.map(Duration::from_micros);
-            let waking = format(text)
-                .unwrap()
-                .unwrap()
-                .abilities(ReplicaSupport::Never)
-                .waking;
+            let waking = format(text).unwrap().unwrap().abilities().waking;
             assert_eq!(waking, Waking::Polls { interval, jitter }, "{text}");
         }
     }

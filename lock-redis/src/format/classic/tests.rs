@@ -12,6 +12,12 @@ use lock_core::{
 use parking_lot::Mutex;
 use std::time::Duration;
 
+/// The format that this names.
+fn classic(config: &Config, context: &Context) -> Format {
+    let format = settings::read_classic_format(config, context, None).unwrap();
+    Format(Arc::new(FormatKind::Classic(format.unwrap())))
+}
+
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A store in memory that keeps what it was asked, and loses answers.
@@ -54,14 +60,10 @@ impl Recorded {
     fn backend_of(&self, url: &str) -> Ruled {
         let context = Context::new(Arc::new(self.clock.clone()), ClientId::random());
         let config = Config::from_url(url).unwrap();
-        let format = Arc::new(
-            settings::read_classic_format(&config, &context, None)
-                .unwrap()
-                .unwrap(),
-        );
+        let format = classic(&config, &context);
         Ruled {
             store: self.clone(),
-            rules: ClassicRules::new(Arc::clone(&format), context.clock),
+            rules: ClassicRules::new(format.clone(), context.clock),
             format,
         }
     }
@@ -115,7 +117,7 @@ impl Recorded {
 struct Ruled {
     store: Recorded,
     rules: ClassicRules,
-    format: Arc<format::ClassicFormat>,
+    format: Format,
 }
 
 impl Backend for Ruled {
@@ -381,10 +383,8 @@ fn attempt_goes_on_at_the_next_node_of_a_cluster_only() {
     let context = Context::new(Arc::new(ManualClock::new()), ClientId::random());
     let goes_on = |url: &str| {
         let config = Config::from_url(url).unwrap();
-        let format = settings::read_classic_format(&config, &context, None)
-            .unwrap()
-            .unwrap();
-        format.attempts.is_some()
+        let format = classic(&config, &context);
+        format.as_classic().unwrap().attempts_under_way().is_some()
     };
     assert!(goes_on("redis+cluster://h?format=plain,commands"));
     assert!(!goes_on(
@@ -397,7 +397,7 @@ fn attempt_goes_on_at_the_next_node_of_a_cluster_only() {
 fn panic_of_the_store_is_not_repeated_and_leaves_no_attempt() {
     let (store, name) = (Recorded::new(), LockName::new("x").unwrap());
     let backend = store.backend_of("redis+cluster://h?format=plain");
-    let format = Arc::clone(&backend.format);
+    let format = backend.format.clone();
     let builder = lock_core::builder().backend(Arc::new(backend));
     let client = builder
         .clock(Arc::new(store.clock.clone()))
@@ -411,12 +411,8 @@ fn panic_of_the_store_is_not_repeated_and_leaves_no_attempt() {
             .is_unavailable()
     );
     assert_eq!(store.count("acquire"), 1, "it may have been carried out");
-    assert!(
-        format
-            .attempts
-            .as_ref()
-            .is_some_and(|attempts| attempts.lock().is_empty())
-    );
+    let under_way = format.as_classic().unwrap().attempts_under_way();
+    assert_eq!(under_way, Some(0));
     let guard = lock.lock_with(&fixed(10 * SECOND)).unwrap();
     store.fail_next(Fault::Panic);
     let error = guard.unlock().unwrap_err();

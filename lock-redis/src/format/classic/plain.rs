@@ -2,11 +2,11 @@
 //! of `SET` in the Redis documentation. A client that holds it for longer than its lease deletes
 //! its successor's. And what was there before `SET` could do both: `SETNX` and `EXPIRE`.
 
-use super::commands::{CommandSequence, seconds};
+use super::commands::{CommandSequence, Stop, seconds};
 use crate::connection::{Reply, Text};
 use crate::format::remaining;
 use lock_core::OwnerText;
-use lock_core::backend::{Answer, Attempt, Failure, Grant, HolderInfo, LockInfo};
+use lock_core::backend::{Answer, Attempt, Grant, HolderInfo, LockInfo};
 use std::time::Duration;
 
 /// The value is ours to choose; it says who holds the lock, for people who look, and no command
@@ -27,7 +27,7 @@ impl Plain {
         self,
         commands: &mut CommandSequence<'_>,
         attempt: &Attempt<'_>,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<Answer, Stop> {
         // Not as `token` writes it: a client of that format would wait to be told of the release.
         let (owner, lease) = (format!("{OURS}{}", attempt.owner), lease(attempt));
         let reply = match self {
@@ -55,7 +55,7 @@ impl Plain {
         }
     }
 
-    pub(super) fn inspect(self, commands: &mut CommandSequence<'_>) -> Result<LockInfo, Failure> {
+    pub(super) fn inspect(self, commands: &mut CommandSequence<'_>) -> Result<LockInfo, Stop> {
         let Some(value) = commands.look()? else {
             return Ok(LockInfo::FREE);
         };
@@ -64,7 +64,7 @@ impl Plain {
 }
 
 /// It is held; the key's TTL says for how long.
-pub(super) fn held(commands: &mut CommandSequence<'_>, value: &str) -> Result<LockInfo, Failure> {
+pub(super) fn held(commands: &mut CommandSequence<'_>, value: &str) -> Result<LockInfo, Stop> {
     match commands.ask("PTTL", &[])? {
         Reply::Int(-2) => Ok(LockInfo::FREE), // it ended just now
         Reply::Int(pttl) => {

@@ -3,6 +3,7 @@
 
 use crate::connection::Reply;
 use lock_core::backend::Failure;
+use std::time::Duration;
 
 /// What an attempt of several commands has heard so far.
 ///
@@ -15,6 +16,7 @@ use lock_core::backend::Failure;
 pub(super) struct Progress {
     heard: Vec<Reply>,
     wrote: bool,
+    begun: Option<Duration>,
 }
 
 impl Progress {
@@ -24,8 +26,13 @@ impl Progress {
     }
 
     /// The next command was answered.
-    pub(super) fn hear(&mut self, reply: &Reply) {
-        self.heard.push(reply.clone());
+    pub(super) fn hear(&mut self, reply: Reply) {
+        self.heard.push(reply);
+    }
+
+    /// The time at which the attempt began: `now` the first time that it is needed.
+    pub(super) fn begun(&mut self, now: impl FnOnce() -> Duration) -> Duration {
+        *self.begun.get_or_insert_with(now)
     }
 
     /// Something is in the store that was not finished.

@@ -5,7 +5,7 @@
 //! It is written in two spellings: whole seconds, with one more than the lease (that page), and as
 //! Python prints a float, without (redis-py 2 and tornado-redis).
 
-use super::commands::{CommandSequence, seconds};
+use super::commands::{CommandSequence, Stop, seconds};
 use crate::connection::Reply;
 use crate::lua::CLEAR;
 use lock_core::backend::{
@@ -80,8 +80,8 @@ impl Timestamp {
         &self,
         commands: &mut CommandSequence<'_>,
         attempt: &Attempt<'_>,
-    ) -> Result<Answer, Failure> {
-        let until = self.until(attempt.lease.duration());
+    ) -> Result<Answer, Stop> {
+        let until = self.until(commands, attempt.lease.duration());
         for _ in 0..LOOKS {
             match commands.ask("SETNX", &[until.as_bytes()])? {
                 Reply::Int(1) => return Ok(granted(until)),
@@ -103,11 +103,7 @@ impl Timestamp {
     }
 
     /// Takes a lock that was held until a time that is past.
-    fn take_over(
-        &self,
-        commands: &mut CommandSequence<'_>,
-        until: String,
-    ) -> Result<Answer, Failure> {
+    fn take_over(&self, commands: &mut CommandSequence<'_>, until: String) -> Result<Answer, Stop> {
         if self.takeover == Takeover::Delete {
             commands.delete()?;
             commands.wrote();
@@ -137,12 +133,12 @@ impl Timestamp {
         &self,
         commands: &mut CommandSequence<'_>,
         acquisition: &AcquisitionId,
-    ) -> Result<Release, Failure> {
+    ) -> Result<Release, Stop> {
         let Some(Until(ours)) = acquisition.receipt.get::<Until>() else {
-            return Err(Failure::NotSent(Error::new(
+            return Err(Stop::Failed(Failure::NotSent(Error::new(
                 ErrorKind::Misuse,
                 "a lock that was never acquired is not released",
-            )));
+            ))));
         };
         match self.rule {
             Rule::Delete => commands.delete(),
@@ -164,7 +160,7 @@ impl Timestamp {
         }
     }
 
-    pub(super) fn inspect(&self, commands: &mut CommandSequence<'_>) -> Result<LockInfo, Failure> {
+    pub(super) fn inspect(&self, commands: &mut CommandSequence<'_>) -> Result<LockInfo, Stop> {
         let Some(stored) = commands.look()? else {
             return Ok(LockInfo::FREE);
         };
@@ -174,10 +170,16 @@ impl Timestamp {
         })
     }
 
+    /// The time at which the attempt began: the clock is read once, although the algorithm runs
+    /// anew behind each reply.
+    fn now(&self, commands: &mut CommandSequence<'_>) -> Duration {
+        commands.begun(|| self.clock.unix_time())
+    }
+
     /// Until when a lock is held that is taken now, as it is written. In whole seconds upwards,
     /// also as a float: those who write it so read their own clock in whole seconds.
-    fn until(&self, lease: Duration) -> String {
-        let end = seconds(self.clock.unix_time().saturating_add(lease));
+    fn until(&self, commands: &mut CommandSequence<'_>, lease: Duration) -> String {
+        let end = seconds(self.now(commands).saturating_add(lease));
         let end = match self.spelling {
             Spelling::Seconds => end + 1,
             Spelling::Float => end,
@@ -193,15 +195,15 @@ impl Timestamp {
     /// if it is free.
     fn left(
         &self,
-        commands: &CommandSequence<'_>,
+        commands: &mut CommandSequence<'_>,
         stored: &str,
-    ) -> Result<Option<Option<Duration>>, Failure> {
+    ) -> Result<Option<Option<Duration>>, Stop> {
         let until = time(commands, stored)?;
         #[allow(clippy::cast_precision_loss, reason = "it is far below 2^53")]
         if until >= FOREVER as f64 {
             return Ok(Some(None));
         }
-        let now = self.clock.unix_time();
+        let now = self.now(commands);
         #[allow(clippy::cast_precision_loss, reason = "it is far below 2^53")]
         let read = match self.spelling {
             Spelling::Seconds => now.as_secs_f64(),
@@ -226,7 +228,7 @@ fn busy(left: Option<Duration>) -> Answer {
 }
 
 /// The time that this says.
-fn time(commands: &CommandSequence<'_>, stored: &str) -> Result<f64, Failure> {
+fn time(commands: &CommandSequence<'_>, stored: &str) -> Result<f64, Stop> {
     let time = stored
         .parse::<f64>()
         .ok()

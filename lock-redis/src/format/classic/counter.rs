@@ -2,11 +2,11 @@
 //! frees it. The second form of the "Pattern: Locking with INCR" that went round, in the three ways
 //! in which it is written.
 
-use super::commands::CommandSequence;
+use super::commands::{CommandSequence, Stop};
 use super::plain::{held, lease};
 use crate::connection::Reply;
 use crate::lua::COUNT;
-use lock_core::backend::{Answer, Attempt, Failure, Grant, LockInfo};
+use lock_core::backend::{Answer, Attempt, Grant, LockInfo};
 use std::time::Duration;
 
 /// How the expiry comes to the key.
@@ -26,7 +26,7 @@ impl Counter {
         self,
         commands: &mut CommandSequence<'_>,
         attempt: &Attempt<'_>,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<Answer, Stop> {
         let lease = lease(attempt);
         let count = match self {
             Self::Commands => {
@@ -58,7 +58,7 @@ impl Counter {
         }
     }
 
-    pub(super) fn inspect(self, commands: &mut CommandSequence<'_>) -> Result<LockInfo, Failure> {
+    pub(super) fn inspect(self, commands: &mut CommandSequence<'_>) -> Result<LockInfo, Stop> {
         let Some(value) = commands.look()? else {
             return Ok(LockInfo::FREE);
         };
@@ -68,7 +68,7 @@ impl Counter {
 }
 
 /// Refuses what `INCR` would, or will next time.
-fn must_count(commands: &CommandSequence<'_>, value: &str) -> Result<(), Failure> {
+fn must_count(commands: &CommandSequence<'_>, value: &str) -> Result<(), Stop> {
     match value.parse::<i64>() {
         Ok(count) if count < i64::MAX && count.to_string() == value => Ok(()),
         _ => Err(commands.foreign(value, "a number that is counted up")),

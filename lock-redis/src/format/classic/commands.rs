@@ -2,11 +2,12 @@
 
 use super::progress::Progress;
 use crate::connection::error_mapping::Asked;
-use crate::connection::{ConnectionLike, Reply, Request, Text};
-use crate::format::{self, LONGEST_TEXT, refused, unexpected_reply};
+use crate::connection::{Batch, Reply, Request, Text};
+use crate::format::exchange::{Exchange, Received};
+use crate::format::{self, LONGEST_TEXT};
 use crate::lua::Script;
 use lock_core::backend::{Answer, Failure, Release};
-use lock_core::{Error, ErrorKind, LockName, Moment};
+use lock_core::{Error, ErrorKind, LockName};
 use std::fmt;
 use std::time::Duration;
 
@@ -19,32 +20,45 @@ pub trait StepHook: fmt::Debug + Send + Sync {
     fn at(&self, step: &'static str, name: &LockName);
 }
 
-/// Commands about one lock, one after the other.
+/// Commands about one lock, one after the other, as far as their replies are known.
+///
+/// An algorithm runs anew behind each reply, with those that were received until then. It stops
+/// where it needs the next one.
 pub(super) struct CommandSequence<'a> {
-    link: &'a mut dyn ConnectionLike,
     name: &'a LockName,
     pub(super) key: &'a str,
-    by: Moment,
     hook: Option<&'a dyn StepHook>,
     progress: &'a mut Progress,
     /// The command that comes next, of all.
     place: usize,
 }
 
+/// Why an algorithm stops.
+pub(super) enum Stop {
+    /// It needs the reply to this.
+    Needs(Box<CommandStep>),
+    Failed(Failure),
+    /// The server answered, but not as to this command.
+    Unexpected(String),
+}
+
+/// What is sent for one reply of an algorithm.
+pub(super) enum CommandStep {
+    Request(Batch),
+    /// The commands of a transaction about this key, and `EXEC`.
+    Transaction(Batch, String),
+}
+
 impl<'a> CommandSequence<'a> {
     pub(super) fn new(
-        link: &'a mut dyn ConnectionLike,
         name: &'a LockName,
         key: &'a str,
-        by: Moment,
         hook: Option<&'a dyn StepHook>,
         progress: &'a mut Progress,
     ) -> Self {
         Self {
-            link,
             name,
             key,
-            by,
             hook,
             progress,
             place: 0,
@@ -60,23 +74,16 @@ impl<'a> CommandSequence<'a> {
         }
     }
 
-    /// The answer to the next command: what was heard where the attempt was before, or what `ask`
-    /// says.
-    fn once(
-        &mut self,
-        ask: impl FnOnce(&mut Self) -> Result<Reply, Failure>,
-    ) -> Result<Reply, Failure> {
-        let heard = self.progress.heard(self.place).cloned();
-        let reply = match heard {
-            Some(reply) => reply,
-            None => {
-                let reply = ask(self)?;
-                self.progress.hear(&reply);
-                reply
-            }
-        };
+    /// The reply to the next command, if it is known; otherwise what is sent for it.
+    fn once(&mut self, step: impl FnOnce(&str) -> CommandStep) -> Result<Reply, Stop> {
+        let reply = self.progress.heard(self.place).cloned();
         self.place += 1;
-        Ok(reply)
+        reply.ok_or_else(|| Stop::Needs(Box::new(step(self.key))))
+    }
+
+    /// The time since 1970 at which the attempt began.
+    pub(super) fn begun(&mut self, now: impl FnOnce() -> Duration) -> Duration {
+        self.progress.begun(now)
     }
 
     /// Sends a command about the lock's key.
@@ -84,29 +91,8 @@ impl<'a> CommandSequence<'a> {
         &mut self,
         command: &'static str,
         arguments: &[&[u8]],
-    ) -> Result<Reply, Failure> {
-        self.once(|sequence| {
-            let head: &[&[u8]] = &[command.as_bytes(), sequence.key.as_bytes()];
-            match sequence
-                .link
-                .call(&Request(&[head, arguments]), sequence.by)?
-            {
-                Reply::Error(error) => {
-                    let failure = refused(
-                        sequence.link,
-                        &error,
-                        &Asked::Command(command, sequence.key),
-                    );
-                    Err(format::with_found_value(
-                        sequence.link,
-                        failure,
-                        sequence.key,
-                        sequence.by,
-                    ))
-                }
-                reply => Ok(reply),
-            }
-        })
+    ) -> Result<Reply, Stop> {
+        self.once(|key| CommandStep::Request(Batch::command(command, key.as_bytes(), arguments)))
     }
 
     /// Runs a script on the lock's key.
@@ -114,78 +100,22 @@ impl<'a> CommandSequence<'a> {
         &mut self,
         script: &'static Script,
         arguments: &[&[u8]],
-    ) -> Result<Reply, Failure> {
-        self.once(|sequence| {
-            format::run(
-                script,
-                sequence.link,
-                &[sequence.key.as_bytes()],
-                arguments,
-                sequence.by,
-            )
-        })
+    ) -> Result<Reply, Stop> {
+        self.once(|key| CommandStep::Request(Batch::script(script, &[key.as_bytes()], arguments)))
     }
 
     /// Sends commands as one transaction; the answers are those of the commands.
-    pub(super) fn transact(&mut self, commands: &[&[&[u8]]]) -> Result<Vec<Reply>, Failure> {
-        match self.once(|sequence| sequence.exec(commands).map(Reply::Array))? {
+    pub(super) fn transact(&mut self, commands: &[&[&[u8]]]) -> Result<Vec<Reply>, Stop> {
+        match self.once(|key| transaction(key, commands))? {
             Reply::Array(answers) => Ok(answers),
             _ => Err(self.unexpected("EXEC")),
         }
     }
 
-    fn exec(&mut self, commands: &[&[&[u8]]]) -> Result<Vec<Reply>, Failure> {
-        // First, and alone: without the right to MULTI, the commands behind it would run one by
-        // one.
-        if let Reply::Error(error) = self.link.call(&Request(&[&[b"MULTI"]]), self.by)? {
-            return Err(refused(
-                self.link,
-                &error,
-                &Asked::Command("MULTI", self.key),
-            ));
-        }
-        let words: Vec<[&[&[u8]]; 1]> = commands.iter().map(|words| [*words]).collect();
-        let mut requests: Vec<_> = words.iter().map(|words| Request(words)).collect();
-        requests.push(Request(&[&[b"EXEC"]]));
-        let (replies, outcome) = self.link.call_many(&requests, self.by);
-        if let Err(error) = outcome {
-            // Also where nothing was sent: the next one's commands would be queued behind ours.
-            self.link.close();
-            return Err(error.into());
-        }
-        // An error of a command that was not even queued says more than that of `EXEC`, which comes
-        // of it.
-        for reply in replies {
-            match reply {
-                Reply::Error(error) => {
-                    return Err(refused(
-                        self.link,
-                        &error,
-                        &Asked::Command("EXEC", self.key),
-                    ));
-                }
-                Reply::Array(answers) => {
-                    if let Some(Reply::Error(error)) = answers
-                        .iter()
-                        .find(|answer| matches!(answer, Reply::Error(_)))
-                    {
-                        let failure = refused(self.link, error, &Asked::Command("EXEC", self.key));
-                        return Err(format::with_found_value(
-                            self.link, failure, self.key, self.by,
-                        ));
-                    }
-                    return Ok(answers);
-                }
-                _ => {}
-            }
-        }
-        Err(self.unexpected("EXEC"))
-    }
-
     /// Gives the key that was made just now an expiry. That it was made, and may have none yet, is
     /// what a failure says. Whether it was there still: another client may have deleted it in
     /// between, or the master that made it may be gone.
-    pub(super) fn expire_in(&mut self, seconds: &[u8]) -> Result<bool, Failure> {
+    pub(super) fn expire_in(&mut self, seconds: &[u8]) -> Result<bool, Stop> {
         self.progress.wrote();
         self.step("EXPIRE");
         match self.ask("EXPIRE", &[seconds])? {
@@ -202,7 +132,7 @@ impl<'a> CommandSequence<'a> {
     }
 
     /// Another client has it, for as long as the key lives.
-    pub(super) fn busy_from_pttl(&mut self) -> Result<Answer, Failure> {
+    pub(super) fn busy_from_pttl(&mut self) -> Result<Answer, Stop> {
         self.step("PTTL");
         match self.ask("PTTL", &[])? {
             Reply::Int(-2) => Ok(Answer::Busy(Some(Duration::ZERO))), // gone just now
@@ -212,7 +142,7 @@ impl<'a> CommandSequence<'a> {
     }
 
     /// The text under the key, if there is one. Not more of it than a lock may have.
-    pub(super) fn get(&mut self) -> Result<Option<String>, Failure> {
+    pub(super) fn get(&mut self) -> Result<Option<String>, Stop> {
         let last = Text::of(LONGEST_TEXT);
         let begin = match self.ask("GETRANGE", &[b"0", last.as_bytes()])? {
             // Empty, or not there.
@@ -228,7 +158,7 @@ impl<'a> CommandSequence<'a> {
     }
 
     /// The same, and refused by a replica: its master may have something else.
-    pub(super) fn look(&mut self) -> Result<Option<String>, Failure> {
+    pub(super) fn look(&mut self) -> Result<Option<String>, Stop> {
         match self.ask("STRLEN", &[])? {
             Reply::Int(length) if length > LONGEST_TEXT => {
                 Err(self.foreign(&format!("a text of {length} bytes"), "no longer than 4096"))
@@ -243,7 +173,7 @@ impl<'a> CommandSequence<'a> {
         &mut self,
         command: &'static str,
         arguments: &[&[u8]],
-    ) -> Result<Option<String>, Failure> {
+    ) -> Result<Option<String>, Stop> {
         match self.ask(command, arguments)? {
             Reply::Nil => Ok(None),
             Reply::Bulk(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
@@ -252,7 +182,7 @@ impl<'a> CommandSequence<'a> {
     }
 
     /// Deletes the key, whichever client made it.
-    pub(super) fn delete(&mut self) -> Result<Release, Failure> {
+    pub(super) fn delete(&mut self) -> Result<Release, Stop> {
         self.step("DEL");
         match self.ask("DEL", &[])? {
             Reply::Int(0) => Ok(Release::Gone),
@@ -262,22 +192,88 @@ impl<'a> CommandSequence<'a> {
     }
 
     /// What is there is no lock of this format.
-    pub(super) fn foreign(&self, found: &str, wanted: &str) -> Failure {
+    pub(super) fn foreign(&self, found: &str, wanted: &str) -> Stop {
         let begin: String = found.chars().take(40).collect();
-        Failure::Refused(Error::new(
+        Stop::Failed(Failure::Refused(Error::new(
             ErrorKind::ForeignFormat,
             format!(
                 "{begin:?} is under the key {:?}, and a lock of this format is {wanted}",
                 self.key
             ),
-        ))
+        )))
     }
 
     /// The server answered, but not as to this command.
-    pub(super) fn unexpected(&mut self, command: &str) -> Failure {
-        self.link.close();
-        unexpected_reply(self.link.server(), &format!("the command {command}"))
+    pub(super) fn unexpected(&self, command: &str) -> Stop {
+        Stop::Unexpected(command.to_owned())
     }
+}
+
+/// `MULTI` is part of the step: where it was answered elsewhere, it begins nothing here.
+fn transaction(key: &str, commands: &[&[&[u8]]]) -> CommandStep {
+    let mut batch = Batch::new();
+    for words in commands.iter().chain(&[[b"EXEC".as_slice()].as_slice()]) {
+        batch.add(&Request(&[words]));
+        batch.inside_transaction();
+    }
+    CommandStep::Transaction(batch, key.to_owned())
+}
+
+impl CommandStep {
+    /// Is over with the reply.
+    pub(super) fn exchange<'a>(self) -> Exchange<'a, Reply> {
+        let (batch, key) = match self {
+            Self::Request(batch) => {
+                return Exchange::call(batch, |received| Ok(received.take_reply()));
+            }
+            Self::Transaction(batch, key) => (batch, key),
+        };
+        // First, and alone: without the right to MULTI, the commands behind it would run one by
+        // one.
+        let multi = Batch::from_requests(&[Request(&[&[b"MULTI"]])]);
+        Exchange::send(multi, move |received| {
+            if let Err(error) = received.take_outcome() {
+                return Exchange::Done(Err(error.into()));
+            }
+            if let Reply::Error(error) = received.take_reply() {
+                let failure = received.refused(&error, &Asked::Command("MULTI", &key));
+                return Exchange::Done(Err(failure));
+            }
+            Exchange::call(batch, move |received| {
+                executed(received, &key).map(Reply::Array)
+            })
+        })
+    }
+}
+
+/// What the commands of a transaction were answered.
+fn executed(received: &mut Received<'_>, key: &str) -> Result<Vec<Reply>, Failure> {
+    if let Err(error) = received.take_outcome() {
+        // Also where nothing was sent: the next one's commands would be queued behind ours.
+        received.close();
+        return Err(error.into());
+    }
+    // An error of a command that was not even queued says more than that of `EXEC`, which comes of
+    // it.
+    for reply in &*received.take_replies() {
+        match reply {
+            Reply::Error(error) => {
+                return Err(received.refused(error, &Asked::Command("EXEC", key)));
+            }
+            Reply::Array(answers) => {
+                if let Some(Reply::Error(error)) = answers
+                    .iter()
+                    .find(|answer| matches!(answer, Reply::Error(_)))
+                {
+                    received.is_about(key);
+                    return Err(received.refused(error, &Asked::Command("EXEC", key)));
+                }
+                return Ok(answers.clone());
+            }
+            _ => {}
+        }
+    }
+    Err(received.unexpected_to("EXEC"))
 }
 
 /// So many whole seconds are no shorter.

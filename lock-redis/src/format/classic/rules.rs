@@ -1,9 +1,8 @@
 //! [`ClassicRules`]: what a store must not do with locks that do not say who holds them.
 
 use super::commands::StepHook;
-use super::format::ClassicFormat;
 use super::settings::read_classic_format;
-use crate::format::Format;
+use crate::format::{Format, FormatKind};
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, Grant, Receipt, Release, ReleaseOptions, call_backend,
 };
@@ -23,7 +22,7 @@ const MAY_HOLD: &str = "it may have taken the lock all the same, until the lease
 /// only while the lease lasts by our own clock: later it could free the next holder's lock.
 #[derive(Debug)]
 pub(crate) struct ClassicRules {
-    format: Arc<ClassicFormat>,
+    format: Format,
     clock: Arc<dyn Clock>,
 }
 
@@ -50,13 +49,14 @@ impl ClassicRules {
         hook: Option<Arc<dyn StepHook>>,
     ) -> Result<Option<(Format, Self)>, Error> {
         let format = read_classic_format(config, context, hook)?;
-        Ok(format.map(Arc::new).map(|format| {
-            let rules = Self::new(Arc::clone(&format), Arc::clone(&context.clock));
-            (Format(format), rules)
+        Ok(format.map(|format| {
+            let format = Format(Arc::new(FormatKind::Classic(format)));
+            let rules = Self::new(format.clone(), Arc::clone(&context.clock));
+            (format, rules)
         }))
     }
 
-    pub(super) fn new(format: Arc<ClassicFormat>, clock: Arc<dyn Clock>) -> Self {
+    pub(super) fn new(format: Format, clock: Arc<dyn Clock>) -> Self {
         Self { format, clock }
     }
 

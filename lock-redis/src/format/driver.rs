@@ -1,0 +1,236 @@
+//! The only place where operations meet a connection: their requests are sent, and what has nothing
+//! to do with the operation is seen to.
+//!
+//! - Scripts go by their hash, which is short, and by their text where the server does not know the
+//!   hash (a restart, `SCRIPT FLUSH`, the first time ever). `NOSCRIPT` says that nothing was
+//!   carried out. From the text on the server knows the script.
+//! - An error is explained, and what it has to do with is looked up.
+//! - A connection to a replica is closed, and one on which a reply was none to the request.
+
+use super::exchange::{Exchange, Received, Replies};
+use super::release::ReleaseCall;
+use super::{Format, FormatKind, unexpected_reply, with_found_value, without_own_subscription};
+use crate::connection::error_mapping::{self, Asked};
+use crate::connection::{
+    Batch, CallError, ConnectionLike, Mark, Reply, ReplyCheck, SharedConnection,
+};
+use crate::lua::Script;
+use lock_core::Moment;
+use lock_core::backend::{AcquisitionId, Failure, Release, ReleaseOptions};
+use std::sync::Arc;
+
+/// Carries an operation out on a connection.
+pub(crate) fn drive<T>(
+    exchange: Exchange<'_, T>,
+    link: &mut dyn ConnectionLike,
+    by: Moment,
+) -> Result<T, Failure> {
+    let mut next = exchange;
+    loop {
+        match next {
+            Exchange::Done(outcome) => return outcome,
+            Exchange::Unexpected(command) => {
+                link.close();
+                return Err(unexpected_reply(
+                    link.server(),
+                    &format!("the command {command}"),
+                ));
+            }
+            Exchange::Send(batch, read) => {
+                let (exchange, found_under) = call(&batch, link, by, read);
+                next = match (exchange, found_under) {
+                    (Exchange::Done(Err(failure)), Some(key)) => {
+                        Exchange::Done(Err(with_found_value(link, failure, &key, by)))
+                    }
+                    (exchange, _) => exchange,
+                };
+            }
+        }
+    }
+}
+
+/// Ends a hold, and waits for the reply.
+pub(crate) fn release(
+    format: &Format,
+    link: &mut dyn ConnectionLike,
+    acquisition: &AcquisitionId,
+    options: ReleaseOptions,
+    by: Moment,
+) -> Result<Release, Failure> {
+    match &*format.0 {
+        FormatKind::Owned(owned) => {
+            let ReleaseCall { batch, reader } = owned.release(acquisition, options)?;
+            let read = |received: &mut Received<'_>| match received.failure.take() {
+                Some(failure) => Err(failure),
+                None => reader.read(received),
+            };
+            call(&batch, link, by, read).0
+        }
+        FormatKind::Classic(classic) => drive(classic.release(acquisition)?, link, by),
+    }
+}
+
+/// Sends what ends a hold, without waiting for the reply: that goes to `done`. `lingers` says
+/// whether our own subscription to a channel is one that no waiter needs any more.
+pub(crate) fn submit_release(
+    ReleaseCall { batch, reader }: ReleaseCall<'_>,
+    link: &SharedConnection,
+    by: Moment,
+    lingers: impl FnOnce(&str) -> bool + Send + 'static,
+    done: impl FnOnce(Result<Release, Failure>) + Send + 'static,
+) {
+    let (server, reader) = (Arc::clone(link.server()), reader.into_static());
+    let on_reply = move |outcome: Result<Reply, Failure>| {
+        let mut check = ReplyCheck::Expected;
+        done(outcome.and_then(|reply| {
+            if let Reply::Error(error) = &reply {
+                let asked = Asked::Script(reader.script, &reader.key);
+                return Err(error_mapping::refused(&server, error, &asked));
+            }
+            let release = reader.parse(&server, &reply).ok_or_else(|| {
+                check = ReplyCheck::Unexpected;
+                unexpected_reply(&server, &format!("the script `{}`", reader.script.name))
+            })?;
+            Ok(without_own_subscription(release, || {
+                lingers(&reader.channel())
+            }))
+        }));
+        check
+    };
+    link.submit(&batch, by, Box::new(on_reply));
+}
+
+/// Sends these requests, and has the replies read. Returns what was read, and the key that its
+/// error has to do with.
+fn call<R>(
+    batch: &Batch,
+    link: &mut dyn ConnectionLike,
+    by: Moment,
+    read: impl FnOnce(&mut Received<'_>) -> R,
+) -> (R, Option<String>) {
+    let (replies, mut outcome) = match batch.only() {
+        Some(mark) => match transmit_one(batch, mark, link, by) {
+            Ok(reply) => (Replies::One([reply]), Ok(())),
+            Err(error) => (Replies::Many(Vec::new()), Err(error)),
+        },
+        None => {
+            let (replies, outcome) = transmit_many(batch, link, by);
+            (Replies::Many(replies), outcome)
+        }
+    };
+    let mut failure = None;
+    if let Some(mark) = batch.decisive() {
+        match replies.first() {
+            Some(Reply::Error(_)) => failure = Some(refused(batch, mark, &replies[0], link, by)),
+            Some(_) => {}
+            None => {
+                let error = std::mem::replace(&mut outcome, Ok(()));
+                failure = error.err().map(Failure::from);
+            }
+        }
+    }
+    let mut received = Received {
+        batch,
+        server: link.server(),
+        replies,
+        outcome,
+        failure,
+        closes: None,
+        found_under: None,
+    };
+    let result = read(&mut received);
+    let (closes, found_under) = (received.closes.take(), received.found_under.take());
+    if let Some(why) = closes {
+        link.close_with(&why);
+    }
+    (result, found_under)
+}
+
+/// The failure of a batch whose decisive request was answered with an error: that is told of its
+/// first key, the lock's.
+#[cold]
+fn refused(
+    batch: &Batch,
+    mark: &Mark,
+    reply: &Reply,
+    link: &mut dyn ConnectionLike,
+    by: Moment,
+) -> Failure {
+    let Reply::Error(error) = reply else {
+        unreachable!("it is an error")
+    };
+    let key = batch.key_of(mark);
+    let failure = error_mapping::refused(link.server(), error, &Batch::asked(mark, &key));
+    if error_mapping::is_by_a_replica(failure.error()) {
+        link.close_with(failure.error());
+    }
+    with_found_value(link, failure, &key, by)
+}
+
+/// Sends the only request; once more, by its text, if it is a script that the server does not know.
+fn transmit_one(
+    batch: &Batch,
+    mark: &Mark,
+    link: &mut dyn ConnectionLike,
+    by: Moment,
+) -> Result<Reply, CallError> {
+    if let Some(script) = mark.script() {
+        if link.needs_script_text(script) {
+            return link.exchange_one(&batch.with_texts(|_| true), by);
+        }
+        let reply = link.exchange_one(batch, by)?;
+        if !reply.is_noscript() {
+            return Ok(reply);
+        }
+        return link.exchange_one(&batch.with_texts(|_| true), by);
+    }
+    link.exchange_one(batch, by)
+}
+
+/// Sends these requests; once more, by its text, each script that the server does not know.
+fn transmit_many(
+    batch: &Batch,
+    link: &mut dyn ConnectionLike,
+    by: Moment,
+) -> (Vec<Reply>, Result<(), CallError>) {
+    // All runs of a script go alike: the first may be turned away before the server learns the
+    // script from it.
+    let mut by_text: Vec<&'static Script> = Vec::new();
+    let mut by_hash: Vec<&'static Script> = Vec::new();
+    for script in batch.marks().filter_map(Mark::script) {
+        let is_listed = |list: &[&'static Script]| list.iter().any(|it| std::ptr::eq(*it, script));
+        if !is_listed(&by_text) && !is_listed(&by_hash) {
+            if link.needs_script_text(script) {
+                by_text.push(script);
+            } else {
+                by_hash.push(script);
+            }
+        }
+    }
+    let (mut replies, outcome) = if by_text.is_empty() {
+        link.exchange(batch, by)
+    } else {
+        let is_by_text = |script: &Script| by_text.iter().any(|it| std::ptr::eq(*it, script));
+        link.exchange(&batch.with_texts(is_by_text), by)
+    };
+    let is_unknown = |at: usize| replies.get(at).is_some_and(Reply::is_noscript);
+    let scripts = batch.marks().enumerate();
+    let scripts = scripts.filter(|(_, mark)| mark.script().is_some());
+    let (unknown, known): (Vec<_>, Vec<_>) =
+        scripts.map(|(at, _)| at).partition(|at| is_unknown(*at));
+    // Where a part was carried out, and the connection broke, that is what counts.
+    if unknown.is_empty() || outcome.is_err() && !known.is_empty() {
+        return (replies, outcome);
+    }
+    // Commands behind them went with the hashes: only the scripts go again.
+    let (answers, outcome) = link.exchange(&batch.repeated(|at| unknown.contains(&at)), by);
+    // What was unknown the first time was not carried out then; now it may have been. None is left
+    // out in the middle: nothing here tells one from the other, and a renewal may be repeated.
+    if outcome.is_err() {
+        return (Vec::new(), outcome);
+    }
+    for (at, answer) in unknown.into_iter().zip(answers) {
+        replies[at] = answer;
+    }
+    (replies, Ok(()))
+}

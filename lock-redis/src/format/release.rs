@@ -1,0 +1,130 @@
+//! [`ReleaseCall`]: what ends holds, of a mutex or another kind of lock, and how its reply is read.
+//!
+//! The same value is sent by a caller that waits for the reply, and with a callback.
+
+use super::exchange::Received;
+use super::kinds::KindFormat;
+use super::owned::OwnedFormat;
+use super::released;
+use super::wakes::Naming;
+use crate::connection::{Batch, Reply, Server};
+use crate::lua::Script;
+use crate::wakeups::ChannelKind;
+use lock_core::LockName;
+use lock_core::backend::{AcquisitionId, Failure, Release, ReleaseOptions};
+use std::borrow::Cow;
+use std::iter::once;
+
+/// The request that ends holds.
+pub(crate) struct ReleaseCall<'a> {
+    pub(super) batch: Batch,
+    pub(super) reader: ReleaseReader<'a>,
+}
+
+/// Reads the reply to what ends a hold.
+pub(crate) struct ReleaseReader<'a> {
+    pub(super) script: &'static Script,
+    pub(super) key: Cow<'a, str>,
+    /// None for a mutex.
+    kind: Option<&'static dyn KindFormat>,
+    naming: Naming,
+    channels: ChannelKind,
+    /// How many may wait whom the server does not count.
+    unseen: u32,
+}
+
+impl ReleaseReader<'_> {
+    pub(super) fn into_static(self) -> ReleaseReader<'static> {
+        ReleaseReader {
+            key: Cow::Owned(self.key.into_owned()),
+            ..self
+        }
+    }
+
+    /// Where the release is published.
+    pub(super) fn channel(&self) -> String {
+        match self.kind {
+            Some(kind) => kind.channel(&self.key),
+            None => self.naming.of(&self.key),
+        }
+    }
+
+    /// `None` if the script cannot have said this.
+    pub(super) fn parse(&self, server: &Server, reply: &Reply) -> Option<Release> {
+        released(server, self.channels, || self.channel(), reply, self.unseen)
+    }
+
+    pub(super) fn read(&self, received: &mut Received<'_>) -> Result<Release, Failure> {
+        let release = self.parse(received.server(), received.reply());
+        release.ok_or_else(|| received.unexpected(self.script))
+    }
+}
+
+impl OwnedFormat {
+    fn reader<'a>(
+        &self,
+        script: &'static Script,
+        key: Cow<'a, str>,
+        kind: Option<&'static dyn KindFormat>,
+    ) -> ReleaseReader<'a> {
+        ReleaseReader {
+            script,
+            key,
+            kind,
+            naming: self.naming,
+            channels: self.channels(),
+            unseen: 0,
+        }
+    }
+
+    /// What ends a hold of any kind. See [`Backend::release`](lock_core::Backend::release).
+    pub(crate) fn release<'a>(
+        &self,
+        acquisition: &'a AcquisitionId,
+        options: ReleaseOptions,
+    ) -> Result<ReleaseCall<'a>, Failure> {
+        if let Some(kind) = self.kind_format(&acquisition.name)? {
+            let call = kind.release(self, acquisition, options);
+            let key = Cow::Owned(call.keys[0].clone());
+            return Ok(ReleaseCall {
+                batch: call.batch(),
+                reader: self.reader(call.script, key, Some(kind)),
+            });
+        }
+        let request = self.release_request(acquisition, options);
+        let (mut keys, mut arguments) = ([b"".as_slice(); 4], [b"".as_slice(); 8]);
+        let (keys, arguments) = (request.keys(&mut keys), request.arguments(&mut arguments));
+        let batch = Batch::script(request.script, keys, arguments);
+        let reader = self.reader(request.script, request.key, None);
+        Ok(ReleaseCall {
+            batch,
+            reader: ReleaseReader {
+                unseen: self.unseen(),
+                ..reader
+            },
+        })
+    }
+
+    /// What ends all holds. See [`Backend::force_release`](lock_core::Backend::force_release).
+    pub(crate) fn force<'a>(&self, name: &'a LockName) -> Result<ReleaseCall<'a>, Failure> {
+        if let Some(kind) = self.kind_format(name)? {
+            let call = kind.force(self, name);
+            let key = Cow::Owned(call.keys[0].clone());
+            return Ok(ReleaseCall {
+                batch: call.batch(),
+                reader: self.reader(call.script, key, Some(kind)),
+            });
+        }
+        let key = self.keys.lock(name);
+        self.refuse_apart(&key)?;
+        let (channel, list) = (self.naming.of(&key), self.list(&key));
+        let keys: Vec<_> = once(key.as_bytes())
+            .chain(list.iter().map(String::as_bytes))
+            .collect();
+        let script = &self.dialect.scripts.force;
+        Ok(ReleaseCall {
+            batch: Batch::script(script, &keys, &[channel.as_bytes(), self.publish()]),
+            reader: self.reader(script, key, None),
+        })
+    }
+}
