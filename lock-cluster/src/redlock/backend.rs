@@ -8,9 +8,9 @@ use super::quorum::{Quorum, answered};
 use super::responses::Responses;
 use super::watch::{PendingWatch, QuorumWatch};
 use lock_core::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Backend, Backoff, Failure, FoundBusyBy, LockInfo,
-    LockPage, NodeId, OnReleased, PagePosition, Release, ReleaseOptions, Renewal, RenewalRequest,
-    Wake, Waking, Watch, contain,
+    Abilities, AcquisitionId, Admin, Answer, Attempt, Backend, Backoff, Failure, FoundBusyBy,
+    LockInfo, LockPage, NodeId, OnReleased, PagePosition, Release, ReleaseOptions, Renewal,
+    RenewalRequest, Wake, Waking, Watch, contain,
 };
 use lock_core::{Clock, Context, Error, Finding, LockName, Moment, SystemClock};
 use parking_lot::Mutex;
@@ -212,89 +212,6 @@ impl Backend for QuorumBackend {
         }
     }
 
-    fn inspect_all(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
-        let (quorum, clock) = (&self.0, self.0.clock.as_ref());
-        let wanted: Arc<[LockName]> = names.into();
-        let request = move |context: &NodeContext, by| context.node().inspect_all(&wanted, by);
-        let round = quorum.by(by);
-        let responses = quorum.ask(Queue::Attempts, round, request);
-        let decided = |responses: &[_]| {
-            let answers = quorum.counted(responses);
-            let answer = |answer: &Option<Result<Vec<Result<LockInfo, Failure>>, _>>, at: usize| {
-                answer
-                    .as_ref()?
-                    .as_ref()
-                    .ok()?
-                    .get(at)?
-                    .as_ref()
-                    .ok()
-                    .cloned()
-            };
-            let answers = |at| answers.iter().map(|it| answer(it, at)).collect::<Vec<_>>();
-            (0..names.len())
-                .map(|at| majority::state(&answers(at)))
-                .collect::<Vec<_>>()
-        };
-        let all_decided =
-            |responses: &[_]| decided(responses).iter().all(Option::is_some).then_some(());
-        let _all_decided = responses.wait(clock, round, all_decided);
-        let infos = responses.read(decided).into_iter().zip(names);
-        // Where the nodes disagree, the lock changes hands: that is asked for again.
-        infos
-            .map(|(info, name)| info.map_or_else(|| self.inspect(name, by), Ok))
-            .collect()
-    }
-
-    fn list(&self, pattern: &str, from: &PagePosition, by: Moment) -> Result<LockPage, Failure> {
-        let quorum = &self.0;
-        // One character for each node that was gone through: `!` for one that could not be asked.
-        let (nodes, part) = from.part.split_once('/').unwrap_or(("", ""));
-        let Some(worker) = quorum.workers.get(nodes.len()) else {
-            return Ok(LockPage::default());
-        };
-        let inner = PagePosition::new(part, from.cursor);
-        let behind = |nodes: String| {
-            let is_last = nodes.len() == quorum.workers.len();
-            (!is_last).then(|| PagePosition::new(nodes + "/", 0))
-        };
-        let page = match worker
-            .context()
-            .node()
-            .store()
-            .list(pattern, &inner, quorum.by(by))
-        {
-            Ok(page) => page,
-            Err(failure) => {
-                let nodes = format!("{nodes}!");
-                // A lock may be on those alone that could not be asked.
-                if nodes.matches('!').count() >= majority(quorum.workers.len()) {
-                    return Err(failure);
-                }
-                return Ok(LockPage::new(Vec::new(), behind(nodes)));
-            }
-        };
-        let names: Vec<_> = page.locks.into_iter().map(|(name, _)| name).collect();
-        let infos = if names.is_empty() {
-            Vec::new()
-        } else {
-            self.inspect_all(&names, by)
-        };
-        let mut locks = Vec::with_capacity(names.len());
-        for (name, info) in names.into_iter().zip(infos) {
-            let info = info?;
-            // A minority alone, as after a split vote, does not hold it.
-            locks.extend(info.holder.is_some().then_some((name, info)));
-        }
-        let next = match page.next {
-            Some(inner) => Some(PagePosition::new(
-                format!("{nodes}/{}", inner.part),
-                inner.cursor,
-            )),
-            None => behind(format!("{nodes}.")),
-        };
-        Ok(LockPage::new(locks, next))
-    }
-
     fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {
         let stores = self
             .0
@@ -304,28 +221,6 @@ impl Backend for QuorumBackend {
         stores
             .filter_map(|store| store.poll_pause(name, found_by))
             .min()
-    }
-
-    fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
-        let (quorum, clock) = (&self.0, self.0.clock.as_ref());
-        if quorum.membership.known_quorum().is_none() {
-            let views: Vec<_> = quorum
-                .survey()
-                .into_iter()
-                .map(|state| state?.view())
-                .collect();
-            quorum.membership.exclusions(&views, clock.now());
-        }
-        let (name, known) = (name.clone(), quorum.membership.known_quorum());
-        let request = move |context: &NodeContext, by| {
-            context.node().force_release(&name, known.as_deref(), by)
-        };
-        let by = quorum.by(by);
-        let responses = quorum.ask(Queue::Attempts, by, request);
-        let decide = |it: &[_]| majority::forced(&answered(&quorum.counted(it)));
-        responses
-            .wait(clock, by, decide)
-            .ok_or_else(|| responses.read(|it| quorum.undecided("freed it", &quorum.counted(it))))
     }
 
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
@@ -378,14 +273,10 @@ impl Backend for QuorumBackend {
         self.0.abilities
     }
 
-    fn diagnose(&self, by: Moment) -> Result<Vec<Finding>, Failure> {
-        self.0.diagnose(by)
-    }
-
     /// Waits for releases beyond the majority, because a vote that is left blocks clients with a
     /// bare majority until its lease is over; and for a change of the members under way, so that
     /// clients of a moment make one, too.
-    fn leave(&self, until: Moment) {
+    fn close(&self, until: Moment) {
         let workers = &self.0.workers;
         let responses = Responses::of(workers.len());
         for worker in workers {
@@ -397,6 +288,122 @@ impl Backend for QuorumBackend {
         while self.0.update.lock().is_running && SystemClock.now() < until {
             SystemClock.wait(&self.0.update_ended, until);
         }
+    }
+
+    fn admin(&self) -> Option<&dyn Admin> {
+        Some(self)
+    }
+}
+
+impl Admin for QuorumBackend {
+    fn inspect_all(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
+        let (quorum, clock) = (&self.0, self.0.clock.as_ref());
+        let wanted: Arc<[LockName]> = names.into();
+        let request = move |context: &NodeContext, by| context.node().inspect_all(&wanted, by);
+        let round = quorum.by(by);
+        let responses = quorum.ask(Queue::Attempts, round, request);
+        let decided = |responses: &[_]| {
+            let answers = quorum.counted(responses);
+            let answer = |answer: &Option<Result<Vec<Result<LockInfo, Failure>>, _>>, at: usize| {
+                answer
+                    .as_ref()?
+                    .as_ref()
+                    .ok()?
+                    .get(at)?
+                    .as_ref()
+                    .ok()
+                    .cloned()
+            };
+            let answers = |at| answers.iter().map(|it| answer(it, at)).collect::<Vec<_>>();
+            (0..names.len())
+                .map(|at| majority::state(&answers(at)))
+                .collect::<Vec<_>>()
+        };
+        let all_decided =
+            |responses: &[_]| decided(responses).iter().all(Option::is_some).then_some(());
+        let _all_decided = responses.wait(clock, round, all_decided);
+        let infos = responses.read(decided).into_iter().zip(names);
+        // Where the nodes disagree, the lock changes hands: that is asked for again.
+        infos
+            .map(|(info, name)| info.map_or_else(|| self.inspect(name, by), Ok))
+            .collect()
+    }
+
+    fn list(&self, pattern: &str, from: &PagePosition, by: Moment) -> Result<LockPage, Failure> {
+        let quorum = &self.0;
+        // One character for each node that was gone through: `!` for one that could not be asked.
+        let (nodes, part) = from.part.split_once('/').unwrap_or(("", ""));
+        let Some(worker) = quorum.workers.get(nodes.len()) else {
+            return Ok(LockPage::default());
+        };
+        let inner = PagePosition::new(part, from.cursor);
+        let behind = |nodes: String| {
+            let is_last = nodes.len() == quorum.workers.len();
+            (!is_last).then(|| PagePosition::new(nodes + "/", 0))
+        };
+        let page = match worker
+            .context()
+            .node()
+            .store()
+            .require_admin()
+            .and_then(|store| store.list(pattern, &inner, quorum.by(by)))
+        {
+            Ok(page) => page,
+            Err(failure) => {
+                let nodes = format!("{nodes}!");
+                // A lock may be on those alone that could not be asked.
+                if nodes.matches('!').count() >= majority(quorum.workers.len()) {
+                    return Err(failure);
+                }
+                return Ok(LockPage::new(Vec::new(), behind(nodes)));
+            }
+        };
+        let names: Vec<_> = page.locks.into_iter().map(|(name, _)| name).collect();
+        let infos = if names.is_empty() {
+            Vec::new()
+        } else {
+            self.inspect_all(&names, by)
+        };
+        let mut locks = Vec::with_capacity(names.len());
+        for (name, info) in names.into_iter().zip(infos) {
+            let info = info?;
+            // A minority alone, as after a split vote, does not hold it.
+            locks.extend(info.holder.is_some().then_some((name, info)));
+        }
+        let next = match page.next {
+            Some(inner) => Some(PagePosition::new(
+                format!("{nodes}/{}", inner.part),
+                inner.cursor,
+            )),
+            None => behind(format!("{nodes}.")),
+        };
+        Ok(LockPage::new(locks, next))
+    }
+
+    fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
+        let (quorum, clock) = (&self.0, self.0.clock.as_ref());
+        if quorum.membership.known_quorum().is_none() {
+            let views: Vec<_> = quorum
+                .survey()
+                .into_iter()
+                .map(|state| state?.view())
+                .collect();
+            quorum.membership.exclusions(&views, clock.now());
+        }
+        let (name, known) = (name.clone(), quorum.membership.known_quorum());
+        let request = move |context: &NodeContext, by| {
+            context.node().force_release(&name, known.as_deref(), by)
+        };
+        let by = quorum.by(by);
+        let responses = quorum.ask(Queue::Attempts, by, request);
+        let decide = |it: &[_]| majority::forced(&answered(&quorum.counted(it)));
+        responses
+            .wait(clock, by, decide)
+            .ok_or_else(|| responses.read(|it| quorum.undecided("freed it", &quorum.counted(it))))
+    }
+
+    fn diagnose(&self, by: Moment) -> Result<Vec<Finding>, Failure> {
+        self.0.diagnose(by)
     }
 }
 

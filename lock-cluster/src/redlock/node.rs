@@ -171,7 +171,7 @@ impl QuorumNode {
         by: Moment,
     ) -> Result<Response<Vec<Result<LockInfo, Failure>>>, Failure> {
         match &self.server {
-            None => Ok(Response::of_store(self.store.inspect_all(names, by))),
+            None => Ok(Response::of_store(self.store.inspect_each(names, by))),
             Some(server) => server.node.inspect_all_with_view(names, by),
         }
     }
@@ -184,7 +184,10 @@ impl QuorumNode {
         by: Moment,
     ) -> Result<Response<bool>, Failure> {
         match &self.server {
-            None => self.store.force_release(name, by).map(Response::of_store),
+            None => {
+                let forced = self.store.require_admin()?.force_release(name, by);
+                forced.map(Response::of_store)
+            }
             Some(server) => server.node.force_release_with_view(name, quorum, by),
         }
     }

@@ -23,7 +23,7 @@
 //! - Renewals that replicas must confirm have calls of their own, for each number of replicas as
 //!   many: a replica that lags delays no renewal that does not need it. An acquisition is in two
 //!   calls at once only if its holder extends it, too.
-//! - It stops renewing before it releases. Its last call, made once, is [`leave`](Backend::leave).
+//! - It stops renewing before it releases. Its last call, made once, is [`close`](Backend::close).
 //!
 //! **What the engine does not do.** It holds no mutex of its own while it calls a backend. It does
 //! not ask what kind of store this is: it reads [`Abilities`]. It does not trust a grant for longer
@@ -69,6 +69,7 @@
 
 mod abilities;
 mod acquisition;
+mod admin;
 mod attempt;
 pub(crate) mod diagnosis;
 mod failure;
@@ -84,6 +85,7 @@ pub use abilities::{Abilities, ReplicaSupport, Waking};
 pub use acquisition::{
     AcquisitionId, KeptLock, Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, Tombstone,
 };
+pub use admin::{Admin, Replicated};
 pub use attempt::{Answer, Attempt, Grant, RetryCause, Tokens};
 pub use failure::{Failure, call_backend};
 pub use lock_info::{HolderInfo, LockInfo, LockPage, PagePosition, Permits, Readers};
@@ -92,11 +94,8 @@ pub use permits::{PermitChange, PermitOutcome};
 pub use token::TokenRange;
 pub use watch::{DirectGrant, FoundBusyBy, NextOwner, Wake, Watch};
 
-use crate::error::{Error, ErrorKind};
 use crate::name::LockName;
 use crate::time::Moment;
-use diagnosis::Finding;
-use replication::Replication;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -231,35 +230,6 @@ pub trait Backend: Send + Sync + fmt::Debug {
             .held_by(acquisition.owner))
     }
 
-    /// Releases the lock of any holder, wakes the waiters, and returns whether it was held. A value
-    /// in another format is not changed, and reported as
-    /// [`ErrorKind::ForeignFormat`].
-    ///
-    /// # Errors
-    ///
-    /// See [`Failure`].
-    fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure>;
-
-    /// Changes a [semaphore](LockKind::Permits), or one of its permits, once: a request whose
-    /// outcome is unknown is not sent again.
-    ///
-    /// Called only if [`Abilities::all_kinds`] says so.
-    ///
-    /// # Errors
-    ///
-    /// See [`Failure`].
-    fn change_permits(
-        &self,
-        _name: &LockName,
-        _change: PermitChange,
-        _by: Moment,
-    ) -> Result<PermitOutcome, Failure> {
-        Err(Failure::NotSent(Error::new(
-            ErrorKind::Unsupported,
-            "this store has no semaphores",
-        )))
-    }
-
     /// Calls `wake` at every release of `name` by any client, and once whenever releases may have
     /// been missed (after a reconnect), from the return of this call until the [`Watch`] is
     /// dropped. Spurious calls are allowed.
@@ -275,72 +245,24 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// block. A slow or dead node delays only its own renewals.
     fn renewal_node(&self, name: &LockName) -> NodeId;
 
-    /// Returns by how much earlier than on the server that grants it the lease of this lock may end
-    /// on a replica that counts under this policy, because the clocks of the servers differ: the
-    /// lock is trusted for as much less. Called when it was granted or renewed; must be cheap and
-    /// not block. A store that learns that it has grown calls
-    /// [`Notices::replica_lead_grew`](crate::Notices::replica_lead_grew).
-    ///
-    /// Zero in the default.
-    fn replica_lead(
-        &self,
-        _name: &LockName,
-        _lease: LeaseTime,
-        _replication: Replication,
-    ) -> Duration {
-        Duration::ZERO
-    }
-
     /// Returns what this store supports in its wire format. Must not change while it is open.
     fn abilities(&self) -> Abilities;
-
-    /// Returns what of the store's settings and state matters for locks, the good and the bad.
-    /// Changes nothing there. What cannot be looked at is
-    /// [`Unknown`](crate::FindingLevel::Unknown).
-    ///
-    /// Nothing in the default.
-    ///
-    /// # Errors
-    ///
-    /// See [`Failure`]: the store cannot be asked at all.
-    fn diagnose(&self, _by: Moment) -> Result<Vec<Finding>, Failure> {
-        Ok(Vec::new())
-    }
-
-    /// Like [`inspect`](Self::inspect), for several locks, in few requests and with all that the
-    /// store can tell of [`LockInfo`], also if what a mutex is asked for is a read-write lock.
-    /// Returns one answer for each name, in the same order.
-    ///
-    /// The default asks for one after the other, and for the holder alone.
-    fn inspect_all(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
-        names.iter().map(|name| self.inspect(name, by)).collect()
-    }
-
-    /// Returns a page of the locks that are held and whose names match `pattern`, a glob as in
-    /// Redis' `SCAN .. MATCH`. Changes nothing, and asks for a bounded number of keys, so a page
-    /// may be empty.
-    ///
-    /// A lock that is held from the first page to the last is on at least one of them, perhaps on
-    /// several; one that is taken or released meanwhile may be missing. Only what is certainly a
-    /// lock in this client's format is returned.
-    ///
-    /// Unsupported in the default.
-    ///
-    /// # Errors
-    ///
-    /// See [`Failure`]: a part of the store cannot be asked.
-    fn list(&self, _pattern: &str, _from: &PagePosition, _by: Moment) -> Result<LockPage, Failure> {
-        Err(Failure::NotSent(Error::new(
-            ErrorKind::Unsupported,
-            "this store, in this wire format, cannot list its locks: name those to look at",
-        )))
-    }
 
     /// Called when the client is dropped, perhaps at the end of the process: waits for requests
     /// that are not sent yet and that no caller waits for, at most until this moment of the system
     /// clock. Most stores have none.
-    fn leave(&self, until: Moment) {
+    fn close(&self, until: Moment) {
         let _no_wait = until;
+    }
+
+    /// Returns the store's requests of operators, if it has them.
+    fn admin(&self) -> Option<&dyn Admin> {
+        None
+    }
+
+    /// Returns the clocks of the store's replicas, if leases may end earlier there.
+    fn replicas(&self) -> Option<&dyn Replicated> {
+        None
     }
 }
 

@@ -53,7 +53,7 @@ impl EngineHandle {
         self.workers.stop(until);
         // A panic in it is told, and ends nothing here.
         let _told = call_backend(|| {
-            self.store()?.leave(until);
+            self.store()?.close(until);
             Ok(())
         });
     }

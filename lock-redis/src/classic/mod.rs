@@ -25,14 +25,11 @@ pub use commands::StepHook;
 use crate::format::Format;
 use format::ClassicFormat;
 use lock_core::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, LockPage,
-    NodeId, PagePosition, Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, Wake, Watch,
+    Abilities, AcquisitionId, Admin, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, NodeId,
+    Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, Replicated, Wake, Watch,
     call_backend,
 };
-use lock_core::{
-    Backend, Clock, Config, Context, Error, ErrorKind, Finding, LeaseTime, LockName, Moment,
-    Replication,
-};
+use lock_core::{Backend, Clock, Config, Context, Error, ErrorKind, LockName, Moment};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -117,9 +114,9 @@ impl Backend for ClassicBackend {
             Ok(Answer::Granted(Grant {
                 tokens, receipt, ..
             })) => {
-                let lead =
-                    self.store
-                        .replica_lead(attempt.name, attempt.lease, attempt.replication);
+                let lead = self.store.replicas().map_or(Duration::ZERO, |replicas| {
+                    replicas.replica_lead(attempt.name, attempt.lease, attempt.replication)
+                });
                 let until = sent + attempt.lease.validity().saturating_sub(lead);
                 let now = self.clock.now();
                 if now >= until {
@@ -197,20 +194,8 @@ impl Backend for ClassicBackend {
         self.store.peek(name, by)
     }
 
-    fn inspect_all(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
-        self.store.inspect_all(names, by)
-    }
-
-    fn list(&self, pattern: &str, from: &PagePosition, by: Moment) -> Result<LockPage, Failure> {
-        self.store.list(pattern, from, by)
-    }
-
     fn verify(&self, _: &AcquisitionId, _: Moment) -> Result<Option<HolderInfo>, Failure> {
         Err(unsupported("verified"))
-    }
-
-    fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
-        self.store.force_release(name, by)
     }
 
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
@@ -221,25 +206,20 @@ impl Backend for ClassicBackend {
         self.store.renewal_node(name)
     }
 
-    fn replica_lead(
-        &self,
-        name: &LockName,
-        lease: LeaseTime,
-        replication: Replication,
-    ) -> Duration {
-        self.store.replica_lead(name, lease, replication)
-    }
-
     fn abilities(&self) -> Abilities {
         self.store.abilities()
     }
 
-    fn diagnose(&self, by: Moment) -> Result<Vec<Finding>, Failure> {
-        self.store.diagnose(by)
+    fn close(&self, until: Moment) {
+        self.store.close(until);
     }
 
-    fn leave(&self, until: Moment) {
-        self.store.leave(until);
+    fn admin(&self) -> Option<&dyn Admin> {
+        self.store.admin()
+    }
+
+    fn replicas(&self) -> Option<&dyn Replicated> {
+        self.store.replicas()
     }
 }
 

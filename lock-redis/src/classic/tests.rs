@@ -129,10 +129,6 @@ impl Backend for Recorded {
         self.store.inspect(name, by)
     }
 
-    fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
-        self.store.force_release(name, by)
-    }
-
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
         self.store.watch(name, wake, by)
     }
@@ -143,6 +139,10 @@ impl Backend for Recorded {
 
     fn abilities(&self) -> Abilities {
         Abilities::full().renewable(false).tokens(false)
+    }
+
+    fn admin(&self) -> Option<&dyn Admin> {
+        self.store.admin()
     }
 }
 

@@ -303,7 +303,7 @@ impl OwnedFormat {
         })
     }
 
-    /// See [`Backend::change_permits`](lock_core::Backend::change_permits).
+    /// See [`Admin::change_permits`](lock_core::backend::Admin::change_permits).
     pub(crate) fn change_permits(
         &self,
         link: &mut dyn ConnectionLike,

@@ -142,7 +142,7 @@ pub(crate) trait WireFormat: fmt::Debug + Send + Sync {
         self.inspect(link, name, by)
     }
 
-    /// See [`Backend::force_release`](lock_core::Backend::force_release).
+    /// See [`Admin::force_release`](lock_core::backend::Admin::force_release).
     fn force(
         &self,
         link: &mut dyn ConnectionLike,

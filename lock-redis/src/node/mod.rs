@@ -52,9 +52,9 @@ use diagnosis::NodeTerms;
 use eviction::Eviction;
 use heartbeat::Heartbeat;
 use lock_core::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, HolderInfo, LockInfo,
+    Abilities, AcquisitionId, Admin, Answer, Attempt, Failure, FoundBusyBy, HolderInfo, LockInfo,
     LockPage, NodeId, OnReleased, PagePosition, PermitChange, PermitOutcome, Release,
-    ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Tombstone, Wake, Watch,
+    ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Replicated, Tombstone, Wake, Watch,
 };
 use lock_core::{
     Backend, ClientId, Clock, Error, ErrorKind, Finding, LeaseTime, LockName, Moment, Replicas,
@@ -421,6 +421,44 @@ impl Backend for Node {
         holder.map_err(on(&acquisition.name))
     }
 
+    fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {
+        let owned = self.inner.format.0.owned()?;
+        let is_tracked = self.inner.subscriber.is_tracked(&owned.keys.lock(name));
+        owned.poll_pause(found_by == FoundBusyBy::Attempt, is_tracked)
+    }
+
+    fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
+        let channel = self.inner.format.watched_channel(name, self.inner.client)?;
+        self.inner
+            .subscriber
+            .watch(&channel, wake, by)
+            .map_err(on(name))
+    }
+
+    /// One server is one node.
+    fn renewal_node(&self, _: &LockName) -> NodeId {
+        NodeId::new(0)
+    }
+
+    fn abilities(&self) -> Abilities {
+        // Which replicas there should be, a server on its own does not know: those that are gone it
+        // has forgotten.
+        self.inner
+            .format
+            .abilities(ReplicaSupport::Counted)
+            .independent(true)
+    }
+
+    fn admin(&self) -> Option<&dyn Admin> {
+        Some(self)
+    }
+
+    fn replicas(&self) -> Option<&dyn Replicated> {
+        Some(self)
+    }
+}
+
+impl Admin for Node {
     fn change_permits(
         &self,
         name: &LockName,
@@ -446,12 +484,6 @@ impl Backend for Node {
         self.list_page(pattern, from.cursor, by)?.into_page("")
     }
 
-    fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {
-        let owned = self.inner.format.0.owned()?;
-        let is_tracked = self.inner.subscriber.is_tracked(&owned.keys.lock(name));
-        owned.poll_pause(found_by == FoundBusyBy::Attempt, is_tracked)
-    }
-
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
         let format = &self.inner.format.0;
         let connection = self.connection(by);
@@ -460,34 +492,14 @@ impl Backend for Node {
             .map_err(on(name))
     }
 
-    fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
-        let channel = self.inner.format.watched_channel(name, self.inner.client)?;
-        self.inner
-            .subscriber
-            .watch(&channel, wake, by)
-            .map_err(on(name))
-    }
-
-    /// One server is one node.
-    fn renewal_node(&self, _: &LockName) -> NodeId {
-        NodeId::new(0)
-    }
-
-    fn replica_lead(&self, _: &LockName, lease: LeaseTime, replication: Replication) -> Duration {
-        self.inner.replica_clocks.lead(lease, replication)
-    }
-
-    fn abilities(&self) -> Abilities {
-        // Which replicas there should be, a server on its own does not know: those that are gone it
-        // has forgotten.
-        self.inner
-            .format
-            .abilities(ReplicaSupport::Counted)
-            .independent(true)
-    }
-
     fn diagnose(&self, by: Moment) -> Result<Vec<Finding>, Failure> {
         Ok(self.examine(StoreKind::Standalone, by)?.findings)
+    }
+}
+
+impl Replicated for Node {
+    fn replica_lead(&self, _: &LockName, lease: LeaseTime, replication: Replication) -> Duration {
+        self.inner.replica_clocks.lead(lease, replication)
     }
 }
 

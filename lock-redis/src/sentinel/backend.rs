@@ -9,9 +9,9 @@ use crate::format::Format;
 use crate::node::{Node, NodeSettings, StoreKind, on};
 use crate::url;
 use lock_core::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, HolderInfo, LockInfo,
+    Abilities, AcquisitionId, Admin, Answer, Attempt, Failure, FoundBusyBy, HolderInfo, LockInfo,
     LockPage, NodeId, OnReleased, PagePosition, PermitChange, PermitOutcome, Release,
-    ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, RetryCause, Wake, Watch,
+    ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Replicated, RetryCause, Wake, Watch,
 };
 use lock_core::{
     Backend, Config, Context, Error, Finding, LeaseTime, LockName, Moment, Replication,
@@ -255,6 +255,49 @@ impl Backend for SentinelBackend {
         self.ask_confirmed(&acquisition.name, by, |node| node.verify(acquisition, by))
     }
 
+    fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
+        self.ask(by, |node| node.peek(name, by), |_| Effect::Nothing)
+            .map_err(on(name))
+    }
+
+    fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {
+        self.tracker.known()?.node.poll_pause(name, found_by)
+    }
+
+    fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
+        let moving = self.tracker.watches.register(name, wake);
+        // That it was asked for where the master is no longer is as good as if it had not been.
+        self.ask(
+            by,
+            |node| moving.subscribe_on(node, by),
+            |()| Effect::Nothing,
+        )
+        .map_err(on(name))?;
+        Ok(Watch::new(moving))
+    }
+
+    /// One for each master: a master that hangs must not delay what is renewed on the next.
+    fn renewal_node(&self, _: &LockName) -> NodeId {
+        NodeId::new(self.tracker.number())
+    }
+
+    fn abilities(&self) -> Abilities {
+        self.tracker
+            .settings
+            .format()
+            .abilities(ReplicaSupport::Listed)
+    }
+
+    fn admin(&self) -> Option<&dyn Admin> {
+        Some(self)
+    }
+
+    fn replicas(&self) -> Option<&dyn Replicated> {
+        Some(self)
+    }
+}
+
+impl Admin for SentinelBackend {
     fn change_permits(
         &self,
         name: &LockName,
@@ -269,11 +312,6 @@ impl Backend for SentinelBackend {
         };
         let outcome = self.ask(by, |node| node.change_permits(name, change, by), effect);
         outcome.map_err(on(name))
-    }
-
-    fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
-        self.ask(by, |node| node.peek(name, by), |_| Effect::Nothing)
-            .map_err(on(name))
     }
 
     fn inspect_all(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
@@ -298,10 +336,6 @@ impl Backend for SentinelBackend {
         self.ask(by, list, |_| Effect::Nothing)
     }
 
-    fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {
-        self.tracker.known()?.node.poll_pause(name, found_by)
-    }
-
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
         let effect = |freed: &bool| {
             if *freed {
@@ -314,23 +348,16 @@ impl Backend for SentinelBackend {
             .map_err(on(name))
     }
 
-    fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
-        let moving = self.tracker.watches.register(name, wake);
-        // That it was asked for where the master is no longer is as good as if it had not been.
-        self.ask(
-            by,
-            |node| moving.subscribe_on(node, by),
-            |()| Effect::Nothing,
-        )
-        .map_err(on(name))?;
-        Ok(Watch::new(moving))
+    fn diagnose(&self, by: Moment) -> Result<Vec<Finding>, Failure> {
+        let ask = |node: &Node| node.examine(StoreKind::Sentinel, by);
+        let master = self.ask(by, ask, |_| Effect::Nothing)?;
+        let mut findings = self.tracker.diagnose(by);
+        findings.extend(master.findings);
+        Ok(findings)
     }
+}
 
-    /// One for each master: a master that hangs must not delay what is renewed on the next.
-    fn renewal_node(&self, _: &LockName) -> NodeId {
-        NodeId::new(self.tracker.number())
-    }
-
+impl Replicated for SentinelBackend {
     fn replica_lead(
         &self,
         name: &LockName,
@@ -341,21 +368,6 @@ impl Backend for SentinelBackend {
         master.map_or(Duration::ZERO, |it| {
             it.node.replica_lead(name, lease, replication)
         })
-    }
-
-    fn abilities(&self) -> Abilities {
-        self.tracker
-            .settings
-            .format()
-            .abilities(ReplicaSupport::Listed)
-    }
-
-    fn diagnose(&self, by: Moment) -> Result<Vec<Finding>, Failure> {
-        let ask = |node: &Node| node.examine(StoreKind::Sentinel, by);
-        let master = self.ask(by, ask, |_| Effect::Nothing)?;
-        let mut findings = self.tracker.diagnose(by);
-        findings.extend(master.findings);
-        Ok(findings)
     }
 }
 

@@ -5,9 +5,9 @@ use super::redirect_queue::{RedirectQueue, RedirectedRelease};
 use super::slot_map::{ClusterNode, NodeFactory};
 use super::topology::{Channels, RefreshState, Topology};
 use lock_core::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, HolderInfo, LockInfo,
+    Abilities, AcquisitionId, Admin, Answer, Attempt, Failure, FoundBusyBy, HolderInfo, LockInfo,
     LockPage, NodeId, OnReleased, PagePosition, PermitChange, PermitOutcome, Release,
-    ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
+    ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Replicated, Wake, Watch,
 };
 use lock_core::{
     Backend, Config, Context, Error, Finding, LeaseTime, LockName, Moment, Replication,
@@ -401,6 +401,53 @@ impl Backend for ClusterBackend {
         self.look(&acquisition.name, by, |node| node.verify(acquisition, by))
     }
 
+    fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {
+        let owner = self.topology.look(self.topology.slot(name))?;
+        owner.node.poll_pause(name, found_by)
+    }
+
+    fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
+        let topology = &self.topology;
+        let moving = topology.watches.register(name, wake);
+        let watched = self
+            .topology
+            .route(self.topology.slot(name), by, |node| match node.mode() {
+                RequestMode::Direct => moving.subscribe_on(node, by),
+                // A channel is not redirected while its slot moves.
+                RequestMode::Asking => {
+                    Err(Failure::NotSent(Error::unavailable("the slot is moving")))
+                }
+            });
+        settled(watched.map(|watched| watched.answer))?;
+        // The slot may have moved meanwhile. Only this watch moves.
+        if let Some(home) = topology.look(self.topology.slot(name)) {
+            moving.follow(&home.node);
+        }
+        Ok(Watch::new(moving))
+    }
+
+    fn renewal_node(&self, name: &LockName) -> NodeId {
+        NodeId::new(
+            self.topology
+                .look(self.topology.slot(name))
+                .map_or(0, |owner| owner.number),
+        )
+    }
+
+    fn abilities(&self) -> Abilities {
+        self.topology.format().abilities(ReplicaSupport::Listed)
+    }
+
+    fn admin(&self) -> Option<&dyn Admin> {
+        Some(self)
+    }
+
+    fn replicas(&self) -> Option<&dyn Replicated> {
+        Some(self)
+    }
+}
+
+impl Admin for ClusterBackend {
     fn change_permits(
         &self,
         name: &LockName,
@@ -492,47 +539,16 @@ impl Backend for ClusterBackend {
         Ok(LockPage::new(locks, next))
     }
 
-    fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {
-        let owner = self.topology.look(self.topology.slot(name))?;
-        owner.node.poll_pause(name, found_by)
-    }
-
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
         self.ask_owner(name, by, |node| node.force_release(name, by))
-    }
-
-    fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
-        let topology = &self.topology;
-        let moving = topology.watches.register(name, wake);
-        let watched = self
-            .topology
-            .route(self.topology.slot(name), by, |node| match node.mode() {
-                RequestMode::Direct => moving.subscribe_on(node, by),
-                // A channel is not redirected while its slot moves.
-                RequestMode::Asking => {
-                    Err(Failure::NotSent(Error::unavailable("the slot is moving")))
-                }
-            });
-        settled(watched.map(|watched| watched.answer))?;
-        // The slot may have moved meanwhile. Only this watch moves.
-        if let Some(home) = topology.look(self.topology.slot(name)) {
-            moving.follow(&home.node);
-        }
-        Ok(Watch::new(moving))
-    }
-
-    fn renewal_node(&self, name: &LockName) -> NodeId {
-        NodeId::new(
-            self.topology
-                .look(self.topology.slot(name))
-                .map_or(0, |owner| owner.number),
-        )
     }
 
     fn diagnose(&self, by: Moment) -> Result<Vec<Finding>, Failure> {
         self.topology.diagnose(by)
     }
+}
 
+impl Replicated for ClusterBackend {
     fn replica_lead(
         &self,
         name: &LockName,
@@ -543,10 +559,6 @@ impl Backend for ClusterBackend {
         owner.map_or(Duration::ZERO, |it| {
             it.node.replica_lead(name, lease, replication)
         })
-    }
-
-    fn abilities(&self) -> Abilities {
-        self.topology.format().abilities(ReplicaSupport::Listed)
     }
 }
 
