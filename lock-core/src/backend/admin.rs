@@ -118,6 +118,6 @@ impl dyn Backend + '_ {
     }
 }
 
-fn unsupported(why: &str) -> Failure {
+pub(super) fn unsupported(why: &str) -> Failure {
     Failure::NotSent(Error::new(ErrorKind::Unsupported, why))
 }

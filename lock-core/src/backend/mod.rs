@@ -127,6 +127,137 @@ pub const WAITER_ATTEMPTS: Duration = Duration::from_secs(1);
 pub const WAITER_PRESENCE: Duration = Duration::from_secs(3);
 
 /// A store for locks. See the [module's text](self) for the contract.
+///
+/// # Examples
+///
+/// Mutexes in a store with compare-and-set, here a map in its place:
+///
+/// ```
+/// use lock_core::backend::*;
+/// use lock_core::{Clock, LockName, LockOptions, Moment, SystemClock};
+/// use std::collections::HashMap;
+/// use std::sync::{Arc, Mutex};
+/// use std::time::Duration;
+///
+/// /// The value of one lock: its holder, and the owners that were closed.
+/// #[derive(Clone, Default, Debug)]
+/// struct Value { holder: Option<(OwnerId, Moment)>, closed: Vec<(OwnerId, Moment)> }
+///
+/// #[derive(Default, Debug)]
+/// struct CompareAndSet(Mutex<HashMap<LockName, (u64, Value)>>);
+///
+/// impl CompareAndSet {
+///     fn get(&self, name: &LockName) -> (u64, Value) {
+///         self.0.lock().unwrap().get(name).cloned().unwrap_or_default()
+///     }
+///
+///     fn set_if(&self, name: &LockName, version: u64, value: Value) -> bool {
+///         let mut values = self.0.lock().unwrap();
+///         let stored = values.entry(name.clone()).or_default();
+///         let is_unchanged = stored.0 == version;
+///         if is_unchanged { *stored = (version + 1, value); }
+///         is_unchanged
+///     }
+///
+///     fn update<T>(&self, name: &LockName, change: impl Fn(&mut Value, Moment) -> T) -> T {
+///         loop {
+///             let ((version, mut value), now) = (self.get(name), SystemClock.now());
+///             value.holder = value.holder.filter(|(_, until)| now < *until);
+///             value.closed.retain(|(_, until)| now < *until);
+///             let answer = change(&mut value, now);
+///             if self.set_if(name, version, value) { return answer; }
+///         }
+///     }
+/// }
+///
+/// impl Backend for CompareAndSet {
+///     fn acquire(&self, attempt: &Attempt<'_>, _: Moment) -> Result<Answer, Failure> {
+///         Ok(self.update(attempt.name, |value, now| {
+///             if value.closed.iter().any(|(owner, _)| *owner == attempt.owner) {
+///                 return Answer::Busy(None);
+///             }
+///             let mut until = now + attempt.lease.duration();
+///             match value.holder {
+///                 Some((owner, end)) if owner != attempt.owner => {
+///                     return Answer::Busy(Some(end.since(now)));
+///                 }
+///                 Some((_, end)) => until = until.max(end),
+///                 None => {}
+///             }
+///             value.holder = Some((attempt.owner, until));
+///             Answer::Granted(Grant::new(None))
+///         }))
+///     }
+///
+///     fn renew(
+///         &self,
+///         _: NodeId,
+///         batch: &[RenewalRequest],
+///         _: Moment,
+///     ) -> Vec<Result<Renewal, Failure>> {
+///         let renew = |AcquisitionId { name, owner, lease, .. }: &AcquisitionId| {
+///             self.update(name, |value, now| match &mut value.holder {
+///                 Some((holder, until)) if holder == owner => {
+///                     *until = (now + lease.duration()).max(*until);
+///                     Renewal::Extended
+///                 }
+///                 _ => Renewal::Gone,
+///             })
+///         };
+///         batch.iter().map(|one| Ok(renew(&one.acquisition))).collect()
+///     }
+///
+///     fn release(
+///         &self,
+///         acquisition: &AcquisitionId,
+///         options: ReleaseOptions,
+///         _: Moment,
+///     ) -> Result<Release, Failure> {
+///         let AcquisitionId { name, owner, lease, .. } = acquisition;
+///         let kept = options.kept;
+///         Ok(self.update(name, |value, now| {
+///             if options.tombstone == Tombstone::Leave {
+///                 value.closed.push((*owner, now + lease.duration()));
+///             }
+///             match value.holder {
+///                 Some((holder, _)) if holder == *owner => {
+///                     value.holder = kept.map(|it| (it.owner, now + it.time.duration()));
+///                     Release::Freed
+///                 }
+///                 Some((holder, _)) if kept.is_some_and(|it| it.owner == holder) => {
+///                     Release::Freed
+///                 }
+///                 _ => Release::Gone,
+///             }
+///         }))
+///     }
+///
+///     fn inspect(&self, name: &LockName, _: Moment) -> Result<LockInfo, Failure> {
+///         Ok(self.update(name, |value, now| match value.holder {
+///             Some((owner, until)) => {
+///                 let owner = OwnerText::new(&owner.to_string());
+///                 LockInfo::held(HolderInfo::new(owner, Some(until.since(now)), 1))
+///             }
+///             None => LockInfo::FREE,
+///         }))
+///     }
+///
+///     fn abilities(&self) -> Abilities {
+///         let (interval, jitter) = (Duration::from_millis(50), Duration::from_millis(10));
+///         Abilities::full().tokens(false).waking(Waking::Polls { interval, jitter })
+///     }
+/// }
+///
+/// let store: Arc<dyn Backend> = Arc::new(CompareAndSet::default());
+/// let client = lock_core::builder().backend(store).connect()?;
+/// let lock = client.mutex("orders")?;
+/// let guard = lock.lock_with(&LockOptions::new().lease(Duration::from_secs(10)))?;
+/// assert!(client.mutex("orders")?.inspect()?.holder.is_some());
+/// guard.unlock()?;
+/// assert!(lock.inspect()?.holder.is_none());
+/// assert!(lock.force_unlock().unwrap_err().is_unsupported());
+/// # Ok::<(), lock_core::Error>(())
+/// ```
 pub trait Backend: Send + Sync + fmt::Debug {
     /// Tries once to take the lock for `attempt.owner`.
     ///
@@ -234,16 +365,22 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// been missed (after a reconnect), from the return of this call until the [`Watch`] is
     /// dropped. Spurious calls are allowed.
     ///
-    /// Never called if [`Abilities::waking`] says [`Waking::Polls`].
+    /// Never called if [`Abilities::waking`] says [`Waking::Polls`]; unsupported in the default.
     ///
     /// # Errors
     ///
     /// See [`Failure`].
-    fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure>;
+    fn watch(&self, _name: &LockName, _wake: Arc<dyn Wake>, _by: Moment) -> Result<Watch, Failure> {
+        Err(admin::unsupported("this store does not publish releases"))
+    }
 
     /// Returns the node that renews this name *now*. Called for each renewal; must be cheap and not
     /// block. A slow or dead node delays only its own renewals.
-    fn renewal_node(&self, name: &LockName) -> NodeId;
+    ///
+    /// The default has one node.
+    fn renewal_node(&self, _name: &LockName) -> NodeId {
+        NodeId::new(0)
+    }
 
     /// Returns what this store supports in its wire format. Must not change while it is open.
     fn abilities(&self) -> Abilities;

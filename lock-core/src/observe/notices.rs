@@ -101,7 +101,7 @@ impl Notices {
     }
 
     /// Makes the client trust the locks that it holds under a policy for replicas for less, because
-    /// [`Backend::replica_lead`](crate::Backend::replica_lead) has grown.
+    /// [`Replicated::replica_lead`](crate::backend::Replicated::replica_lead) has grown.
     pub fn replica_lead_grew(&self) {
         let shorten = self.0.shorten.lock().clone();
         if let Some(shorten) = shorten {
