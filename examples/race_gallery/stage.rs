@@ -349,6 +349,8 @@ impl Client {
     /// Frees the lock of any owner, and returns whether there was one.
     pub(crate) fn free_by_force(&self) -> bool {
         self.backend
+            .admin()
+            .unwrap()
             .force_release(&name(), soon())
             .is_ok_and(|is_freed| is_freed)
     }

@@ -81,7 +81,11 @@ fn late_reply_of_a_replaced_master_is_not_believed() {
     acquire("free").unwrap();
     release("free").unwrap();
     backend.inspect(&name("free"), by).unwrap();
-    backend.force_release(&name("free"), by).unwrap();
+    backend
+        .admin()
+        .unwrap()
+        .force_release(&name("free"), by)
+        .unwrap();
     let lane = backend.renewal_node(&name("free"));
     let submitted = cluster
         .node(old)
@@ -94,7 +98,13 @@ fn late_reply_of_a_replaced_master_is_not_believed() {
         let acquired = scope.spawn(|| acquire("free").map(drop));
         let released = scope.spawn(|| release("released"));
         let renewed = scope.spawn(|| renew("renewed").remove(0).map(drop));
-        let forced = scope.spawn(|| backend.force_release(&name("forced"), by).map(drop));
+        let forced = scope.spawn(|| {
+            backend
+                .admin()
+                .unwrap()
+                .force_release(&name("forced"), by)
+                .map(drop)
+        });
         let inspected = scope.spawn(|| backend.inspect(&name("renewed"), by));
         let (done, told) = crossbeam_channel::bounded(1);
         let tell = Box::new(move |outcome: Result<_, _>| done.send(outcome).unwrap());

@@ -3,7 +3,7 @@
 use crate::fake_sentinel::Liar;
 use crate::scene::{await_move, connect, take};
 use distlock::Config;
-use distlock::backend::{Backend, ClientId, Context};
+use distlock::backend::{Admin, ClientId, Context};
 use distlock::time::{Clock, SystemClock};
 use distlock_tests::process::{RedisServer, free_port};
 use distlock_tests::proxy::Proxy;

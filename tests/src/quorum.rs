@@ -5,7 +5,7 @@ use crate::rights::LOGIN;
 use crate::time::eventually;
 use distlock::admin::WarningKind;
 use distlock::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, LockInfo, NodeId, Release,
+    Abilities, AcquisitionId, Admin, Answer, Attempt, Backend, Failure, LockInfo, NodeId, Release,
     ReleaseOptions, Renewal, RenewalRequest, Wake, Watch,
 };
 use distlock::time::Moment;
@@ -176,10 +176,6 @@ impl Backend for Dead {
         dead()
     }
 
-    fn force_release(&self, _: &LockName, _: Moment) -> Result<bool, Failure> {
-        dead()
-    }
-
     fn watch(&self, _: &LockName, _: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
         self.watch.map_or_else(dead, |watch| watch(by))
     }
@@ -190,5 +186,15 @@ impl Backend for Dead {
 
     fn abilities(&self) -> Abilities {
         Abilities::full().independent(true)
+    }
+
+    fn admin(&self) -> Option<&dyn Admin> {
+        Some(self)
+    }
+}
+
+impl Admin for Dead {
+    fn force_release(&self, _: &LockName, _: Moment) -> Result<bool, Failure> {
+        dead()
     }
 }

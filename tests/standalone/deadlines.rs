@@ -146,7 +146,12 @@ fn every_call_keeps_its_deadline() {
         .unwrap_err(),
     );
     unknown(timed(DEADLINE, |by| bench.backend.inspect(&held.name, by)).unwrap_err());
-    unknown(timed(DEADLINE, |by| bench.backend.force_release(&held.name, by)).unwrap_err());
+    unknown(
+        timed(DEADLINE, |by| {
+            bench.backend.admin().unwrap().force_release(&held.name, by)
+        })
+        .unwrap_err(),
+    );
     let batch = vec![RenewalRequest::new(held); RENEW_BATCH];
     let answers = timed(DEADLINE, |by| {
         bench.backend.renew(NodeId::new(0), &batch, by)

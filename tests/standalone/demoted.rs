@@ -67,13 +67,26 @@ fn demoted_server_reports_no_lock_as_gone() {
     ] {
         is_told(bench.backend.release(&held, closing, soon()));
     }
-    is_told(bench.backend.force_release(&name("a"), soon()));
+    is_told(
+        bench
+            .backend
+            .admin()
+            .unwrap()
+            .force_release(&name("a"), soon()),
+    );
     is_told(bench.backend.inspect(&name("a"), soon()));
     // As a master it is believed again, at once.
     server.probe().command(&["REPLICAOF", "NO", "ONE"]);
     assert!(matches!(bench.renew(&renewing)[..], [Ok(Renewal::Gone)]));
     assert_eq!(bench.release(&held), Release::Gone);
-    assert!(!bench.backend.force_release(&name("a"), soon()).unwrap());
+    assert!(
+        !bench
+            .backend
+            .admin()
+            .unwrap()
+            .force_release(&name("a"), soon())
+            .unwrap()
+    );
     assert_eq!(
         bench.backend.inspect(&name("a"), soon()).unwrap(),
         LockInfo::FREE

@@ -74,7 +74,14 @@ fn everything(bench: &Bench, lock: &str) {
         Release::FreedFor(0)
     );
     bench.take(lock);
-    assert!(bench.backend.force_release(&name(lock), soon()).unwrap());
+    assert!(
+        bench
+            .backend
+            .admin()
+            .unwrap()
+            .force_release(&name(lock), soon())
+            .unwrap()
+    );
 }
 
 #[test]
@@ -142,7 +149,14 @@ fn flushed_script_cache_changes_nothing() {
         Release::Gone
     );
     flush();
-    assert!(!bench.backend.force_release(&name("a"), soon()).unwrap());
+    assert!(
+        !bench
+            .backend
+            .admin()
+            .unwrap()
+            .force_release(&name("a"), soon())
+            .unwrap()
+    );
 }
 
 #[test]
@@ -514,7 +528,12 @@ fn value_of_wrong_type_is_told_and_left_alone() {
             .remove(0)
             .unwrap_err(),
         bench.backend.inspect(&name("a"), soon()).unwrap_err(),
-        bench.backend.force_release(&name("a"), soon()).unwrap_err(),
+        bench
+            .backend
+            .admin()
+            .unwrap()
+            .force_release(&name("a"), soon())
+            .unwrap_err(),
     ];
     for failure in failures {
         assert!(matches!(failure, Failure::Refused(_)), "{failure:?}");
@@ -614,9 +633,23 @@ fn force_release_frees_any_owner() {
         subscribed("subscribe", CHANNEL)
     );
     let (held, _) = bench.take("a");
-    assert!(bench.backend.force_release(&name("a"), soon()).unwrap());
+    assert!(
+        bench
+            .backend
+            .admin()
+            .unwrap()
+            .force_release(&name("a"), soon())
+            .unwrap()
+    );
     assert_eq!(ear.read_value().unwrap().texts(), ["message", CHANNEL, "0"]);
-    assert!(!bench.backend.force_release(&name("a"), soon()).unwrap());
+    assert!(
+        !bench
+            .backend
+            .admin()
+            .unwrap()
+            .force_release(&name("a"), soon())
+            .unwrap()
+    );
     assert_eq!(bench.release(&held), Release::Gone);
 }
 

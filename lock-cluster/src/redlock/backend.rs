@@ -8,9 +8,9 @@ use super::quorum::{Quorum, answered};
 use super::responses::Responses;
 use super::watch::{PendingWatch, QuorumWatch};
 use lock_core::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Backend, Backoff, Failure, FoundBusyBy, LockInfo,
-    LockPage, NodeId, OnReleased, PagePosition, Release, ReleaseOptions, Renewal, RenewalRequest,
-    Wake, Waking, Watch, contain,
+    Abilities, AcquisitionId, Admin, Answer, Attempt, Backend, Backoff, Failure, FoundBusyBy,
+    LockInfo, LockPage, NodeId, OnReleased, PagePosition, Release, ReleaseOptions, Renewal,
+    RenewalRequest, Wake, Waking, Watch, contain,
 };
 use lock_core::{Clock, Context, Error, Finding, LockName, Moment, SystemClock};
 use parking_lot::Mutex;
@@ -212,6 +212,87 @@ impl Backend for QuorumBackend {
         }
     }
 
+    fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {
+        let stores = self.0.workers.iter().map(|worker| worker.context().node());
+        stores
+            .filter_map(|store| store.poll_pause(name, found_by))
+            .min()
+    }
+
+    fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
+        let quorum = &self.0;
+        let (nodes, by) = (quorum.workers.len(), quorum.by(by));
+        let watch = QuorumWatch::new(nodes, wake, Arc::clone(&quorum.clock));
+        let responses = Responses::of(nodes);
+        for worker in &quorum.workers {
+            let pending = PendingWatch::new(name, &watch);
+            let context = worker.context();
+            // Started at once if the node is subscribed already, ahead of attempts and releases.
+            let now = quorum.clock.now();
+            if let Some(Ok(())) = contain(|| pending.start(context.number(), context.node(), now)) {
+                responses.put(context.number(), Ok(()));
+                continue;
+            }
+            let (later, responses) = (pending.clone(), Arc::clone(&responses));
+            let wanted = pending.clone();
+            let known = move |_: &NodeContext| (!wanted.is_wanted()).then_some(());
+            let request = move |context: &NodeContext, by| {
+                pending.start(context.number(), context.node(), by)
+            };
+            worker.ask_unless(
+                Queue::Attempts,
+                by,
+                known,
+                request,
+                move |context, outcome| {
+                    // A node that fails now may be the only one to report a release later.
+                    if outcome.is_err() {
+                        context.watch_later(later);
+                    }
+                    responses.put(context.number(), outcome);
+                },
+            );
+        }
+        let decided = responses.wait(quorum.clock.as_ref(), by, answered_by_most);
+        decided.ok_or_else(|| {
+            responses.read(|outcomes| quorum.undecided("tell of its release", outcomes))
+        })?;
+        Ok(Watch::new(watch))
+    }
+
+    /// Returns one node for all names: each node has a separate thread for renewals, so that no
+    /// node delays another.
+    fn renewal_node(&self, _: &LockName) -> NodeId {
+        NodeId::new(0)
+    }
+
+    fn abilities(&self) -> Abilities {
+        self.0.abilities
+    }
+
+    /// Waits for releases beyond the majority, because a remaining vote would block clients with a
+    /// bare majority until its lease has ended. Also waits for a change of the members in progress,
+    /// so that short-lived clients complete one, too.
+    fn close(&self, until: Moment) {
+        let workers = &self.0.workers;
+        let responses = Responses::of(workers.len());
+        for worker in workers {
+            let (responses, at) = (Arc::clone(&responses), worker.number());
+            worker.when_done(move || responses.put(at, ()));
+        }
+        let until = until.min(SystemClock.now() + SUSPECT_AFTER);
+        responses.wait_for_all(&SystemClock, until);
+        while self.0.update.lock().is_running && SystemClock.now() < until {
+            SystemClock.wait(&self.0.update_ended, until);
+        }
+    }
+
+    fn admin(&self) -> Option<&dyn Admin> {
+        Some(self)
+    }
+}
+
+impl Admin for QuorumBackend {
     fn inspect_all(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
         let (quorum, clock) = (&self.0, self.0.clock.as_ref());
         let wanted: Arc<[LockName]> = names.into();
@@ -290,13 +371,6 @@ impl Backend for QuorumBackend {
         Ok(LockPage::new(locks, next))
     }
 
-    fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {
-        let stores = self.0.workers.iter().map(|worker| worker.context().node());
-        stores
-            .filter_map(|store| store.poll_pause(name, found_by))
-            .min()
-    }
-
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
         let (quorum, clock) = (&self.0, self.0.clock.as_ref());
         if quorum.membership.known_quorum().is_none() {
@@ -319,76 +393,8 @@ impl Backend for QuorumBackend {
             .ok_or_else(|| responses.read(|it| quorum.undecided("freed it", &quorum.counted(it))))
     }
 
-    fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
-        let quorum = &self.0;
-        let (nodes, by) = (quorum.workers.len(), quorum.by(by));
-        let watch = QuorumWatch::new(nodes, wake, Arc::clone(&quorum.clock));
-        let responses = Responses::of(nodes);
-        for worker in &quorum.workers {
-            let pending = PendingWatch::new(name, &watch);
-            let context = worker.context();
-            // Started at once if the node is subscribed already, ahead of attempts and releases.
-            let now = quorum.clock.now();
-            if let Some(Ok(())) = contain(|| pending.start(context.number(), context.node(), now)) {
-                responses.put(context.number(), Ok(()));
-                continue;
-            }
-            let (later, responses) = (pending.clone(), Arc::clone(&responses));
-            let wanted = pending.clone();
-            let known = move |_: &NodeContext| (!wanted.is_wanted()).then_some(());
-            let request = move |context: &NodeContext, by| {
-                pending.start(context.number(), context.node(), by)
-            };
-            worker.ask_unless(
-                Queue::Attempts,
-                by,
-                known,
-                request,
-                move |context, outcome| {
-                    // A node that fails now may be the only one to report a release later.
-                    if outcome.is_err() {
-                        context.watch_later(later);
-                    }
-                    responses.put(context.number(), outcome);
-                },
-            );
-        }
-        let decided = responses.wait(quorum.clock.as_ref(), by, answered_by_most);
-        decided.ok_or_else(|| {
-            responses.read(|outcomes| quorum.undecided("tell of its release", outcomes))
-        })?;
-        Ok(Watch::new(watch))
-    }
-
-    /// Returns one node for all names: each node has a separate thread for renewals, so that no
-    /// node delays another.
-    fn renewal_node(&self, _: &LockName) -> NodeId {
-        NodeId::new(0)
-    }
-
-    fn abilities(&self) -> Abilities {
-        self.0.abilities
-    }
-
     fn diagnose(&self, by: Moment) -> Result<Vec<Finding>, Failure> {
         self.0.diagnose(by)
-    }
-
-    /// Waits for releases beyond the majority, because a remaining vote would block clients with a
-    /// bare majority until its lease has ended. Also waits for a change of the members in progress,
-    /// so that short-lived clients complete one, too.
-    fn leave(&self, until: Moment) {
-        let workers = &self.0.workers;
-        let responses = Responses::of(workers.len());
-        for worker in workers {
-            let (responses, at) = (Arc::clone(&responses), worker.number());
-            worker.when_done(move || responses.put(at, ()));
-        }
-        let until = until.min(SystemClock.now() + SUSPECT_AFTER);
-        responses.wait_for_all(&SystemClock, until);
-        while self.0.update.lock().is_running && SystemClock.now() < until {
-            SystemClock.wait(&self.0.update_ended, until);
-        }
     }
 }
 

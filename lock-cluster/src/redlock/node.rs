@@ -172,7 +172,7 @@ impl QuorumNode {
         by: Moment,
     ) -> Result<Response<Vec<Result<LockInfo, Failure>>>, Failure> {
         match &self.kind {
-            NodeKind::Store(store) => Ok(Response::of_store(store.inspect_all(names, by))),
+            NodeKind::Store(store) => Ok(Response::of_store(store.inspect_each(names, by))),
             NodeKind::Server(server) => server.node.inspect_all_with_view(names, by),
         }
     }
@@ -185,7 +185,10 @@ impl QuorumNode {
         by: Moment,
     ) -> Result<Response<bool>, Failure> {
         match &self.kind {
-            NodeKind::Store(store) => store.force_release(name, by).map(Response::of_store),
+            NodeKind::Store(store) => {
+                let forced = store.require_admin()?.force_release(name, by);
+                forced.map(Response::of_store)
+            }
             NodeKind::Server(server) => server.node.force_release_with_view(name, quorum, by),
         }
     }
@@ -226,7 +229,7 @@ impl QuorumNode {
         by: Moment,
     ) -> Result<LockPage, Failure> {
         match &self.kind {
-            NodeKind::Store(store) => store.list(pattern, from, by),
+            NodeKind::Store(store) => store.require_admin()?.list(pattern, from, by),
             NodeKind::Server(server) => {
                 let page = server.node.list_page(pattern, from.cursor, by)?;
                 page.into_page("")

@@ -1,16 +1,15 @@
 //! [`FaultyBackend`]: simulates network faults between the engine and a store.
 
 use lock_core::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, HolderInfo, LockInfo, NodeId,
-    PermitChange, PermitOutcome, Release, ReleaseOptions, Renewal, RenewalRequest, Tokens, Wake,
-    Watch,
+    Abilities, AcquisitionId, Admin, Answer, Attempt, Backend, Failure, HolderInfo, LockInfo,
+    NodeId, PermitChange, PermitOutcome, Release, ReleaseOptions, Renewal, RenewalRequest,
+    Replicated, Tokens, Wake, Watch,
 };
 use lock_core::{Error, LeaseTime, LockName, Moment, OwnerId, Replication};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
 
 /// A backend with simulated network faults.
 #[derive(Debug)]
@@ -182,8 +181,8 @@ impl Backend for FaultyBackend {
         self.inner.inspect(name, by)
     }
 
-    fn leave(&self, until: Moment) {
-        self.inner.leave(until);
+    fn close(&self, until: Moment) {
+        self.inner.close(until);
     }
 
     fn verify(
@@ -193,21 +192,6 @@ impl Backend for FaultyBackend {
     ) -> Result<Option<HolderInfo>, Failure> {
         self.send()?;
         self.inner.verify(acquisition, by)
-    }
-
-    fn change_permits(
-        &self,
-        name: &LockName,
-        change: PermitChange,
-        by: Moment,
-    ) -> Result<PermitOutcome, Failure> {
-        self.send()?;
-        self.inner.change_permits(name, change, by)
-    }
-
-    fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
-        self.send()?;
-        self.inner.force_release(name, by)
     }
 
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
@@ -224,16 +208,32 @@ impl Backend for FaultyBackend {
         self.inner.renewal_node(name)
     }
 
-    fn replica_lead(
-        &self,
-        name: &LockName,
-        lease: LeaseTime,
-        replication: Replication,
-    ) -> Duration {
-        self.inner.replica_lead(name, lease, replication)
-    }
-
     fn abilities(&self) -> Abilities {
         self.inner.abilities()
+    }
+
+    fn admin(&self) -> Option<&dyn Admin> {
+        self.inner.admin().is_some().then_some(self as &dyn Admin)
+    }
+
+    fn replicas(&self) -> Option<&dyn Replicated> {
+        self.inner.replicas()
+    }
+}
+
+impl Admin for FaultyBackend {
+    fn change_permits(
+        &self,
+        name: &LockName,
+        change: PermitChange,
+        by: Moment,
+    ) -> Result<PermitOutcome, Failure> {
+        self.send()?;
+        self.inner.require_admin()?.change_permits(name, change, by)
+    }
+
+    fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
+        self.send()?;
+        self.inner.require_admin()?.force_release(name, by)
     }
 }

@@ -230,7 +230,10 @@ impl SingleLock {
     /// Changes a semaphore, or one of its permits.
     pub(crate) fn change_permits(&self, change: PermitChange) -> Result<PermitOutcome, Error> {
         self.request(|backend| {
-            backend.change_permits(&self.name, change, self.engine.command_deadline())
+            let by = self.engine.command_deadline();
+            backend
+                .require_admin()?
+                .change_permits(&self.name, change, by)
         })
     }
 
@@ -243,7 +246,10 @@ impl SingleLock {
     }
 
     pub(crate) fn force_unlock(&self) -> Result<bool, Error> {
-        self.request(|backend| backend.force_release(&self.name, self.engine.command_deadline()))
+        self.request(|backend| {
+            let by = self.engine.command_deadline();
+            backend.require_admin()?.force_release(&self.name, by)
+        })
     }
 }
 

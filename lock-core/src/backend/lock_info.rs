@@ -1,7 +1,7 @@
 //! [`LockInfo`]: the state of a lock in a store.
 
 #[cfg(doc)]
-use super::Backend;
+use super::{Admin, Backend};
 use crate::backend::owner::{OwnerId, OwnerLabel, OwnerText};
 use crate::backend::token::FencingToken;
 #[cfg(doc)]
@@ -23,7 +23,7 @@ pub struct LockInfo {
     /// `None` for other kinds, and for a semaphore that no client has used yet.
     pub permits: Option<Permits>,
     /// Who reads, if it is a read-write lock; `None` for other kinds. Of a held one that was asked
-    /// for as a mutex, [`Backend::inspect_all`] and [`Backend::list`] tell it, too.
+    /// for as a mutex, [`Admin::inspect_all`] and [`Admin::list`] tell it, too.
     pub readers: Option<Readers>,
     /// How many clients listen for its release, and so wait for it or did a moment ago. A client
     /// that polls does not listen. `None`: not asked for ([`Backend::inspect`] does not), or the
@@ -148,7 +148,7 @@ impl LockInfo {
     }
 }
 
-/// A page of [`Backend::list`].
+/// A page of [`Admin::list`].
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct LockPage {
@@ -166,7 +166,7 @@ impl LockPage {
     }
 }
 
-/// Where a page of [`Backend::list`] begins; the default is the first page. What it says is the
+/// Where a page of [`Admin::list`] begins; the default is the first page. What it says is the
 /// matter of the backend that made it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]

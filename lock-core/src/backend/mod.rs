@@ -23,7 +23,7 @@
 //! - Renewals that replicas must confirm have calls of their own, for each number of replicas as
 //!   many: a replica that lags delays no renewal that does not need it. An acquisition is in two
 //!   calls at once only if its holder extends it, too.
-//! - It stops renewing before it releases. Its last call, made once, is [`leave`](Backend::leave).
+//! - It stops renewing before it releases. Its last call, made once, is [`close`](Backend::close).
 //!
 //! **What the engine does not do.** It holds no mutex of its own while it calls a backend. It does
 //! not ask what kind of store this is: it reads [`Abilities`]. It does not trust a grant for longer
@@ -69,6 +69,7 @@
 
 mod abilities;
 mod acquisition;
+mod admin;
 mod attempt;
 pub(crate) mod diagnosis;
 mod failure;
@@ -84,6 +85,7 @@ pub use abilities::{Abilities, ReplicaSupport, Waking};
 pub use acquisition::{
     AcquisitionId, KeptLock, Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, Tombstone,
 };
+pub use admin::{Admin, Replicated};
 pub use attempt::{Answer, Attempt, Grant, RetryCause, Tokens};
 pub use failure::{Failure, call_backend};
 pub use lock_info::{HolderInfo, LockInfo, LockPage, PagePosition, Permits, Readers};
@@ -92,11 +94,8 @@ pub use permits::{PermitChange, PermitOutcome};
 pub use token::TokenRange;
 pub use watch::{DirectGrant, FoundBusyBy, NextOwner, Wake, Watch};
 
-use crate::error::{Error, ErrorKind};
 use crate::name::LockName;
 use crate::time::Moment;
-use diagnosis::Finding;
-use replication::Replication;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -128,6 +127,137 @@ pub const WAITER_ATTEMPTS: Duration = Duration::from_secs(1);
 pub const WAITER_PRESENCE: Duration = Duration::from_secs(3);
 
 /// A store for locks. See the [module's text](self) for the contract.
+///
+/// # Examples
+///
+/// Mutexes in a store with compare-and-set, here a map in its place:
+///
+/// ```
+/// use lock_core::backend::*;
+/// use lock_core::{Clock, LockName, LockOptions, Moment, SystemClock};
+/// use std::collections::HashMap;
+/// use std::sync::{Arc, Mutex};
+/// use std::time::Duration;
+///
+/// /// The value of one lock: its holder, and the owners that were closed.
+/// #[derive(Clone, Default, Debug)]
+/// struct Value { holder: Option<(OwnerId, Moment)>, closed: Vec<(OwnerId, Moment)> }
+///
+/// #[derive(Default, Debug)]
+/// struct CompareAndSet(Mutex<HashMap<LockName, (u64, Value)>>);
+///
+/// impl CompareAndSet {
+///     fn get(&self, name: &LockName) -> (u64, Value) {
+///         self.0.lock().unwrap().get(name).cloned().unwrap_or_default()
+///     }
+///
+///     fn set_if(&self, name: &LockName, version: u64, value: Value) -> bool {
+///         let mut values = self.0.lock().unwrap();
+///         let stored = values.entry(name.clone()).or_default();
+///         let is_unchanged = stored.0 == version;
+///         if is_unchanged { *stored = (version + 1, value); }
+///         is_unchanged
+///     }
+///
+///     fn update<T>(&self, name: &LockName, change: impl Fn(&mut Value, Moment) -> T) -> T {
+///         loop {
+///             let ((version, mut value), now) = (self.get(name), SystemClock.now());
+///             value.holder = value.holder.filter(|(_, until)| now < *until);
+///             value.closed.retain(|(_, until)| now < *until);
+///             let answer = change(&mut value, now);
+///             if self.set_if(name, version, value) { return answer; }
+///         }
+///     }
+/// }
+///
+/// impl Backend for CompareAndSet {
+///     fn acquire(&self, attempt: &Attempt<'_>, _: Moment) -> Result<Answer, Failure> {
+///         Ok(self.update(attempt.name, |value, now| {
+///             if value.closed.iter().any(|(owner, _)| *owner == attempt.owner) {
+///                 return Answer::Busy(None);
+///             }
+///             let mut until = now + attempt.lease.duration();
+///             match value.holder {
+///                 Some((owner, end)) if owner != attempt.owner => {
+///                     return Answer::Busy(Some(end.since(now)));
+///                 }
+///                 Some((_, end)) => until = until.max(end),
+///                 None => {}
+///             }
+///             value.holder = Some((attempt.owner, until));
+///             Answer::Granted(Grant::new(None))
+///         }))
+///     }
+///
+///     fn renew(
+///         &self,
+///         _: NodeId,
+///         batch: &[RenewalRequest],
+///         _: Moment,
+///     ) -> Vec<Result<Renewal, Failure>> {
+///         let renew = |AcquisitionId { name, owner, lease, .. }: &AcquisitionId| {
+///             self.update(name, |value, now| match &mut value.holder {
+///                 Some((holder, until)) if holder == owner => {
+///                     *until = (now + lease.duration()).max(*until);
+///                     Renewal::Extended
+///                 }
+///                 _ => Renewal::Gone,
+///             })
+///         };
+///         batch.iter().map(|one| Ok(renew(&one.acquisition))).collect()
+///     }
+///
+///     fn release(
+///         &self,
+///         acquisition: &AcquisitionId,
+///         options: ReleaseOptions,
+///         _: Moment,
+///     ) -> Result<Release, Failure> {
+///         let AcquisitionId { name, owner, lease, .. } = acquisition;
+///         let kept = options.kept;
+///         Ok(self.update(name, |value, now| {
+///             if options.tombstone == Tombstone::Leave {
+///                 value.closed.push((*owner, now + lease.duration()));
+///             }
+///             match value.holder {
+///                 Some((holder, _)) if holder == *owner => {
+///                     value.holder = kept.map(|it| (it.owner, now + it.time.duration()));
+///                     Release::Freed
+///                 }
+///                 Some((holder, _)) if kept.is_some_and(|it| it.owner == holder) => {
+///                     Release::Freed
+///                 }
+///                 _ => Release::Gone,
+///             }
+///         }))
+///     }
+///
+///     fn inspect(&self, name: &LockName, _: Moment) -> Result<LockInfo, Failure> {
+///         Ok(self.update(name, |value, now| match value.holder {
+///             Some((owner, until)) => {
+///                 let owner = OwnerText::new(&owner.to_string());
+///                 LockInfo::held(HolderInfo::new(owner, Some(until.since(now)), 1))
+///             }
+///             None => LockInfo::FREE,
+///         }))
+///     }
+///
+///     fn abilities(&self) -> Abilities {
+///         let (interval, jitter) = (Duration::from_millis(50), Duration::from_millis(10));
+///         Abilities::full().tokens(false).waking(Waking::Polls { interval, jitter })
+///     }
+/// }
+///
+/// let store: Arc<dyn Backend> = Arc::new(CompareAndSet::default());
+/// let client = lock_core::builder().backend(store).connect()?;
+/// let lock = client.mutex("orders")?;
+/// let guard = lock.lock_with(&LockOptions::new().lease(Duration::from_secs(10)))?;
+/// assert!(client.mutex("orders")?.inspect()?.holder.is_some());
+/// guard.unlock()?;
+/// assert!(lock.inspect()?.holder.is_none());
+/// assert!(lock.force_unlock().unwrap_err().is_unsupported());
+/// # Ok::<(), lock_core::Error>(())
+/// ```
 pub trait Backend: Send + Sync + fmt::Debug {
     /// Tries once to take the lock for `attempt.owner`.
     ///
@@ -231,116 +361,45 @@ pub trait Backend: Send + Sync + fmt::Debug {
             .held_by(acquisition.owner))
     }
 
-    /// Releases the lock of any holder, wakes the waiters, and returns whether it was held. A value
-    /// in another format is not changed, and reported as
-    /// [`ErrorKind::ForeignFormat`].
-    ///
-    /// # Errors
-    ///
-    /// See [`Failure`].
-    fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure>;
-
-    /// Changes a [semaphore](LockKind::Permits), or one of its permits, once: a request whose
-    /// outcome is unknown is not sent again.
-    ///
-    /// Called only if [`Abilities::all_kinds`] says so.
-    ///
-    /// # Errors
-    ///
-    /// See [`Failure`].
-    fn change_permits(
-        &self,
-        _name: &LockName,
-        _change: PermitChange,
-        _by: Moment,
-    ) -> Result<PermitOutcome, Failure> {
-        Err(Failure::NotSent(Error::new(
-            ErrorKind::Unsupported,
-            "this store has no semaphores",
-        )))
-    }
-
     /// Calls `wake` at every release of `name` by any client, and once whenever releases may have
     /// been missed (after a reconnect), from the return of this call until the [`Watch`] is
     /// dropped. Spurious calls are allowed.
     ///
-    /// Never called if [`Abilities::waking`] says [`Waking::Polls`].
+    /// Never called if [`Abilities::waking`] says [`Waking::Polls`]; unsupported in the default.
     ///
     /// # Errors
     ///
     /// See [`Failure`].
-    fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure>;
+    fn watch(&self, _name: &LockName, _wake: Arc<dyn Wake>, _by: Moment) -> Result<Watch, Failure> {
+        Err(admin::unsupported("this store does not publish releases"))
+    }
 
     /// Returns the node that renews this name *now*. Called for each renewal; must be cheap and not
     /// block. A slow or dead node delays only its own renewals.
-    fn renewal_node(&self, name: &LockName) -> NodeId;
-
-    /// Returns by how much earlier than on the server that grants it the lease of this lock may end
-    /// on a replica that counts under this policy, because the clocks of the servers differ: the
-    /// lock is trusted for as much less. Called when it was granted or renewed; must be cheap and
-    /// not block. A store that learns that it has grown calls
-    /// [`Notices::replica_lead_grew`](crate::Notices::replica_lead_grew).
     ///
-    /// Zero in the default.
-    fn replica_lead(
-        &self,
-        _name: &LockName,
-        _lease: LeaseTime,
-        _replication: Replication,
-    ) -> Duration {
-        Duration::ZERO
+    /// The default has one node.
+    fn renewal_node(&self, _name: &LockName) -> NodeId {
+        NodeId::new(0)
     }
 
     /// Returns what this store supports in its wire format. Must not change while it is open.
     fn abilities(&self) -> Abilities;
 
-    /// Returns what of the store's settings and state matters for locks, the good and the bad.
-    /// Changes nothing there. What cannot be looked at is
-    /// [`Unknown`](crate::FindingLevel::Unknown).
-    ///
-    /// Nothing in the default.
-    ///
-    /// # Errors
-    ///
-    /// See [`Failure`]: the store cannot be asked at all.
-    fn diagnose(&self, _by: Moment) -> Result<Vec<Finding>, Failure> {
-        Ok(Vec::new())
-    }
-
-    /// Like [`inspect`](Self::inspect), for several locks, in few requests and with all that the
-    /// store can tell of [`LockInfo`], also if what a mutex is asked for is a read-write lock.
-    /// Returns one answer for each name, in the same order.
-    ///
-    /// The default asks for one after the other, and for the holder alone.
-    fn inspect_all(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
-        names.iter().map(|name| self.inspect(name, by)).collect()
-    }
-
-    /// Returns a page of the locks that are held and whose names match `pattern`, a glob as in
-    /// Redis' `SCAN .. MATCH`. Changes nothing, and asks for a bounded number of keys, so a page
-    /// may be empty.
-    ///
-    /// A lock that is held from the first page to the last is on at least one of them, perhaps on
-    /// several; one that is taken or released meanwhile may be missing. Only what is certainly a
-    /// lock in this client's format is returned.
-    ///
-    /// Unsupported in the default.
-    ///
-    /// # Errors
-    ///
-    /// See [`Failure`]: a part of the store cannot be asked.
-    fn list(&self, _pattern: &str, _from: &PagePosition, _by: Moment) -> Result<LockPage, Failure> {
-        Err(Failure::NotSent(Error::new(
-            ErrorKind::Unsupported,
-            "this store, in this wire format, cannot list its locks: name those to look at",
-        )))
-    }
-
     /// Called when the client is dropped, perhaps at the end of the process: waits for requests
     /// that are not sent yet and that no caller waits for, at most until this moment of the system
     /// clock. Most stores have none.
-    fn leave(&self, until: Moment) {
+    fn close(&self, until: Moment) {
         let _no_wait = until;
+    }
+
+    /// Returns the store's requests of operators, if it has them.
+    fn admin(&self) -> Option<&dyn Admin> {
+        None
+    }
+
+    /// Returns the clocks of the store's replicas, if leases may end earlier there.
+    fn replicas(&self) -> Option<&dyn Replicated> {
+        None
     }
 }
 

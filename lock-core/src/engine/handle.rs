@@ -52,7 +52,7 @@ impl EngineHandle {
         self.workers.stop(until);
         // A panic of the backend is reported and must not stop the drop.
         let _told = call_backend(|| {
-            self.store()?.leave(until);
+            self.store()?.close(until);
             Ok(())
         });
     }

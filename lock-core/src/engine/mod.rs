@@ -266,13 +266,17 @@ impl Engine {
     /// Queries the store's settings and state, and returns the findings that matter for locks.
     pub(crate) fn diagnose(&self, wait: Duration) -> Result<Vec<Finding>, Error> {
         let by = self.clock.now() + wait;
-        call_backend(|| self.store()?.diagnose(by)).map_err(Failure::into_error)
+        let findings = call_backend(|| match self.store()?.admin() {
+            Some(admin) => admin.diagnose(by),
+            None => Ok(Vec::new()),
+        });
+        findings.map_err(Failure::into_error)
     }
 
     /// Queries the state of these locks. The results are in the order of `names`.
     pub(crate) fn inspect_all(&self, names: &[LockName]) -> Vec<Result<LockInfo, Error>> {
         let by = self.command_deadline();
-        let infos = call_backend(|| Ok(self.store()?.inspect_all(names, by)));
+        let infos = call_backend(|| Ok(self.store()?.inspect_each(names, by)));
         let infos = infos.unwrap_or_else(|failure| vec![Err(failure); names.len()]);
         let named = infos.into_iter().zip(names);
         named
@@ -283,7 +287,8 @@ impl Engine {
     /// Queries one page of the locks that are held.
     pub(crate) fn list(&self, pattern: &str, from: &PagePosition) -> Result<LockPage, Error> {
         let by = self.command_deadline();
-        call_backend(|| self.store()?.list(pattern, from, by)).map_err(Failure::into_error)
+        call_backend(|| self.store()?.require_admin()?.list(pattern, from, by))
+            .map_err(Failure::into_error)
     }
 
     /// Returns the metrics, which count what no event reports.

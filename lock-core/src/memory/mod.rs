@@ -13,9 +13,9 @@ pub use scheme::MemoryScheme;
 use crate::backend::owner::{OwnerId, OwnerLabel};
 use crate::backend::token::{FencingToken, TokenRange};
 use crate::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, Grant, HolderInfo, KeptLock,
-    LockInfo, LockPage, NextOwner, NodeId, PagePosition, PermitChange, PermitOutcome, Readers,
-    Release, ReleaseOptions, Renewal, RenewalRequest, Tokens, Tombstone, Wake, Watch,
+    Abilities, AcquisitionId, Admin, Answer, Attempt, Backend, Failure, Grant, HolderInfo,
+    KeptLock, LockInfo, LockPage, NextOwner, NodeId, PagePosition, PermitChange, PermitOutcome,
+    Readers, Release, ReleaseOptions, Renewal, RenewalRequest, Tokens, Tombstone, Wake, Watch,
 };
 use crate::config::{Config, WriterPriority};
 use crate::kind::KindProfile;
@@ -447,6 +447,55 @@ impl Backend for MemoryBackend {
         Ok(state.look(name, now))
     }
 
+    fn verify(
+        &self,
+        acquisition: &AcquisitionId,
+        by: Moment,
+    ) -> Result<Option<HolderInfo>, Failure> {
+        let AcquisitionId { name, owner, .. } = acquisition;
+        if name.profile().shared {
+            let mut state = self.0.state.lock();
+            let now = self.0.clock.now();
+            state.refuse_other_use(name, now)?;
+            return Ok(state.share_of(name, *owner, now));
+        }
+        Ok(self.inspect(name, by)?.held_by(*owner))
+    }
+
+    fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, _by: Moment) -> Result<Watch, Failure> {
+        let mut state = self.0.state.lock();
+        let id = state.next_watch;
+        state.next_watch += 1;
+        let (kind, name) = (name.profile(), name.plain().into_owned());
+        state
+            .watches
+            .entry(name.clone())
+            .or_default()
+            .push(Watcher { id, kind, wake });
+        Ok(Watch::new(MemoryWatch {
+            store: Arc::downgrade(&self.0),
+            name,
+            id,
+        }))
+    }
+
+    fn renewal_node(&self, _name: &LockName) -> NodeId {
+        NodeId::new(0)
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities::full()
+            .independent(true)
+            .counts_waiters(true)
+            .all_kinds(true)
+    }
+
+    fn admin(&self) -> Option<&dyn Admin> {
+        Some(self)
+    }
+}
+
+impl Admin for MemoryBackend {
     fn inspect_all(&self, names: &[LockName], _by: Moment) -> Vec<Result<LockInfo, Failure>> {
         let mut state = self.0.state.lock();
         let now = self.0.clock.now();
@@ -480,21 +529,6 @@ impl Backend for MemoryBackend {
         let next = locks.last().filter(|_| locks.len() == PAGE);
         let next = next.map(|(last, _)| PagePosition::new(last.as_str(), 0));
         Ok(LockPage::new(locks, next))
-    }
-
-    fn verify(
-        &self,
-        acquisition: &AcquisitionId,
-        by: Moment,
-    ) -> Result<Option<HolderInfo>, Failure> {
-        let AcquisitionId { name, owner, .. } = acquisition;
-        if name.profile().shared {
-            let mut state = self.0.state.lock();
-            let now = self.0.clock.now();
-            state.refuse_other_use(name, now)?;
-            return Ok(state.share_of(name, *owner, now));
-        }
-        Ok(self.inspect(name, by)?.held_by(*owner))
     }
 
     fn change_permits(
@@ -532,34 +566,6 @@ impl Backend for MemoryBackend {
             self.wake(name);
         }
         Ok(was_held)
-    }
-
-    fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, _by: Moment) -> Result<Watch, Failure> {
-        let mut state = self.0.state.lock();
-        let id = state.next_watch;
-        state.next_watch += 1;
-        let (kind, name) = (name.profile(), name.plain().into_owned());
-        state
-            .watches
-            .entry(name.clone())
-            .or_default()
-            .push(Watcher { id, kind, wake });
-        Ok(Watch::new(MemoryWatch {
-            store: Arc::downgrade(&self.0),
-            name,
-            id,
-        }))
-    }
-
-    fn renewal_node(&self, _name: &LockName) -> NodeId {
-        NodeId::new(0)
-    }
-
-    fn abilities(&self) -> Abilities {
-        Abilities::full()
-            .independent(true)
-            .counts_waiters(true)
-            .all_kinds(true)
     }
 }
 

@@ -102,7 +102,7 @@ impl Notices {
     }
 
     /// Shortens the validity of the locks that the client holds under a policy for replicas,
-    /// because [`Backend::replica_lead`](crate::Backend::replica_lead) has grown.
+    /// because [`Replicated::replica_lead`](crate::backend::Replicated::replica_lead) has grown.
     pub fn replica_lead_grew(&self) {
         let shorten = self.0.shorten.lock().clone();
         if let Some(shorten) = shorten {

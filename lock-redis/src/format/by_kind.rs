@@ -225,7 +225,7 @@ impl OwnedFormat {
         })
     }
 
-    /// See [`Backend::change_permits`](lock_core::Backend::change_permits).
+    /// See [`Admin::change_permits`](lock_core::backend::Admin::change_permits).
     pub(crate) fn change_permits<'a>(
         &'a self,
         name: &'a LockName,

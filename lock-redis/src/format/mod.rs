@@ -198,7 +198,7 @@ impl Format {
     }
 
     /// Frees a lock of any owner. See
-    /// [`Backend::force_release`](lock_core::Backend::force_release).
+    /// [`Admin::force_release`](lock_core::backend::Admin::force_release).
     pub(crate) fn force<'a>(&'a self, name: &'a LockName) -> Result<Exchange<'a, bool>, Failure> {
         match &*self.0 {
             FormatKind::Owned(format) => {

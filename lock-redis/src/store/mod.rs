@@ -14,15 +14,15 @@ mod tests;
 
 pub(crate) use send::send;
 
-use crate::format::classic::{ClassicRules, StepHook};
 use crate::format::Format;
+use crate::format::classic::{ClassicRules, StepHook};
 use crate::node::cluster::Redirect;
 use crate::node::on;
 use crate::topology::{Effect, Hop, RoutedRequest, Topology, Verdict};
 use lock_core::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, HolderInfo, LockInfo,
+    Abilities, AcquisitionId, Admin, Answer, Attempt, Failure, FoundBusyBy, HolderInfo, LockInfo,
     LockPage, NodeId, OnReleased, PagePosition, PermitChange, PermitOutcome, Release,
-    ReleaseOptions, Renewal, RenewalRequest, RetryCause, Wake, Watch,
+    ReleaseOptions, Renewal, RenewalRequest, Replicated, RetryCause, Wake, Watch,
 };
 use lock_core::{
     Backend, Config, Context, Error, Finding, LeaseTime, LockName, Moment, Replication,
@@ -402,6 +402,63 @@ impl<T: Topology> Backend for RedisStore<T> {
         self.request(&request, by, verify, |_| Effect::None)
     }
 
+    fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {
+        self.topology.known(name)?.node.poll_pause(name, found_by)
+    }
+
+    fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
+        let request = RoutedRequest::Watch(name);
+        let Some(watches) = self.topology.watches() else {
+            let watch = |hop: &Hop<_>| hop.node.watch(name, Arc::clone(&wake), by);
+            return self.request(&request, by, watch, |_| Effect::None);
+        };
+        let moving = watches.register(name, wake);
+        let subscribe = |hop: &Hop<_>| {
+            // A channel is not redirected while its slot moves.
+            if hop.node.is_asking() {
+                return Err(Failure::NotSent(Error::unavailable("the slot is moving")));
+            }
+            moving.subscribe_on(&hop.node, by)
+        };
+        // A subscription where the lock is no longer is as good as none.
+        self.request(&request, by, subscribe, |()| Effect::None)?;
+        // The lock may have moved meanwhile. Only this watch moves.
+        if let Some(home) = self.topology.known(name) {
+            moving.follow(&home.node);
+        }
+        Ok(Watch::new(moving))
+    }
+
+    fn renewal_node(&self, name: &LockName) -> NodeId {
+        self.topology.renewal_node(name)
+    }
+
+    fn abilities(&self) -> Abilities {
+        self.topology.abilities()
+    }
+
+    fn admin(&self) -> Option<&dyn Admin> {
+        Some(self)
+    }
+
+    fn replicas(&self) -> Option<&dyn Replicated> {
+        Some(self)
+    }
+}
+
+impl<T: Topology> Admin for RedisStore<T> {
+    fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
+        let effect = |freed: &bool| {
+            if *freed {
+                Effect::Changed
+            } else {
+                Effect::None
+            }
+        };
+        let force = |hop: &Hop<_>| hop.node.force_release(name, by);
+        self.request(&RoutedRequest::Change(name), by, force, effect)
+    }
+
     fn change_permits(
         &self,
         name: &LockName,
@@ -474,49 +531,12 @@ impl<T: Topology> Backend for RedisStore<T> {
         Ok(LockPage::new(locks, next))
     }
 
-    fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {
-        self.topology.known(name)?.node.poll_pause(name, found_by)
+    fn diagnose(&self, by: Moment) -> Result<Vec<Finding>, Failure> {
+        self.topology.diagnose(by)
     }
+}
 
-    fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
-        let effect = |freed: &bool| {
-            if *freed {
-                Effect::Changed
-            } else {
-                Effect::None
-            }
-        };
-        let force = |hop: &Hop<_>| hop.node.force_release(name, by);
-        self.request(&RoutedRequest::Change(name), by, force, effect)
-    }
-
-    fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
-        let request = RoutedRequest::Watch(name);
-        let Some(watches) = self.topology.watches() else {
-            let watch = |hop: &Hop<_>| hop.node.watch(name, Arc::clone(&wake), by);
-            return self.request(&request, by, watch, |_| Effect::None);
-        };
-        let moving = watches.register(name, wake);
-        let subscribe = |hop: &Hop<_>| {
-            // A channel is not redirected while its slot moves.
-            if hop.node.is_asking() {
-                return Err(Failure::NotSent(Error::unavailable("the slot is moving")));
-            }
-            moving.subscribe_on(&hop.node, by)
-        };
-        // A subscription where the lock is no longer is as good as none.
-        self.request(&request, by, subscribe, |()| Effect::None)?;
-        // The lock may have moved meanwhile. Only this watch moves.
-        if let Some(home) = self.topology.known(name) {
-            moving.follow(&home.node);
-        }
-        Ok(Watch::new(moving))
-    }
-
-    fn renewal_node(&self, name: &LockName) -> NodeId {
-        self.topology.renewal_node(name)
-    }
-
+impl<T: Topology> Replicated for RedisStore<T> {
     fn replica_lead(
         &self,
         name: &LockName,
@@ -527,14 +547,6 @@ impl<T: Topology> Backend for RedisStore<T> {
         hop.map_or(Duration::ZERO, |hop| {
             hop.node.replica_lead(lease, replication)
         })
-    }
-
-    fn abilities(&self) -> Abilities {
-        self.topology.abilities()
-    }
-
-    fn diagnose(&self, by: Moment) -> Result<Vec<Finding>, Failure> {
-        self.topology.diagnose(by)
     }
 }
 

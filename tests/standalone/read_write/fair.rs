@@ -304,7 +304,14 @@ fn lock_of_dead_readers_and_leavers_is_free_at_once() {
     assert!(matches!(release(&write, next), Release::FreedFor(_)));
     // The release behind a forced one leaves no key.
     assert!(!ask(&read, dead).is_busy());
-    assert!(bench.backend.force_release(&read, soon()).unwrap());
+    assert!(
+        bench
+            .backend
+            .admin()
+            .unwrap()
+            .force_release(&read, soon())
+            .unwrap()
+    );
     assert_eq!(release(&read, dead), Release::Gone);
     assert_eq!(
         probe.keys(&format!("*{NAME}*")),

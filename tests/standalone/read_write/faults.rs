@@ -152,7 +152,14 @@ fn format_of_mutexes_refuses_each_request_for_another_kind() {
             refused("acquire", store.acquire(&attempt, soon()).unwrap_err());
             refused("inspect", store.inspect(&name, soon()).unwrap_err());
             refused("peek", store.peek(&name, soon()).unwrap_err());
-            refused("force", store.force_release(&name, soon()).unwrap_err());
+            refused(
+                "force",
+                store
+                    .admin()
+                    .unwrap()
+                    .force_release(&name, soon())
+                    .unwrap_err(),
+            );
             if !says_owners {
                 continue;
             }

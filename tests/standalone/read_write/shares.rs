@@ -152,7 +152,7 @@ fn lock_whose_readers_are_all_dead_counts_as_free() {
         let info = store.inspect(&name, soon()).unwrap();
         assert!(info.holder.is_none() && info.readers.unwrap().known.is_empty());
     }
-    let listed = store.inspect_all(&[name("x")], soon()).remove(0).unwrap();
+    let listed = store.inspect_each(&[name("x")], soon()).remove(0).unwrap();
     assert!(listed.holder.is_none(), "{listed:?}");
     // Of those that are not looked at, none is known to be dead.
     die(23);
@@ -186,7 +186,15 @@ fn dead_readers_beyond_the_first_hundred_are_purged_too() {
         (info.holders, info.readers.unwrap().known.len()),
         (1_100, 100)
     );
-    assert!(asked.0.backend.force_release(&many, soon()).unwrap());
+    assert!(
+        asked
+            .0
+            .backend
+            .admin()
+            .unwrap()
+            .force_release(&many, soon())
+            .unwrap()
+    );
     asked.take(&many.of_kind(LockKind::Write), 30_000);
 }
 
@@ -200,7 +208,12 @@ fn lock_of_many_readers_is_inspected_by_a_sample() {
         (0..count).for_each(|_| drop(asked.take(&read, 30_000)));
         for kind in [LockKind::Mutex, LockKind::Write] {
             probe.reset_stats();
-            let infos = asked.0.backend.inspect_all(&[read.of_kind(kind)], soon());
+            let infos = asked
+                .0
+                .backend
+                .admin()
+                .unwrap()
+                .inspect_all(&[read.of_kind(kind)], soon());
             let info = infos.into_iter().flatten().next().expect("it is held");
             assert_eq!(info.readers.unwrap().known.len(), count, "{kind:?}");
             assert_eq!(
@@ -292,6 +305,8 @@ fn forced_release_of_readers_leaves_the_writer_and_a_mutex() {
         asked
             .0
             .backend
+            .admin()
+            .unwrap()
             .force_release(&name("x").of_kind(kind), soon())
             .unwrap()
     };
@@ -321,7 +336,13 @@ fn forced_release_ends_the_wait_of_a_writer() {
         }
         probe.command(&["SET", "distlock_writer:{x}", "dead:write", "PX", "60000"]);
         assert_eq!(
-            asked.0.backend.force_release(&write(), soon()).unwrap(),
+            asked
+                .0
+                .backend
+                .admin()
+                .unwrap()
+                .force_release(&write(), soon())
+                .unwrap(),
             holds
         );
         assert!(!probe.exists("distlock_writer:{x}"));
@@ -432,6 +453,8 @@ fn kinds_of_a_name_are_busy_for_each_other() {
             asked
                 .0
                 .backend
+                .admin()
+                .unwrap()
                 .force_release(&name(LockKind::Write), soon())
                 .unwrap()
         );
@@ -518,7 +541,15 @@ fn kept_write_lock_ends_by_itself() {
 fn forced_release_ends_all_holds_and_frees_the_name() {
     let server = RedisServer::start();
     let (asked, mut probe) = (Asked(Bench::on(&server)), server.probe());
-    let force = |name: &LockName| asked.0.backend.force_release(name, soon()).unwrap();
+    let force = |name: &LockName| {
+        asked
+            .0
+            .backend
+            .admin()
+            .unwrap()
+            .force_release(name, soon())
+            .unwrap()
+    };
     for by in [read(), write()] {
         assert!(!force(&by), "it is free");
         let readers: Vec<_> = (0..3).map(|_| asked.take(&read(), 30_000).0).collect();
@@ -560,7 +591,15 @@ fn foreign_data_under_the_name_is_refused_and_kept() {
             let attempt = Attempt::new(&name, asked.0.owner(), lease(30_000));
             refused(asked.0.backend.acquire(&attempt, soon()).map(drop));
             refused(asked.0.backend.inspect(&name, soon()).map(drop));
-            refused(asked.0.backend.force_release(&name, soon()).map(drop));
+            refused(
+                asked
+                    .0
+                    .backend
+                    .admin()
+                    .unwrap()
+                    .force_release(&name, soon())
+                    .map(drop),
+            );
         }
         assert!(probe.exists("x"));
         probe.command(&["DEL", "x"]);

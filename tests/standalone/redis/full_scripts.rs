@@ -204,7 +204,14 @@ fn holds_last_and_end(scene: &Scene, kind: LockKind) {
         );
     }
     let held = scene.take(kind);
-    let forced = scene.full(|| scene.bench.backend.force_release(&held.name, soon()));
+    let forced = scene.full(|| {
+        scene
+            .bench
+            .backend
+            .admin()
+            .unwrap()
+            .force_release(&held.name, soon())
+    });
     assert!(forced.unwrap(), "{kind:?}");
 }
 
@@ -277,6 +284,8 @@ fn permits_of_others_last_and_end(scene: &Scene) {
             scene
                 .bench
                 .backend
+                .admin()
+                .unwrap()
                 .change_permits(&held.name, change, soon())
         });
         assert!(

@@ -332,6 +332,8 @@ fn forced_release_of_free_permits_removes_the_head_of_the_queue() {
         store
             .bench
             .backend
+            .admin()
+            .unwrap()
             .force_release(&name(NAME).of_kind(kind), soon())
             .unwrap()
     };

@@ -1,4 +1,4 @@
-//! The contract of [`Backend::change_permits`](lock_core::Backend::change_permits), and of an
+//! The contract of [`Admin::change_permits`](lock_core::backend::Admin::change_permits), and of an
 //! attempt for all permits that are free.
 
 use crate::fixture::{

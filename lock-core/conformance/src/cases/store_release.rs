@@ -1,6 +1,6 @@
 //! The contract of [`Backend::release`](lock_core::Backend::release),
 //! [`inspect`](lock_core::Backend::inspect) and
-//! [`force_release`](lock_core::Backend::force_release), asked for directly.
+//! [`force_release`](lock_core::backend::Admin::force_release), asked for directly.
 
 use crate::fixture::{DirectBackend, eventually, fresh_name, let_pass, long, ms, patience, short};
 use crate::subject::Subject;

@@ -4,9 +4,9 @@ use super::mutation::Mutation;
 use super::store::{Held, MutantState, MutantStore, MutantWatch, Watcher};
 use crate::scale::ms;
 use lock_core::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, Grant, HolderInfo, KeptLock,
-    LockInfo, NodeId, PermitChange, PermitOutcome, Readers, Release, ReleaseOptions, Renewal,
-    RenewalRequest, ReplicaSupport, Tokens, Tombstone, Wake, Watch,
+    Abilities, AcquisitionId, Admin, Answer, Attempt, Backend, Failure, Grant, HolderInfo,
+    KeptLock, LockInfo, NodeId, PermitChange, PermitOutcome, Readers, Release, ReleaseOptions,
+    Renewal, RenewalRequest, ReplicaSupport, Tokens, Tombstone, Wake, Watch,
 };
 use lock_core::{
     Clock, Error, ErrorKind, FencingToken, LockKind, LockName, Moment, OwnerId, OwnerText, Signal,
@@ -480,31 +480,6 @@ impl Backend for MutantBackend {
         Ok(holder.filter(|holder| owner.matches(&holder.owner)))
     }
 
-    fn change_permits(
-        &self,
-        name: &LockName,
-        change: PermitChange,
-        _by: Moment,
-    ) -> Result<PermitOutcome, Failure> {
-        self.change(name, change)
-    }
-
-    fn force_release(&self, name: &LockName, _by: Moment) -> Result<bool, Failure> {
-        let ends_writer = self.has(Mutation::ForceOfReadersEndsWriter);
-        if name.kind().is_shared() && !ends_writer {
-            return Ok(self.force_shares(name));
-        }
-        let key = self.key(name);
-        let was_held = self.with(|state, _| match self.mutation {
-            Some(Mutation::ForceKeeps) => state.held.contains_key(&key),
-            _ => state.held.remove(&key).is_some(),
-        });
-        if was_held && !self.has(Mutation::ForceWakesNoWaiter) {
-            self.wake(&key);
-        }
-        Ok(was_held || self.has(Mutation::ForceAlwaysTrue))
-    }
-
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, _by: Moment) -> Result<Watch, Failure> {
         let number = self.store.next.fetch_add(1, Ordering::Relaxed);
         let (client, key) = (self.number, self.key(name));
@@ -546,6 +521,37 @@ impl Backend for MutantBackend {
             ReplicaSupport::Listed
         };
         Abilities::full().replication(replication).all_kinds(true)
+    }
+
+    fn admin(&self) -> Option<&dyn Admin> {
+        Some(self)
+    }
+}
+
+impl Admin for MutantBackend {
+    fn change_permits(
+        &self,
+        name: &LockName,
+        change: PermitChange,
+        _by: Moment,
+    ) -> Result<PermitOutcome, Failure> {
+        self.change(name, change)
+    }
+
+    fn force_release(&self, name: &LockName, _by: Moment) -> Result<bool, Failure> {
+        let ends_writer = self.has(Mutation::ForceOfReadersEndsWriter);
+        if name.kind().is_shared() && !ends_writer {
+            return Ok(self.force_shares(name));
+        }
+        let key = self.key(name);
+        let was_held = self.with(|state, _| match self.mutation {
+            Some(Mutation::ForceKeeps) => state.held.contains_key(&key),
+            _ => state.held.remove(&key).is_some(),
+        });
+        if was_held && !self.has(Mutation::ForceWakesNoWaiter) {
+            self.wake(&key);
+        }
+        Ok(was_held || self.has(Mutation::ForceAlwaysTrue))
     }
 }
 

@@ -259,7 +259,9 @@ impl Engine {
     ) -> Duration {
         match replication.is_off() {
             true => Duration::ZERO,
-            false => self.backend.replica_lead(name, lease, replication),
+            false => self.backend.replicas().map_or(Duration::ZERO, |replicas| {
+                replicas.replica_lead(name, lease, replication)
+            }),
         }
     }
 

@@ -1,9 +1,9 @@
 //! Unit tests of the engine on the in-memory store and a manual clock.
 
 use crate::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, HolderInfo, LockInfo, NodeId,
-    OnReleased, PermitChange, PermitOutcome, Release, ReleaseOptions, Renewal, RenewalRequest,
-    ReplicaSupport, Wake, Waking, Watch,
+    Abilities, AcquisitionId, Admin, Answer, Attempt, Backend, Failure, HolderInfo, LockInfo,
+    NodeId, OnReleased, PermitChange, PermitOutcome, Release, ReleaseOptions, Renewal,
+    RenewalRequest, ReplicaSupport, Replicated, Wake, Waking, Watch,
 };
 use crate::error::ErrorKind;
 use crate::{

@@ -301,6 +301,7 @@ impl Backend for Recorded {
             (answer, _) => answer,
         })
     }
+
     fn renew(
         &self,
         node: NodeId,
@@ -331,6 +332,7 @@ impl Backend for Recorded {
             Err(failure) => vec![Err(failure); batch.len()],
         }
     }
+
     fn release(
         &self,
         acquisition: &AcquisitionId,
@@ -344,6 +346,7 @@ impl Backend for Recorded {
         };
         self.asked(kind, by, || self.store.release(acquisition, closing, by))
     }
+
     fn submit_release(
         &self,
         acquisition: &AcquisitionId,
@@ -358,10 +361,12 @@ impl Backend for Recorded {
             done(answer);
         }
     }
+
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
         self.read();
         self.asked("inspect", by, || self.store.inspect(name, by))
     }
+
     fn verify(
         &self,
         acquisition: &AcquisitionId,
@@ -370,6 +375,37 @@ impl Backend for Recorded {
         self.read();
         self.asked("inspect", by, || self.store.verify(acquisition, by))
     }
+
+    fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
+        self.asked("watch", by, || {
+            let alive = Arc::new(());
+            self.watches.lock().push(Arc::downgrade(&alive));
+            self.store
+                .watch(name, wake, by)
+                .map(|watch| Watch::new((watch, alive)))
+        })
+    }
+
+    fn renewal_node(&self, name: &LockName) -> NodeId {
+        assert!(!self.node_panics.load(Ordering::SeqCst), "on purpose");
+        let _asked = self.asked("node", Moment::NEVER, || Ok(()));
+        self.store.renewal_node(name)
+    }
+
+    fn abilities(&self) -> Abilities {
+        self.abilities
+    }
+
+    fn admin(&self) -> Option<&dyn Admin> {
+        Some(self)
+    }
+
+    fn replicas(&self) -> Option<&dyn Replicated> {
+        Some(self)
+    }
+}
+
+impl Admin for Recorded {
     fn change_permits(
         &self,
         name: &LockName,
@@ -380,23 +416,13 @@ impl Backend for Recorded {
             self.store.change_permits(name, change, by)
         })
     }
+
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
         self.store.force_release(name, by)
     }
-    fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
-        self.asked("watch", by, || {
-            let alive = Arc::new(());
-            self.watches.lock().push(Arc::downgrade(&alive));
-            self.store
-                .watch(name, wake, by)
-                .map(|watch| Watch::new((watch, alive)))
-        })
-    }
-    fn renewal_node(&self, name: &LockName) -> NodeId {
-        assert!(!self.node_panics.load(Ordering::SeqCst), "on purpose");
-        let _asked = self.asked("node", Moment::NEVER, || Ok(()));
-        self.store.renewal_node(name)
-    }
+}
+
+impl Replicated for Recorded {
     fn replica_lead(&self, _: &LockName, _: LeaseTime, _: Replication) -> Duration {
         let mut leads = self.leads.lock();
         let next = leads.front().copied();
@@ -404,8 +430,5 @@ impl Backend for Recorded {
             leads.pop_front();
         }
         next.unwrap_or_default()
-    }
-    fn abilities(&self) -> Abilities {
-        self.abilities
     }
 }

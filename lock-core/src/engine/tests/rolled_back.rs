@@ -79,10 +79,6 @@ impl Backend for Scripted {
         self.store.inspect(name, by)
     }
 
-    fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
-        self.store.force_release(name, by)
-    }
-
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
         self.store.watch(name, wake, by)
     }
@@ -93,6 +89,10 @@ impl Backend for Scripted {
 
     fn abilities(&self) -> Abilities {
         self.store.abilities()
+    }
+
+    fn admin(&self) -> Option<&dyn Admin> {
+        self.store.admin()
     }
 }
 

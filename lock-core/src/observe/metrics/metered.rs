@@ -2,15 +2,13 @@
 
 use super::{Metrics, Request};
 use crate::backend::diagnosis::Finding;
-use crate::backend::replication::Replication;
 use crate::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, FoundBusyBy, HolderInfo, LockInfo,
-    LockPage, NodeId, OnReleased, PagePosition, PermitChange, PermitOutcome, Release,
-    ReleaseOptions, Renewal, RenewalRequest, Wake, Watch, call_backend,
+    Abilities, AcquisitionId, Admin, Answer, Attempt, Backend, Failure, FoundBusyBy, HolderInfo,
+    LockInfo, LockPage, NodeId, OnReleased, PagePosition, PermitChange, PermitOutcome, Release,
+    ReleaseOptions, Renewal, RenewalRequest, Replicated, Wake, Watch, call_backend,
 };
 use crate::name::LockName;
 use crate::time::Moment;
-use crate::time::lease::LeaseTime;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -100,21 +98,6 @@ impl Backend for Metered {
         self.timed(Request::Read, |backend| backend.verify(acquisition, by))
     }
 
-    fn change_permits(
-        &self,
-        name: &LockName,
-        change: PermitChange,
-        by: Moment,
-    ) -> Result<PermitOutcome, Failure> {
-        self.timed(Request::Force, |backend| {
-            backend.change_permits(name, change, by)
-        })
-    }
-
-    fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
-        self.timed(Request::Force, |backend| backend.force_release(name, by))
-    }
-
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
         self.timed(Request::Watch, |backend| backend.watch(name, wake, by))
     }
@@ -123,33 +106,56 @@ impl Backend for Metered {
         self.backend.renewal_node(name)
     }
 
-    fn replica_lead(
-        &self,
-        name: &LockName,
-        lease: LeaseTime,
-        replication: Replication,
-    ) -> Duration {
-        self.backend.replica_lead(name, lease, replication)
-    }
-
     fn abilities(&self) -> Abilities {
         self.backend.abilities()
     }
 
-    fn diagnose(&self, by: Moment) -> Result<Vec<Finding>, Failure> {
-        self.backend.diagnose(by)
+    fn close(&self, until: Moment) {
+        self.backend.close(until);
+    }
+
+    fn admin(&self) -> Option<&dyn Admin> {
+        self.backend.admin().is_some().then_some(self as &dyn Admin)
+    }
+
+    fn replicas(&self) -> Option<&dyn Replicated> {
+        self.backend.replicas()
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl Admin for Metered {
+    fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
+        self.timed(Request::Force, |backend| {
+            backend.require_admin()?.force_release(name, by)
+        })
+    }
+
+    fn change_permits(
+        &self,
+        name: &LockName,
+        change: PermitChange,
+        by: Moment,
+    ) -> Result<PermitOutcome, Failure> {
+        self.timed(Request::Force, |backend| {
+            backend.require_admin()?.change_permits(name, change, by)
+        })
     }
 
     fn inspect_all(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
-        self.backend.inspect_all(names, by)
+        self.backend.inspect_each(names, by)
     }
 
     fn list(&self, pattern: &str, from: &PagePosition, by: Moment) -> Result<LockPage, Failure> {
-        self.timed(Request::Read, |backend| backend.list(pattern, from, by))
+        self.timed(Request::Read, |backend| {
+            backend.require_admin()?.list(pattern, from, by)
+        })
     }
 
-    fn leave(&self, until: Moment) {
-        self.backend.leave(until);
+    fn diagnose(&self, by: Moment) -> Result<Vec<Finding>, Failure> {
+        self.backend
+            .admin()
+            .map_or(Ok(Vec::new()), |admin| admin.diagnose(by))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use lock_core::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Failure, LockInfo, NodeId, Receipt, Release,
+    Abilities, AcquisitionId, Admin, Answer, Attempt, Failure, LockInfo, NodeId, Receipt, Release,
     ReleaseOptions, Renewal, RenewalRequest, Wake, Watch,
 };
 use lock_core::{
@@ -162,10 +162,6 @@ impl Backend for Ruled {
         self.store.inspect(name, by)
     }
 
-    fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
-        self.store.force_release(name, by)
-    }
-
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
         self.store.watch(name, wake, by)
     }
@@ -176,6 +172,10 @@ impl Backend for Ruled {
 
     fn abilities(&self) -> Abilities {
         self.store.abilities()
+    }
+
+    fn admin(&self) -> Option<&dyn Admin> {
+        self.store.admin()
     }
 }
 
@@ -209,10 +209,6 @@ impl Backend for Recorded {
         self.store.inspect(name, by)
     }
 
-    fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
-        self.store.force_release(name, by)
-    }
-
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
         self.store.watch(name, wake, by)
     }
@@ -223,6 +219,10 @@ impl Backend for Recorded {
 
     fn abilities(&self) -> Abilities {
         Abilities::full().renewable(false).tokens(false)
+    }
+
+    fn admin(&self) -> Option<&dyn Admin> {
+        self.store.admin()
     }
 }
 

@@ -3,9 +3,9 @@
 use crate::explore::trace;
 use crate::world::Virtual;
 use distlock_schedules::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, Grant, HolderInfo, LockInfo,
-    NextOwner, NodeId, OnReleased, PermitChange, PermitOutcome, Release, ReleaseOptions, Renewal,
-    RenewalRequest, ReplicaSupport, Wake, Watch,
+    Abilities, AcquisitionId, Admin, Answer, Attempt, Backend, Failure, Grant, HolderInfo,
+    LockInfo, NextOwner, NodeId, OnReleased, PermitChange, PermitOutcome, Release, ReleaseOptions,
+    Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
 };
 use distlock_schedules::{
     Clock, Error, FencingToken, InsufficientReplicas, LockName, MemoryBackend, Moment, OwnerText,
@@ -438,24 +438,6 @@ impl Backend for Network {
         self.send("verify", by, || self.store.verify(acquisition, by), || ())?
     }
 
-    fn change_permits(
-        &self,
-        name: &LockName,
-        change: PermitChange,
-        by: Moment,
-    ) -> Result<PermitOutcome, Failure> {
-        self.send(
-            "change_permits",
-            by,
-            || self.store.change_permits(name, change, by),
-            || (),
-        )?
-    }
-
-    fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
-        self.store.force_release(name, by)
-    }
-
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
         if self.fate() == Fate::NotSent {
             return Err(Failure::NotSent(Error::unavailable("refused, on purpose")));
@@ -482,6 +464,30 @@ impl Backend for Network {
             .abilities()
             .independent(false)
             .replication(ReplicaSupport::Counted)
+    }
+
+    fn admin(&self) -> Option<&dyn Admin> {
+        Some(self)
+    }
+}
+
+impl Admin for Network {
+    fn change_permits(
+        &self,
+        name: &LockName,
+        change: PermitChange,
+        by: Moment,
+    ) -> Result<PermitOutcome, Failure> {
+        self.send(
+            "change_permits",
+            by,
+            || self.store.change_permits(name, change, by),
+            || (),
+        )?
+    }
+
+    fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
+        self.store.force_release(name, by)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::explore::{is_punctual, trace};
 use crate::network::Network;
-use distlock_schedules::backend::{Backend, LockInfo};
+use distlock_schedules::backend::{Admin, Backend, LockInfo};
 use distlock_schedules::sync::time;
 use distlock_schedules::{
     Client, Clock, Config, DistLock, Error, Event, FencingToken, Interrupt, LockGuard, LockKind,

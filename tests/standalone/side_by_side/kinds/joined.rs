@@ -284,6 +284,8 @@ impl Case<'_> {
             Step::Force(lock) => [&self.both.memory, &self.both.redis].map(|backend| {
                 vec![
                     backend
+                        .admin()
+                        .unwrap()
                         .force_release(&self.names[*lock], self.by)
                         .unwrap()
                         .to_string(),

@@ -325,7 +325,11 @@ impl Side {
                 self.inspected(kind, &self.backend.inspect(&self.name.of_kind(kind), by)?)
             }
             Request::Force(kind) => {
-                let forced = self.backend.force_release(&self.name.of_kind(kind), by)?;
+                let forced = self
+                    .backend
+                    .admin()
+                    .unwrap()
+                    .force_release(&self.name.of_kind(kind), by)?;
                 format!("was held: {forced}")
             }
             Request::SetPermits(kind) => {
@@ -363,7 +367,10 @@ impl Side {
         let name = self.name.of_kind(kind);
         Ok(format!(
             "{:?}",
-            self.backend.change_permits(&name, change, by)?
+            self.backend
+                .admin()
+                .unwrap()
+                .change_permits(&name, change, by)?
         ))
     }
 
