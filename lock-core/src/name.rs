@@ -79,7 +79,7 @@ impl Hash for LockName {
 }
 
 impl LockName {
-    /// The longest name, in bytes.
+    /// The longest name, in bytes, so that keys stay short. Callers hash longer names.
     pub const MAX_BYTES: usize = 512;
 
     /// The name with this text, which has been validated.

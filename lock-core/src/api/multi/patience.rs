@@ -8,17 +8,21 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-/// After this number of failed rounds the other locks are waited for, too, with those before held.
+/// After this number of failed rounds the client waits for the other locks while it holds some,
+/// because a queue that is never empty needs it.
 const ROUNDS_OF_TRIES: u32 = 3;
 
-/// Such a wait lasts up to twice what earlier waits for that lock took, but at least for this time,
-/// and for this part of the longest wait for any of the locks.
+/// The shortest wait for a lock while others are held. The wait is up to twice the earlier waits
+/// for that lock, at least this time and a part of the longest wait for any of the locks, so that
+/// clients that wait in another order meet a different wait.
 const SHORTEST_TRY_WAIT: Duration = Duration::from_millis(1);
+/// The part of the longest wait for any of the locks that each such wait lasts at least.
 const PART_OF_LONGEST: u32 = 16;
 
-/// Waits beside locks without an order begin with the shortest time and grow twofold with each
-/// round, up to this time, or to what the lock may need if that is more. Beside a fair one the
-/// first waits end after this time, and those of each further round after twice that.
+/// The longest wait while others are held, because other clients wait for the held ones. Waits
+/// beside locks without an order begin with the shortest time and double with each round, up to
+/// this time, or to the need of the lock if that is more. Beside a fair lock the first waits end
+/// after this time, and those of each further round after twice that.
 const LONGEST_TRY_WAIT: Duration = Duration::from_millis(100);
 
 /// What one acquisition knows of the queues of its members.

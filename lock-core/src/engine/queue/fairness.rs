@@ -19,16 +19,22 @@
 use crate::time::Moment;
 use std::time::Duration;
 
-/// By how much one client asks later than the one before it: twice a request's time, within limits.
+/// The shortest delay between the attempts of two waiting clients after a release: twice the time
+/// of a request for each client that has waited longer, because the store serves the first request
+/// and notifies all clients in the same order. Otherwise some clients starve.
 const SHORTEST_STEP: Duration = Duration::from_micros(300);
+/// The longest such delay, so that a slow connection does not leave a free lock idle.
 const LONGEST_STEP: Duration = Duration::from_millis(5);
-/// The longest that a client leaves a free lock to others.
+/// The longest time for which a client cedes a free lock to others, so that the lock does not idle
+/// for longer.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
-/// A client that seems to be alone leaves the lock free for this part of its time.
+/// The part of its time for which a client that knows of no waiter leaves the lock free. The server
+/// does not count clients that poll or listen at another server.
 const PART_OF_TIME: u32 = 100;
 /// So many clients at most are kept in order. Those that have gone are waited for no longer.
 const MOST_CLIENTS: u16 = 64;
-/// For how long a client that had the lock counts as one that wants it.
+/// The time for which a client that had the lock counts as a waiter, because the server does not
+/// count clients that poll or listen at another server.
 const MEMORY: Duration = Duration::from_secs(5);
 
 /// How the lock went back to the store.

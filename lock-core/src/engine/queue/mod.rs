@@ -60,7 +60,9 @@ pub(crate) struct LocalLock {
     state: Mutex<LocalLockState>,
 }
 
-/// A first renewal comes earlier by less than this part of the lease.
+/// The first renewal comes earlier by less than this part of the lease, by a number that looks
+/// random for each name of a client: very many locks taken together are not renewed together for
+/// ever.
 const SPREAD: u32 = 12;
 
 /// All of it is read and written under the mutex, which is never held while the store is asked.

@@ -14,13 +14,17 @@ use crate::time::Moment;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// How long a request may be under way at least before the next is sent on another connection.
+/// The shortest time after which a batch under way counts as slow, because a server nearby takes
+/// less for a hundred renewals. The next batch then uses another connection. With a slower server
+/// it is twice the usual time, up to a second.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// The most workers that send renewals beside the main one.
+/// The most workers that send renewals besides the main one: four requests that hang mean that the
+/// server hangs.
 const MOST: usize = 3;
 
-/// The longest that one stands by when all others hang and nothing is queued. It is woken before.
+/// The longest sleep of a spare worker while all others hang and nothing is queued, so that a
+/// missed wake-up costs no more. Arriving work wakes it.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// A thread that sends renewals.

@@ -17,20 +17,22 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The pauses before an unreachable store is asked again.
+/// The first pause before an unreachable store is queried again, so that a short fault costs
+/// little. It doubles, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
+/// The longest such pause, so that waiting clients do not load a store in an outage.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 pub(super) const BACKOFF: Backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
 
-/// The shortest sleep on a busy lock: a lease with less than a millisecond left is reported as
-/// zero.
+/// The shortest sleep on a busy lock, because a lease with less than a millisecond left is reported
+/// as zero, which would make a busy loop.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 
 /// How often a waiter asks within its presence, so that attempts may be late or lost.
 const ATTEMPTS_OF_A_PRESENCE: u32 = 3;
 
-/// How long a watch may take before the first attempt. It sends nothing, unless the subscription
-/// has broken: then the attempt does not wait for another one.
+/// The time that a watch may take before the first attempt. It sends nothing unless the
+/// subscription has broken, so that only then the attempt proceeds without it.
 const EARLY_WATCH: Duration = Duration::from_millis(100);
 
 /// What the store has granted to this wait.
