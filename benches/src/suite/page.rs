@@ -57,40 +57,32 @@ const fn rate(
 }
 
 const ROWS: [Row; 15] = [
+    rate("1 thread, pairs/s", ["own-1", "rate", "ours"], true),
+    rate("8 threads, pairs/s", ["own-8", "rate", "ours"], true),
+    rate("32 threads, pairs/s", ["own-32", "rate", "ours"], true),
+    rate("128 threads, pairs/s", ["own-128", "rate", "ours"], true),
     rate(
-        "lock and unlock, pairs/s: 1 thread",
-        ["own-1", "rate", "ours"],
-        true,
-    ),
-    rate(
-        "8 threads, each with its own lock",
-        ["own-8", "rate", "ours"],
-        true,
-    ),
-    rate("32 threads", ["own-32", "rate", "ours"], true),
-    rate("128 threads", ["own-128", "rate", "ours"], true),
-    rate(
-        "128 threads, guards dropped",
+        "128 threads, guards dropped, pairs/s",
         ["own-128", "rate", "ours-drop"],
         true,
     ),
     rate(
-        "one lock, changes of owner/s: 8 threads of a process",
+        "one lock, 8 threads of a process: changes of owner/s",
         ["contended", "changes_per_s", "ours"],
         true,
     ),
     rate(
-        "8 processes of 4 threads, all changes",
+        "one lock, 8 processes of 4 threads: changes of owner/s",
         ["processes", "changes_per_s", "ours"],
         true,
     ),
     rate(
-        "8 processes of 4 threads, changes of process",
+        "one lock, 8 processes of 4 threads: changes of process/s",
         ["processes", "process_changes_per_s", "ours"],
         true,
     ),
     rate(
-        "8 processes of 1 thread, fair locks",
+        "one fair lock, 8 processes of 1 thread: changes of process/s",
         ["order", "process_changes_per_s", "ours-fair"],
         true,
     ),
@@ -100,22 +92,22 @@ const ROWS: [Row; 15] = [
         false,
     ),
     rate(
-        "8 readers of a read-write lock, pairs/s",
+        "one read-write lock, 8 readers, pairs/s",
         ["kind-read", "rate", "ours"],
         true,
     ),
     rate(
-        "8 writers, each with its own, pairs/s",
+        "8 writers of read-write locks, pairs/s",
         ["kind-write", "rate", "ours"],
         true,
     ),
     rate(
-        "8 threads, a semaphore of 100, pairs/s",
+        "one semaphore of 100 permits, 8 threads, pairs/s",
         ["kind-permits", "rate", "ours"],
         true,
     ),
     rate(
-        "8 threads, fair locks of their own, pairs/s",
+        "8 threads, fair locks, pairs/s",
         ["kind-fair", "rate", "ours"],
         true,
     ),
@@ -148,7 +140,7 @@ fn head(cells: &[&str]) -> String {
 }
 
 fn libraries(figures: &[Value]) -> String {
-    let mut cells = vec!["", "times Redisson", "distlock"];
+    let mut cells = vec!["", "times better than Redisson", "distlock"];
     cells.extend(OTHERS.map(|(_, name)| name));
     let row = |row: &Row| {
         let of = |column| median(figures, row.work, column, row.metric);
@@ -211,7 +203,7 @@ fn cost(figures: &[Value]) -> String {
         ))
     };
     let rows: String = COLUMNS.into_iter().filter_map(row).collect();
-    head(&["", "of distlock's", "client, us", "server, us"]) + &rows
+    head(&["", "times distlock's", "client, us", "server, us"]) + &rows
 }
 
 fn scale(figures: &[Value]) -> String {
