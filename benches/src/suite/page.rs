@@ -7,8 +7,11 @@ use serde_json::Value;
 
 pub(super) const FILE: &str = "PERFORMANCE.md";
 
+/// Writes a table, as Markdown, from the lines of figures.
+type Table = fn(&[Value]) -> String;
+
 /// Each table of the page, between its marks.
-pub(super) const TABLES: [(Marks, fn(&[Value]) -> String); 3] = [
+pub(super) const TABLES: [(Marks, Table); 3] = [
     (
         Marks(
             "<!-- libraries: written by the benchmarks -->",
