@@ -3,8 +3,7 @@
 //! start does not count.
 
 use crate::server::Server;
-use crate::suite;
-use std::path::Path;
+use crate::suite::{self, Place};
 use std::process::Command;
 
 const FEW: u64 = 200;
@@ -31,14 +30,14 @@ const PATHS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Prints a table, as Markdown, and writes it to the page and the figures.
-pub(crate) fn write(docs: &Path) {
+/// Prints a table, as Markdown, and writes it to the notes and the figures.
+pub(crate) fn write(place: &Place) {
     let counted = count();
     let row = |(path, count): &(&str, u64)| format!("| {path} | {count} |\n");
     let rows: String = counted.iter().map(row).collect();
     let table = format!("| path | instructions |\n|---|---|\n{rows}");
     println!("{table}");
-    suite::publish_instructions(&counted, &table, docs);
+    suite::publish_instructions(&counted, &table, place);
 }
 
 /// Prints what is counted beside what is written down, and writes nothing.
@@ -46,11 +45,11 @@ pub(crate) fn write(docs: &Path) {
 /// # Panics
 ///
 /// If a path has become longer than is allowed, or nothing is written down for it.
-pub(crate) fn check(docs: &Path) {
+pub(crate) fn check(place: &Place) {
     let mut longer = Vec::new();
     println!("| path | instructions | written down |\n|---|---|---|");
     for (path, count) in count() {
-        let written = suite::written_instructions(path, docs).unwrap_or_default();
+        let written = suite::written_instructions(path, place).unwrap_or_default();
         println!("| {path} | {count} | {written} |");
         if count as f64 > written as f64 * ALLOWED {
             longer.push(path);

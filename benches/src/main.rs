@@ -20,7 +20,7 @@ use server::Server;
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::PathBuf;
-use suite::{Scale, Work};
+use suite::{Place, Scale, Work};
 
 #[derive(Parser)]
 #[command(about = "What distlock costs, beside a raw socket and its peers")]
@@ -31,7 +31,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Measures everything and writes the page, the chart and the figures.
+    /// Measures everything and writes the notes, the page, the chart and the figures.
     All(Options),
     /// Measures what is named, as in `run alone own-8`, and prints it.
     Run {
@@ -54,7 +54,12 @@ enum Task {
         #[arg(long, default_value_t = 20)]
         rounds: usize,
     },
-    /// Counts instructions of the hot paths, with valgrind, and writes them to the page and the
+    /// Writes the tables of the page and the chart from the recorded figures. Measures nothing.
+    Draw {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Counts instructions of the hot paths, with valgrind, and writes them to the notes and the
     /// figures.
     Instructions {
         /// Writes nothing, and fails if a path takes more than 3 % above what is written down.
@@ -89,14 +94,6 @@ struct Options {
     place: Place,
 }
 
-#[derive(clap::Args)]
-struct Place {
-    /// Where the page, the chart and the figures go. Each sample goes to `samples.jsonl` in the
-    /// build directory.
-    #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs"))]
-    docs: PathBuf,
-}
-
 fn main() {
     match Arguments::parse().task {
         Task::Worker(task) => worker::run(&task),
@@ -105,11 +102,12 @@ fn main() {
             let (words, most) = learn::check_all(server.port);
             println!("{words}\nand renewals, of {most} locks at a time");
         }
-        Task::Instructions { check: true, place } => instructions::check(&place.docs),
+        Task::Instructions { check: true, place } => instructions::check(&place),
         Task::Instructions {
             check: false,
             place,
-        } => instructions::write(&place.docs),
+        } => instructions::write(&place),
+        Task::Draw { place } => suite::draw(&place),
         Task::Cluster { rounds } => cluster::measure(rounds),
         Task::All(options) => measure(&options, |_| true, &[]),
         Task::Run { works, options } => {
@@ -157,16 +155,16 @@ fn measure(options: &Options, wanted: impl Fn(&Work) -> bool, trials: &[String])
     } else {
         vec![suite::scripts(server.port, &peers, trials, scale)]
     };
-    let all = suite::groups(&works);
+    let all = works.len();
     let chosen: Vec<_> = works.into_iter().filter(wanted).collect();
-    let is_whole = chosen.len() == all.len() && trials.is_empty();
+    let is_whole = chosen.len() == all && trials.is_empty();
     let measured: Vec<_> = chosen
         .into_iter()
         .map(|work| work.measure(&server, &mut samples))
         .collect();
     println!("{}", suite::tables(&measured, scale));
     if is_whole || options.write {
-        suite::publish(&measured, &all, scale, &options.place.docs);
+        suite::publish(&measured, is_whole, scale, &options.place);
     }
     eprintln!("samples: {}", path.display());
 }

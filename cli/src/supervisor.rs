@@ -32,7 +32,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// suspended machine resumes.
 const LONGEST_WAIT: Duration = Duration::from_millis(500);
 
-/// By how much more than has passed the validity falls only if the time of day was set ahead.
+/// The validity falls by this much more than the time that has passed only if the time of day was
+/// set ahead, because two reads of the clock are not so far apart by lateness.
 const LEAP: Duration = Duration::from_millis(100);
 
 /// The interval at which processes are checked that a command left in its group.

@@ -78,7 +78,7 @@ impl Hash for LockName {
 }
 
 impl LockName {
-    /// The longest name, in bytes.
+    /// The longest name, in bytes, so that keys stay short. Callers hash longer names.
     pub const MAX_BYTES: usize = 512;
 
     /// Makes a name of this text, which must be valid.

@@ -28,3 +28,23 @@ pub(super) fn rewrite(docs: &Path, ours: impl Fn(&str) -> bool, lines: &str) {
     let kept: String = theirs.map(|line| format!("{line}\n")).collect();
     std::fs::write(docs.join(FILE), kept + lines).unwrap_or_else(|error| panic!("{FILE}: {error}"));
 }
+
+/// Returns the median, the least and the most of a metric of a column.
+pub(super) fn spread(
+    figures: &[Value],
+    work: &str,
+    column: &str,
+    metric: &str,
+) -> Option<[f64; 3]> {
+    let is_meant = |line: &&Value| {
+        line["work"] == work && line["column"] == column && line["metric"] == metric
+    };
+    let line = figures.iter().find(is_meant)?;
+    let [median, least, most] = [0, 1, 2].map(|at| line["median_least_most"][at].as_f64());
+    Some([median?, least?, most?])
+}
+
+/// Returns the median of a metric of a column.
+pub(super) fn median(figures: &[Value], work: &str, column: &str, metric: &str) -> Option<f64> {
+    spread(figures, work, column, metric).map(|[median, ..]| median)
+}

@@ -4,6 +4,7 @@ mod chart;
 mod child;
 mod figures;
 mod goals;
+mod notes;
 mod page;
 mod ping;
 mod summary;
@@ -17,7 +18,6 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub(crate) use chart::Group;
 pub(crate) use works::{Scale, scripts, works};
 
 /// One table: the same work done by several columns in turns.
@@ -226,7 +226,7 @@ fn derived(answers: &[Value], before: Counters, after: Counters) -> Sample {
 
 /// All tables, as Markdown.
 pub(crate) fn tables(measured: &[Measured], scale: Scale) -> String {
-    page::tables(
+    notes::tables(
         &measured
             .iter()
             .map(summary::Summary::of)
@@ -235,54 +235,64 @@ pub(crate) fn tables(measured: &[Measured], scale: Scale) -> String {
     )
 }
 
-/// What is drawn of these works, in their order.
-pub(crate) fn groups(works: &[Work]) -> Vec<Group> {
-    let group = |work: &Work| Group {
-        work: work.name.clone(),
-        title: work.title.clone(),
-        metric: work.metrics[0],
-    };
-    works.iter().map(group).collect()
+/// Where the results are written.
+#[derive(clap::Args)]
+pub(crate) struct Place {
+    /// Where the page, the chart and the figures go. Each sample goes to `samples.jsonl` in the
+    /// build directory.
+    #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs"))]
+    docs: PathBuf,
+    /// The file for the tables of all workloads.
+    #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/NOTES.md"))]
+    notes: PathBuf,
 }
 
-/// Writes the figures, the page and the chart; of the works that were not measured all stays as it
-/// is.
-pub(crate) fn publish(measured: &[Measured], all: &[Group], scale: Scale, docs: &Path) {
+/// Writes the figures, the notes, the page and the chart. Works that were not measured keep their
+/// figures, unless the run `is_whole`.
+pub(crate) fn publish(measured: &[Measured], is_whole: bool, scale: Scale, place: &Place) {
     let summaries: Vec<_> = measured.iter().map(summary::Summary::of).collect();
     let lines: String = summaries
         .iter()
         .flat_map(|summary| summary.lines())
         .collect();
-    let is_whole = summaries.len() == all.len();
     let is_ours = |work: &str| {
         work != INSTRUCTIONS && (is_whole || summaries.iter().any(|it| it.work.name == work))
     };
-    figures::rewrite(docs, is_ours, &lines);
+    figures::rewrite(&place.docs, is_ours, &lines);
     if is_whole {
-        page::rewrite(docs, page::MEASURED, &page::tables(&summaries, scale));
+        let tables = notes::tables(&summaries, scale);
+        notes::rewrite(&place.notes, notes::MEASURED, &tables);
     } else {
-        page::update(docs, &summaries);
+        notes::update(&place.notes, &summaries);
     }
-    let chart = chart::draw(all, &figures::read(docs));
-    std::fs::write(docs.join("performance.svg"), chart)
+    draw(place);
+}
+
+/// Writes the tables of the page and the chart from the recorded figures.
+pub(crate) fn draw(place: &Place) {
+    let figures = figures::read(&place.docs);
+    for (marks, table) in page::TABLES {
+        notes::rewrite(&place.docs.join(page::FILE), marks, &table(&figures));
+    }
+    std::fs::write(place.docs.join("performance.svg"), chart::draw(&figures))
         .unwrap_or_else(|error| panic!("performance.svg: {error}"));
 }
 
 /// Writes the numbers of instructions, each with the name of its path.
-pub(crate) fn publish_instructions(counted: &[(&str, u64)], table: &str, docs: &Path) {
+pub(crate) fn publish_instructions(counted: &[(&str, u64)], table: &str, place: &Place) {
     let line = |(path, count): &(&str, u64)| {
         let line =
             json!({ "work": INSTRUCTIONS, "column": path, "metric": INSTRUCTIONS, "count": count });
         format!("{line}\n")
     };
     let lines: String = counted.iter().map(line).collect();
-    figures::rewrite(docs, |work| work == INSTRUCTIONS, &lines);
-    page::rewrite(docs, page::COUNTED, table);
+    figures::rewrite(&place.docs, |work| work == INSTRUCTIONS, &lines);
+    notes::rewrite(&place.notes, notes::COUNTED, table);
 }
 
 /// How many instructions are written down for this path.
-pub(crate) fn written_instructions(path: &str, docs: &Path) -> Option<u64> {
-    let lines = figures::read(docs);
+pub(crate) fn written_instructions(path: &str, place: &Place) -> Option<u64> {
+    let lines = figures::read(&place.docs);
     let line = lines
         .iter()
         .find(|l| l["work"] == INSTRUCTIONS && l["column"] == path)?;

@@ -1,174 +1,280 @@
-//! The tables of `docs/PERFORMANCE.md`. What stands outside the marks is written by hand and stays.
+//! The tables of `docs/PERFORMANCE.md`, from the recorded figures. The text around them is written
+//! by hand and stays.
 
-use super::Scale;
-use super::goals::{Verdict, verdicts};
-use super::summary::{Spread, Summary};
-use std::fmt::Write;
-use std::path::Path;
+use super::figures::median;
+use super::notes::{Marks, short};
+use serde_json::Value;
 
-const PAGE: &str = "PERFORMANCE.md";
+pub(super) const FILE: &str = "PERFORMANCE.md";
 
-/// Where on the page something is written: between these lines.
-#[derive(Clone, Copy)]
-pub(super) struct Marks(&'static str, &'static str);
+/// Writes a table, as Markdown, from the lines of figures.
+type Table = fn(&[Value]) -> String;
 
-pub(super) const MEASURED: Marks = Marks(
-    "<!-- measured: written by the benchmarks -->",
-    "<!-- end of what was measured -->",
-);
-pub(super) const COUNTED: Marks = Marks(
-    "<!-- counted: written by the benchmarks' `instructions` -->",
-    "<!-- end of what was counted -->",
-);
-
-/// All tables, as Markdown.
-pub(super) fn tables(summaries: &[Summary<'_>], scale: Scale) -> String {
-    let mut text = String::from(
-        "## Goals\n\n| what | goal | median | least - most | met |\n|---|---|---|---|---|\n",
-    );
-    for verdict in verdicts(summaries) {
-        let (begin, rest) = goal(&verdict);
-        line(&mut text, format_args!("{begin}{rest}"));
-    }
-    text.push_str("\n![rates, divided by the first column of each table](performance.svg)\n");
-    for summary in summaries {
-        table(&mut text, summary);
-    }
-    if scale == Scale::Quick {
-        text.push_str("\nFrom a quick run (`--quick`): short turns, few rounds, fewer locks.\n");
-    }
-    text
-}
-
-/// A line of the table of goals: by what it is known, and what was measured.
-fn goal(verdict: &Verdict) -> (String, String) {
-    let Spread {
-        median,
-        least,
-        most,
-    } = verdict.measured;
-    let (median, least, most) = (short(median), short(least), short(most));
-    let met = verdict
-        .met
-        .map_or("-", |met| if met { "yes" } else { "**no**" });
-    let begin = format!("| {} | {} | ", verdict.what, verdict.bound);
-    (begin, format!("{median} | {least} - {most} | {met} |"))
-}
-
-/// Replaces the tables of these works on the page, and what they say of the goals.
-pub(super) fn update(docs: &Path, summaries: &[Summary<'_>]) {
-    let Marks(begin, end) = MEASURED;
-    let page = std::fs::read_to_string(docs.join(PAGE)).expect("a page with all tables");
-    let (_, rest) = page.split_once(begin).expect("a page with all tables");
-    let (old, _) = rest.split_once(end).expect("a page with all tables");
-    let mut sections: Vec<String> = old
-        .trim()
-        .split("\n## ")
-        .map(|section| section.trim_end().to_owned())
-        .collect();
-    for summary in summaries {
-        let mut fresh = String::new();
-        table(&mut fresh, summary);
-        let fresh = fresh.trim().trim_start_matches("## ").to_owned();
-        let title = format!("{}\n", summary.work.title);
-        match sections
-            .iter_mut()
-            .find(|section| section.starts_with(&title))
-        {
-            Some(known) => *known = fresh,
-            None => sections.push(fresh),
-        }
-    }
-    let mut goals: Vec<_> = sections[0].lines().map(str::to_owned).collect();
-    for verdict in verdicts(summaries) {
-        let (begin, rest) = goal(&verdict);
-        match goals.iter().position(|line| line.starts_with(&begin)) {
-            Some(known) => goals[known] = begin + &rest,
-            // Behind the last one.
-            None => {
-                let last = goals.iter().rposition(|line| line.starts_with('|'));
-                goals.insert(last.map_or(goals.len(), |last| last + 1), begin + &rest);
-            }
-        }
-    }
-    sections[0] = goals.join("\n");
-    rewrite(docs, MEASURED, &(sections.join("\n\n## ") + "\n"));
-}
-
-fn table(text: &mut String, summary: &Summary<'_>) {
-    let work = summary.work;
-    let heads: Vec<_> = work.metrics.iter().map(|(_, head)| *head).collect();
-    line(text, format_args!("\n## {}\n", work.title));
-    let left_out = match work.left_out.join(", ") {
-        none if none.is_empty() => none,
-        names => format!(" Left out on request: {names}."),
-    };
-    line(
-        text,
-        format_args!(
-            "{} rounds; least and most in brackets.{left_out}\n",
-            work.rounds
+/// Each table of the page, between its marks.
+pub(super) const TABLES: [(Marks, Table); 3] = [
+    (
+        Marks(
+            "<!-- libraries: written by the benchmarks -->",
+            "<!-- end of libraries -->",
         ),
-    );
-    line(text, format_args!("| | {} | ratio |", heads.join(" | ")));
-    line(
-        text,
-        format_args!("|---{}|---|", "|---".repeat(heads.len())),
-    );
-    let first = work.columns[0].name;
-    for column in summary.columns() {
-        let figure = |(metric, _): &(&str, &str)| {
-            summary
-                .figure(column, metric)
-                .map_or("-".to_owned(), |spread| short(spread.median))
-        };
-        let figures: Vec<_> = work.metrics.iter().map(figure).collect();
-        let ratio = summary.ratio(column, first, work.metrics[0].0);
-        let ratio = ratio.map_or(
-            "-".to_owned(),
-            |Spread {
-                 median,
-                 least,
-                 most,
-             }| { format!("{} ({} - {})", short(median), short(least), short(most)) },
-        );
-        line(
-            text,
-            format_args!("| {column} | {} | {ratio} |", figures.join(" | ")),
-        );
+        libraries,
+    ),
+    (
+        Marks(
+            "<!-- cost: written by the benchmarks -->",
+            "<!-- end of cost -->",
+        ),
+        cost,
+    ),
+    (
+        Marks(
+            "<!-- scale: written by the benchmarks -->",
+            "<!-- end of scale -->",
+        ),
+        scale,
+    ),
+];
+
+/// A row of the table of libraries.
+struct Row {
+    title: &'static str,
+    work: &'static str,
+    metric: &'static str,
+    ours: &'static str,
+    /// True for a rate, false for a time.
+    more_is_better: bool,
+}
+
+const fn rate(
+    title: &'static str,
+    [work, metric, ours]: [&'static str; 3],
+    more_is_better: bool,
+) -> Row {
+    Row {
+        title,
+        work,
+        metric,
+        ours,
+        more_is_better,
     }
 }
 
-/// Three digits that matter.
-pub(super) fn short(figure: f64) -> String {
-    match figure.abs() {
-        0.0 => "0".to_owned(),
-        size if size >= 1e6 => format!("{:.2} M", figure / 1e6),
-        size if size >= 100.0 => {
-            let digits = format!("{figure:.0}");
-            let split = digits.len().saturating_sub(3);
-            if split == 0 || figure < 0.0 {
-                digits
+const ROWS: [Row; 15] = [
+    rate("1 thread, pairs/s", ["own-1", "rate", "ours"], true),
+    rate("8 threads, pairs/s", ["own-8", "rate", "ours"], true),
+    rate("32 threads, pairs/s", ["own-32", "rate", "ours"], true),
+    rate("128 threads, pairs/s", ["own-128", "rate", "ours"], true),
+    rate(
+        "128 threads, guards dropped, pairs/s",
+        ["own-128", "rate", "ours-drop"],
+        true,
+    ),
+    rate(
+        "one lock, 8 threads of a process: changes of owner/s",
+        ["contended", "changes_per_s", "ours"],
+        true,
+    ),
+    rate(
+        "one lock, 8 processes of 4 threads: changes of owner/s",
+        ["processes", "changes_per_s", "ours"],
+        true,
+    ),
+    rate(
+        "one lock, 8 processes of 4 threads: changes of process/s",
+        ["processes", "process_changes_per_s", "ours"],
+        true,
+    ),
+    rate(
+        "one fair lock, 8 processes of 1 thread: changes of process/s",
+        ["order", "process_changes_per_s", "ours-fair"],
+        true,
+    ),
+    rate(
+        "`unlock()` to the grant in another process, us",
+        ["handoff", "handoff_p50_us", "ours"],
+        false,
+    ),
+    rate(
+        "one read-write lock, 8 readers, pairs/s",
+        ["kind-read", "rate", "ours"],
+        true,
+    ),
+    rate(
+        "8 writers of read-write locks, pairs/s",
+        ["kind-write", "rate", "ours"],
+        true,
+    ),
+    rate(
+        "one semaphore of 100 permits, 8 threads, pairs/s",
+        ["kind-permits", "rate", "ours"],
+        true,
+    ),
+    rate(
+        "8 threads, fair locks, pairs/s",
+        ["kind-fair", "rate", "ours"],
+        true,
+    ),
+    rate(
+        "nested lock and unlock, pairs/s",
+        ["nested", "rate", "ours"],
+        true,
+    ),
+];
+
+/// The other libraries: the column of the figures, and the name for readers.
+const OTHERS: [(&str, &str); 6] = [
+    ("redisson", "Redisson"),
+    ("rslock", "rslock"),
+    ("rlock", "rlock"),
+    ("redlock", "redlock"),
+    ("redsync", "redsync"),
+    ("redis-py", "redis-py"),
+];
+
+/// Stands for a figure that was not measured.
+const NONE: &str = "-";
+
+fn head(cells: &[&str]) -> String {
+    format!(
+        "| {} |\n|{}\n",
+        cells.join(" | "),
+        "---|".repeat(cells.len())
+    )
+}
+
+fn libraries(figures: &[Value]) -> String {
+    let mut cells = vec!["", "times better than Redisson", "distlock"];
+    cells.extend(OTHERS.map(|(_, name)| name));
+    let row = |row: &Row| {
+        let of = |column| median(figures, row.work, column, row.metric);
+        let ours = of(row.ours);
+        let is_ahead = |other: f64| ours.is_some_and(|ours| (other > ours) == row.more_is_better);
+        let ratio = ours.zip(of("redisson")).map(|(ours, other)| {
+            if row.more_is_better {
+                ours / other
             } else {
-                format!("{},{}", &digits[..split], &digits[split..])
+                other / ours
             }
-        }
-        size if size >= 10.0 => format!("{figure:.1}"),
-        size if size >= 0.1 => format!("{figure:.2}"),
-        _ => format!("{figure:.4}"),
+        });
+        let shown = |figure: Option<f64>| figure.map_or_else(|| NONE.to_owned(), short);
+        let others = OTHERS.map(|(column, _)| match of(column) {
+            Some(other) if is_ahead(other) => format!("**{}**", short(other)),
+            other => shown(other),
+        });
+        let ratio = ratio.map_or_else(|| NONE.to_owned(), times);
+        format!(
+            "| {} | {ratio} | {} | {} |\n",
+            row.title,
+            shown(ours),
+            others.join(" | ")
+        )
+    };
+    head(&cells) + &ROWS.iter().map(row).collect::<String>()
+}
+
+/// Two digits of a ratio, all of a large one.
+fn times(ratio: f64) -> String {
+    if ratio < 10.0 {
+        format!("{ratio:.1}")
+    } else {
+        format!("{ratio:.0}")
     }
 }
 
-fn line(text: &mut String, what: std::fmt::Arguments<'_>) {
-    writeln!(text, "{what}").expect("a String takes everything");
+fn cost(figures: &[Value]) -> String {
+    const COLUMNS: [(&str, &str); 9] = [
+        ("ours", "distlock"),
+        ("ours-drop", "distlock, guards dropped"),
+        ("rslock", "rslock"),
+        ("rlock", "rlock"),
+        ("rlock-sync", "rlock, blocking"),
+        ("redlock", "redlock"),
+        ("redsync", "redsync"),
+        ("redisson", "Redisson"),
+        ("redis-py", "redis-py"),
+    ];
+    let of = |column: &str, metric| median(figures, "own-128", column, metric);
+    let both = |column: &str| Some((of(column, "client_us")?, of(column, "server_us")?));
+    let ours = both("ours").map(|(client, server)| client + server);
+    let row = |(column, name): (&str, &str)| {
+        let ((client, server), ours) = both(column).zip(ours)?;
+        let ratio = times((client + server) / ours);
+        Some(format!(
+            "| {name} | {ratio} | {} | {} |\n",
+            short(client),
+            short(server)
+        ))
+    };
+    let rows: String = COLUMNS.into_iter().filter_map(row).collect();
+    head(&["", "times distlock's", "client, us", "server, us"]) + &rows
 }
 
-/// Puts the tables between the marks, or at the end of a page that has none.
-pub(super) fn rewrite(docs: &Path, Marks(begin, end): Marks, tables: &str) {
-    let page = docs.join(PAGE);
-    let old = std::fs::read_to_string(&page).unwrap_or_else(|_| "# Performance\n\n".to_owned());
-    let (head, rest) = old.split_once(begin).unwrap_or((&old, ""));
-    let tail = rest.split_once(end).map_or("\n", |(_, tail)| tail);
-    let new = format!("{head}{begin}\n\n{tables}\n{end}{tail}");
-    std::fs::write(&page, new).unwrap_or_else(|error| panic!("{}: {error}", page.display()));
+fn scale(figures: &[Value]) -> String {
+    const COLUMNS: [(&str, &str); 2] = [("ours", "distlock"), ("redisson", "Redisson")];
+    const METRICS: [&str; 6] = [
+        "client_s_per_min",
+        "server_net_s_per_min",
+        "ping_p99_us",
+        "threads",
+        "memory",
+        "lost",
+    ];
+    let mut rows = String::new();
+    for (work, number) in [
+        ("held-1000", "1,000"),
+        ("held-10000", "10,000"),
+        ("held-100000", "100,000"),
+    ] {
+        for (column, name) in COLUMNS {
+            let of = |metric| median(figures, work, column, metric);
+            let cells = METRICS.map(|metric| match of(metric) {
+                // The memory of Redisson is that of a heap, and is not recorded.
+                Some(figure) if figure.fract() == 0.0 && figure < 100.0 => figure.to_string(),
+                Some(figure) => short(figure),
+                None => NONE.to_owned(),
+            });
+            rows += &format!("| {number} | {name} | {} |\n", cells.join(" | "));
+        }
+    }
+    head(&[
+        "locks held",
+        "",
+        "client, s/min",
+        "server, s/min",
+        "PING p99 of another client, us",
+        "threads",
+        "bytes for each",
+        "lost",
+    ]) + &rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FILE, Marks, TABLES};
+    use crate::suite::{chart, figures};
+    use std::path::Path;
+
+    fn docs() -> &'static Path {
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs"))
+    }
+
+    #[test]
+    fn page_has_the_recorded_figures() {
+        let page = std::fs::read_to_string(docs().join(FILE)).unwrap();
+        let figures = figures::read(docs());
+        for (Marks(begin, end), table) in TABLES {
+            let (_, rest) = page.split_once(begin).expect(begin);
+            let (on_page, _) = rest.split_once(end).expect(end);
+            assert_eq!(on_page.trim(), table(&figures).trim(), "run `draw`");
+        }
+    }
+
+    #[test]
+    fn chart_has_the_recorded_figures() {
+        let chart = std::fs::read_to_string(docs().join("performance.svg")).unwrap();
+        assert!(
+            chart == chart::draw(&figures::read(docs())),
+            "docs/performance.svg is not drawn from docs/performance.jsonl: run `draw`"
+        );
+    }
 }

@@ -18,11 +18,14 @@ use lock_redis::quorum::{NodeView, Response};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The most rounds of one attempt; each but the first proposes a larger token.
+/// The most rounds of one attempt; each but the first proposes a larger token. One is usual, and
+/// two where clocks differ.
 const MAX_ROUNDS: u32 = 8;
-/// How long a new quorum may take to begin: some round trips, several times with rival clients.
+/// The time that the choice of the first members of a quorum may take, because it needs some round
+/// trips, several times with rival clients. Longer means a fault.
 const STARTING: Duration = Duration::from_secs(10);
-/// The interval of looks at which nodes seem dead, while responses are awaited.
+/// The interval of checks which nodes count as silent while responses are awaited, so that a silent
+/// node delays an attempt no further. A response wakes the waiter at once.
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Quorum {

@@ -18,8 +18,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The pause before nodes that disagree on the holder are asked again; it doubles.
+/// The first pause before nodes that disagree on the holder are queried again, because the lock is
+/// changing hands. It doubles, with jitter.
 const SPLIT: Duration = Duration::from_millis(10);
+/// The longest such pause, so that the answer is not much older than the state.
 const LONG_SPLIT: Duration = Duration::from_millis(100);
 
 /// A lock on a majority of independent stores (Redlock).
@@ -43,8 +45,8 @@ pub struct QuorumBackend(pub(super) Arc<Quorum>);
 impl QuorumBackend {
     /// The fewest nodes: two of two, or one of one, are no better than one server.
     pub const FEWEST: usize = 3;
-    /// The default time-out of a node: longer than a message takes around the world, and far
-    /// shorter than a lease.
+    /// The default timeout of a node: longer than a message takes around the world, so that distant
+    /// nodes vote, and far shorter than a lease.
     pub const DEFAULT_NODE_TIMEOUT: Duration = Duration::from_millis(500);
 
     /// Creates a quorum of these stores, each of which has `node_timeout` for every answer. Does

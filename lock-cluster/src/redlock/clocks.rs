@@ -5,7 +5,8 @@ use lock_core::{Clock, Error};
 use lock_redis::quorum::ServerState;
 use std::time::Duration;
 
-/// Clocks that differ by no more are taken for equal.
+/// The difference up to which clocks count as equal, because synchronised clocks differ by
+/// milliseconds. Only beyond it the wait of a new member is explained by a clock.
 pub(super) const CLOCKS_APART: Duration = Duration::from_secs(1);
 
 /// The servers whose clocks differ from the median of all clocks, this machine's included, by more

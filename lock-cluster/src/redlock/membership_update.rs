@@ -17,7 +17,8 @@ use lock_redis::quorum::{Admission, Agreement, MarkerRequest, NodeView, ServerSt
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The most changes of one update: every server may record an epoch, and become a node.
+/// The most changes of one update, a few for each server: every server may record an epoch, and
+/// become a node.
 const MAX_CHANGES: usize = 32;
 
 /// The number of surveys in a longest lease by a client in use, so that other clients do not

@@ -15,7 +15,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a server that cannot be a node is not asked again whether it still cannot.
+/// The time for which the refusal of a server that cannot be a node counts, because it may be
+/// repaired at any moment.
 const REFUSAL_VALIDITY: Duration = Duration::from_secs(1);
 
 /// One store of a quorum.

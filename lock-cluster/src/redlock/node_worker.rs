@@ -83,13 +83,16 @@ pub(super) enum Queue {
 /// The maximum number of pending cleanups of a node that does not answer. Dropped ones end with
 /// their leases.
 const MAX_CLEANUPS: usize = 10_000;
-/// The pause between attempts to reach a silent node for its pending work.
+/// The pause between attempts to reach a silent node for its pending releases and subscriptions, so
+/// that a dead server costs little. They continue until the lease ends or no waiter is left.
 const RETRY: Duration = Duration::from_secs(1);
-/// The time after which a node without an answer seems dead, if its answers take a quarter of it or
-/// less.
+/// The time after which a node without an answer counts as silent if its answers take a quarter of
+/// it or less, because an attempt with rivals must not wait for it. Four times its fastest answer
+/// counts if that is longer. A dropped client waits as long for its nodes: otherwise their votes
+/// stay until the lease ends.
 pub(super) const SUSPECT_AFTER: Duration = Duration::from_millis(100);
-/// The same for a node that has neither answered nor failed: it may be far away, and is dialled
-/// first.
+/// The time after which a node that has neither answered nor failed counts as silent, because it
+/// may be far away, and is dialled first. It is `node_timeout` if that is shorter.
 const SUSPECT_AT_FIRST: Duration = Duration::from_secs(2);
 /// The value of `fastest` before the first answer.
 const NO_ANSWER: u64 = u64::MAX;

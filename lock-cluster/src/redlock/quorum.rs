@@ -16,7 +16,8 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The pauses between updates of the membership while they change nothing.
+/// The pauses between updates of the membership while they change nothing, because an emptied
+/// server becomes a node within seconds.
 const BETWEEN_UPDATES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(4));
 
 /// The state that the backend, its attempts and its watches share.

@@ -27,7 +27,8 @@ const DURABLE: &str = "durable";
 const MAX_LEASE: &str = "max_lease";
 const NODE_TIMEOUT: &str = "node_timeout";
 
-/// The default longest lease.
+/// The default longest lease: twice the default lease, because a restarted server does not vote for
+/// as long.
 const DEFAULT_MAX_LEASE: Duration = Duration::from_secs(60);
 /// The default port.
 const PORT: u16 = 6379;
@@ -95,7 +96,7 @@ impl UrlOptions {
         let max_lease = duration(config, MAX_LEASE)?.unwrap_or(DEFAULT_MAX_LEASE);
         let node_timeout =
             duration(config, NODE_TIMEOUT)?.unwrap_or(QuorumBackend::DEFAULT_NODE_TIMEOUT);
-        let durable = config.scheme_word(DURABLE, &[("no", false), ("yes", true)], false)?;
+        let durable = config.scheme_word(DURABLE, &[("no", false), ("yes", true)])?;
         if config.watchdog() > max_lease {
             return Err(Error::configuration(format!(
                 "watchdog={:?} is longer than {MAX_LEASE}={max_lease:?}, the longest that the quorum \

@@ -19,7 +19,8 @@ struct State {
     won: HashMap<OwnerId, (u64, u32)>,
 }
 
-/// The most entries of each map, which is cleared beyond that.
+/// The most entries of each map, which is cleared beyond that. A forgotten token costs a second
+/// round.
 const MAX_ENTRIES: usize = 10_000;
 
 impl TokenProposals {

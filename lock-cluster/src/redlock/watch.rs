@@ -14,7 +14,9 @@ use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How long reports of several nodes count as one release.
+/// The time for which reports of several nodes count as one release, because the messages of the
+/// nodes arrive at different times. The first wakes a waiter, and so does the one that completes a
+/// majority.
 const REPORT_WINDOW: Duration = Duration::from_millis(20);
 
 /// The watches of one waiter.

@@ -25,11 +25,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The pauses after a failed wait for leadership: the store was unavailable for the client's outage
-/// limit, or refused.
+/// The pauses after a wait for leadership that failed, because the wait itself has retried for an
+/// `outage_limit`, and a refused request is not repeated at once.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
-/// The interval at which a thread that waits for leadership checks a doubtful leadership.
+/// The pause between two reads of the state while the leadership is in doubt, because a
+/// confirmation notifies no thread.
 const DOUBT_LOOK: Duration = Duration::from_millis(100);
 
 /// An election of one leader among all clients that take part under a name.

@@ -117,13 +117,14 @@ pub const RENEW_BATCH: usize = 100;
 /// number, and with the others there are no more than [`RENEW_BATCH`].
 pub const PERMITS_PER_RENEWAL: u32 = 10;
 
-/// How often a waiter asks, so that the store knows that it still waits: of a
+/// The time between two attempts of a waiter, so that the store knows that it still waits: of a
 /// [write lock](LockKind::Write), to keep new readers out, and by default in the order of arrival,
 /// to keep its position.
 pub const WAITER_ATTEMPTS: Duration = Duration::from_secs(1);
 
-/// How long the store takes such a waiter to be there after its last attempt: a dead one delays the
-/// others for so long. In the order of arrival that is the default of [`Attempt::presence`].
+/// The time for which the store counts such a waiter as present after its last attempt, so that
+/// three attempts may be late or lost. A dead waiter delays the others for so long. In the order of
+/// arrival that is the default of [`Attempt::presence`].
 pub const WAITER_PRESENCE: Duration = Duration::from_secs(3);
 
 /// A store for locks. See the [module's text](self) for the contract.

@@ -95,7 +95,7 @@ pub enum OnInsufficientReplicas {
 }
 
 impl Replication {
-    /// The default timeout of replicas: Redisson's `slavesSyncTimeout`.
+    /// The default time for acknowledgements of replicas, as in Redisson (`slavesSyncTimeout`).
     pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
 
     const fn new(replicas: Replicas) -> Self {

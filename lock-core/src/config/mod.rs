@@ -153,31 +153,37 @@ pub enum WriterPriority {
 }
 
 impl Config {
-    /// The default lease of a watched lock: Redisson's `lockWatchdogTimeout`.
+    /// The default lease of a watched lock, as in Redisson (`lockWatchdogTimeout`).
     pub const DEFAULT_WATCHDOG: Duration = Duration::from_secs(30);
-    /// The default bound on making a connection.
+    /// The default bound on opening a connection: thousands of round trips in a data centre, so
+    /// that only a dead server exceeds it, and short for a person who waits.
     pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-    /// The default bound on one command.
+    /// The default bound on one command: a fifteenth of the default lease, so that a lost renewal
+    /// can be repeated.
     pub const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
-    /// The default time of hand-offs between threads of a client.
+    /// The default time of hand-offs between threads of a client: long compared with a round trip,
+    /// so that hand-offs save most requests, and short for waiters of other clients.
     pub const DEFAULT_HAND_OFF: Duration = Duration::from_millis(5);
-    /// The longest time of hand-offs: other clients cannot get the lock meanwhile.
+    /// The longest time of hand-offs, because other clients cannot get the lock meanwhile.
     pub const LONGEST_HAND_OFF: Duration = Duration::from_secs(1);
-    /// The longest time without grants after a server's start.
+    /// The longest time without grants after a server's start, because a longer one is a mistake:
+    /// no lock can be taken meanwhile.
     pub const LONGEST_RESTART_GRACE: Duration = Duration::from_secs(24 * 60 * 60);
-    /// The shortest presence of a fair waiter: it asks three times within that.
+    /// The shortest presence of a fair waiter, because it sends three attempts within that.
     pub const SHORTEST_FAIR_PRESENCE: Duration = Duration::from_secs(1);
-    /// The longest presence of a fair waiter: a dead one delays the others for so long.
+    /// The longest presence of a fair waiter, because a dead one delays the others for so long.
     pub const LONGEST_FAIR_PRESENCE: Duration = Duration::from_secs(10 * 60);
-    /// The longest timeout.
+    /// The longest timeout, because a longer one is a mistake: a call would hang for that long.
     pub const LONGEST_TIMEOUT: Duration = Duration::from_secs(60 * 60);
     /// The default number of exclusive connections.
     pub const DEFAULT_POOL: u32 = 8;
-    /// The default time that a token counter is kept.
+    /// The default time that an unused token counter is kept, so that tokens grow although the
+    /// server's clock is set back by as much. A counter takes about 150 bytes.
     pub const DEFAULT_TOKEN_RETENTION: Duration = Duration::from_secs(60 * 60);
-    /// The shortest retention of token counters: stores may shorten it by up to 100 s.
+    /// The shortest retention of token counters, because stores may shorten it by up to 100 s.
     pub const SHORTEST_TOKEN_RETENTION: Duration = Duration::from_secs(3 * 60);
-    /// The longest retention of token counters.
+    /// The longest retention of token counters, because the memory of the store would hardly ever
+    /// be freed with a longer one.
     pub const LONGEST_TOKEN_RETENTION: Duration = Duration::from_secs(365 * 24 * 60 * 60);
     /// The longest label of an owner, in bytes.
     pub const LONGEST_OWNER: usize = 128;

@@ -103,20 +103,20 @@ impl Config {
         (setting(name)?.get)(self)
     }
 
-    /// Returns the meaning of a scheme option that is one of several words, such as `eviction`;
-    /// `default` if the option is not given.
+    /// Returns the meaning of a scheme option that is one of several words, such as `eviction`. The
+    /// first word is the default.
     ///
     /// # Errors
     ///
     /// [`Error::is_configuration`] if the option has another word.
-    pub fn scheme_word<T: Copy>(
-        &self,
-        option: &str,
-        words: &[(&str, T)],
-        default: T,
-    ) -> Result<T, Error> {
+    ///
+    /// # Panics
+    ///
+    /// If there are no words.
+    pub fn scheme_word<T: Copy>(&self, option: &str, words: &[(&str, T)]) -> Result<T, Error> {
+        let (_, default) = words.first().expect("an option has words");
         self.scheme_value(option, |given| given.meaning(words))
-            .map(|meaning| meaning.unwrap_or(default))
+            .map(|meaning| meaning.unwrap_or(*default))
     }
 
     /// Returns the value of a scheme option that is a [duration](Self::parse_duration), such as

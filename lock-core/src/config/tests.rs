@@ -253,6 +253,18 @@ fn scheme_duration_is_read_like_a_setting() {
 }
 
 #[test]
+fn first_word_of_scheme_option_is_its_default() {
+    let read = |url: &str| {
+        let config = Config::from_url(url)?;
+        config.scheme_word("tracking", &[("auto", 1), ("off", 2)])
+    };
+    assert_eq!(read("memory://").unwrap(), 1);
+    assert_eq!(read("memory://?tracking=off").unwrap(), 2);
+    let said = read("memory://?tracking=on").unwrap_err().to_string();
+    assert!(said.contains("is not one of `auto` and `off`"), "{said}");
+}
+
+#[test]
 fn fair_presence_outside_its_limits_is_refused() {
     let values = [
         ("1s", true),

@@ -95,7 +95,8 @@ pub(crate) struct Engine {
     origin: Arc<Origin>,
 }
 
-/// The most entries of [`Engine::other_limits`].
+/// The number of semaphores whose differing limit a client remembers, which bounds its memory.
+/// Beyond it some limits are reported again.
 const OTHER_LIMITS: usize = 1_000;
 
 fn refuse_kind(abilities: &Abilities, what: &str) -> Result<(), Error> {

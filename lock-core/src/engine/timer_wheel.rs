@@ -12,7 +12,8 @@ use std::time::Duration;
 /// are due within one round. A power of two and a multiple of 64, the bits of a word of `occupied`.
 const SLOTS: usize = 1024;
 
-/// The number of timers for which an empty slot keeps memory after a burst.
+/// An empty slot keeps memory for as many timers, and frees that of a burst. With 256, each of
+/// 100,000 locks took 63 bytes.
 const KEPT: usize = 16;
 
 /// No position: the end of the list of free positions.

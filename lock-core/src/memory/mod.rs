@@ -68,13 +68,15 @@ struct Counter {
     used: Moment,
 }
 
-/// How long the counter of an unused name is kept.
+/// The time for which the token counter of an unused name is kept, as in stores on Redis by
+/// default.
 const RETENTION: Duration = Config::DEFAULT_TOKEN_RETENTION;
 
 /// The largest number of locks on a page of a list.
 const PAGE: usize = 1000;
 
-/// The minimum number of entries between two sweeps, whose cost is spread over as many insertions.
+/// The minimum number of entries between two sweeps, and twice as many as the last sweep left, so
+/// that the cost is spread over as many insertions.
 const SWEEP: usize = 1024;
 
 impl MemoryBackend {

@@ -11,7 +11,7 @@ use crate::threads::limits::no_thread;
 use std::fmt;
 use std::sync::Arc;
 
-/// How many events are queued for a slow handler.
+/// The number of events that are queued for a slow handler. Further ones are dropped and counted.
 const QUEUE: usize = 4096;
 
 /// The destination of emitted events: the metrics, and the sending end of the event queue. Cheap to

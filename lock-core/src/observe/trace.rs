@@ -36,10 +36,12 @@ use std::time::Duration;
 use tracing::field::Empty;
 use tracing::{Span, debug, error, info, trace, warn};
 
-/// How often a continuing failure is recorded.
+/// The interval between two records of a continuing failure, because an outage affects all locks of
+/// a client at once.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long after its last occurrence a failure is over, if no event of a lock ends it.
+/// The time without an occurrence after which a failure is over if no event of a lock ends it,
+/// because a lock with a failed release produces no more records.
 const QUIET: Duration = Duration::from_secs(30);
 
 /// The largest number of causes that are recorded separately.

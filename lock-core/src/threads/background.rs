@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// The name of the threads. Linux cuts it off after 15 characters.
 const NAME: &str = "distlock-task";
-/// The pause after a turn that panicked.
+/// The pause after a turn that panicked, because a task that always panics must not spin.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Runs `task` on a new thread, which ends when the task returns. Catches a panic of the task.

@@ -156,7 +156,8 @@ pub trait Clock: Any + Send + Sync + fmt::Debug {
 pub struct SystemClock;
 
 impl SystemClock {
-    /// The longest sleep without a look at the clock.
+    /// The longest sleep without reading the clock, because condition variables and socket timeouts
+    /// stop while a machine is suspended, and leases do not.
     pub const SLICE: Duration = Duration::from_secs(1);
 }
 

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How long it waits by the machine's clock before it asks the other one again.
+/// The time for which a wait uses the machine's clock after the program's clock has panicked, so
+/// that a clock that recovers is used again.
 const SLICE: Duration = Duration::from_millis(100);
 
 /// A wrapper of a clock that is read in the middle of every change of state. After a panic of that

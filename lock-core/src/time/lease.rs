@@ -10,10 +10,11 @@ use std::time::Duration;
 pub struct LeaseTime(u64);
 
 impl LeaseTime {
-    /// The longest lease, in milliseconds: 2^53 - 1, about 285,000 years.
+    /// The longest lease, in milliseconds: 2^53 - 1, about 285,000 years, the largest integer that
+    /// is exact in Lua.
     pub const MAX_MILLIS: u64 = (1 << 53) - 1;
 
-    /// The shortest lease that leaves any validity after the drift allowance.
+    /// The shortest lease, because a shorter one has no validity after the drift allowance.
     pub const SHORTEST: Duration = Duration::from_millis(5);
 
     /// Validates a duration and rounds it up to whole milliseconds.
@@ -91,7 +92,8 @@ pub enum Lease {
 }
 
 impl Lease {
-    /// The shortest lease that the watchdog renews: below it there is no time for a second attempt.
+    /// The shortest lease that the watchdog renews, because below it there is no time for a second
+    /// attempt.
     pub const SHORTEST_WATCHED: Duration = Duration::from_millis(100);
 
     /// Returns a lease of `ttl` that the watchdog renews without a limit.

@@ -16,7 +16,9 @@ use std::time::Duration;
 /// threads must not pile up.
 pub(crate) struct BackgroundCall<T>(Arc<Shared<T>>);
 
-/// How long a call may take before another one is started beside it.
+/// The time that a call may take before another one is started in parallel, because the system has
+/// no bound for reading files, looking up names and credentials providers. The next ones follow
+/// after twice that time and so on.
 const AGAIN: Duration = Duration::from_secs(5);
 /// The most calls that have not returned.
 const MOST: u64 = 8;

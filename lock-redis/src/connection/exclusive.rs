@@ -84,7 +84,8 @@ impl ConnectionLike for Connection {
 }
 
 impl Connection {
-    /// How long a connection may have been idle and still be used without a look at it.
+    /// The time for which a connection may have been idle and still be used without a check,
+    /// because a check is a system call.
     pub(super) const FRESH: Duration = Duration::from_secs(1);
 
     pub(super) fn new(

@@ -27,11 +27,7 @@ pub(crate) enum OneStore {
 
 impl OneStore {
     pub(crate) fn of(config: &Config) -> Result<Self, Error> {
-        config.scheme_word(
-            OPTION,
-            &[("auto", Self::Proven), ("off", Self::Off)],
-            Self::Proven,
-        )
+        config.scheme_word(OPTION, &[("auto", Self::Proven), ("off", Self::Off)])
     }
 
     /// The scripts that a new connection begins with.

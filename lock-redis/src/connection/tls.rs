@@ -169,7 +169,8 @@ impl Files {
     }
 }
 
-/// Of the time that a connection may still take, the files have one of so many parts.
+/// The files get one of so many parts of the time to connect. After that the previous files are
+/// used.
 const PARTS: u32 = 4;
 
 impl Contents {

@@ -74,10 +74,11 @@ fn slice_of(left: Duration) -> Duration {
     left.clamp(Duration::from_millis(1), SystemClock::SLICE)
 }
 
-/// How much too long a socket's timeout may be before it is worth a system call to change it.
+/// The time by which a socket's timeout may be too long, because to change it is a system call and
+/// the kernel's timers are about as coarse.
 const SLACK: Duration = Duration::from_millis(8);
 
-/// The pause where sockets cannot be waited for.
+/// The pause where sockets cannot be polled, because a thread must not spin.
 const POLL_PAUSE: Duration = Duration::from_millis(10);
 
 /// Sending waits for no peer, and raises no signal.

@@ -26,11 +26,12 @@ use std::iter::once;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How often a waiter asks again although it should be told: foreign clients may write as we do.
+/// The time between two attempts of a waiter on a `token` lock whose holder looks like distlock,
+/// because a foreign client may write such a text and publish nothing.
 const FALLBACK_POLL: Duration = Duration::from_secs(1);
 
-/// A lock that is held for longer is renewed then, and the server reports its changes: it costs
-/// quick locks nothing.
+/// A lock that is held for longer is renewed then, if that is before a third of the lease, so that
+/// the server reports its changes from then on. Short holds pay nothing.
 const MOMENT: Duration = Duration::from_secs(1);
 
 /// A format, with the settings that it depends on.

@@ -8,7 +8,7 @@ use crate::wakeups::PollInterval;
 use lock_core::{Config, Error};
 use std::time::Duration;
 
-/// The longest interval between two attempts of a waiter.
+/// The longest interval between two attempts of a waiter, because a longer one is a mistake.
 const LONGEST_POLL: Duration = Duration::from_secs(60 * 60);
 
 /// What there is, for messages.

@@ -13,8 +13,9 @@ use crate::lua::scripts;
 use crate::wakeups::PollInterval;
 use std::time::Duration;
 
-/// How often a waiter of ours asks beside python-redis-lock, whose release hands the lock to one of
-/// its own and publishes nothing: at ten times this interval ours had one turn of a hundred.
+/// The time between two attempts of a waiter with `wakes=python-redis-lock`, because that library's
+/// release hands the lock to one of its own waiters and publishes nothing: at ten times this
+/// interval distlock had one turn of a hundred.
 const OFTEN: Duration = Duration::from_millis(10);
 
 /// What an ACL must allow of Spring's channels: which registry's it is, a script does not know.

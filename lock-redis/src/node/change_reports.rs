@@ -17,8 +17,8 @@ use std::time::Duration;
 /// As many calls that renew are under way at a time, where none waits for replicas.
 const SLOTS: usize = 4;
 
-/// All but the first are closed when they were idle for so long: the server may have no room for
-/// others.
+/// The time for which a connection for renewals stays idle, but for the first, because the server
+/// may have no room for others. Slow replies open up to three.
 const IDLE: Duration = Duration::from_secs(5);
 
 /// The connections for renewals. All but the first are for those that find the ones before in use,
@@ -60,8 +60,8 @@ struct Reports {
     owes_all: bool,
 }
 
-/// After a connection was replaced all held locks are renewed, but not more often: a server that is
-/// too slow for its renewals loses one connection after the other.
+/// The shortest time between two renewals of all held locks after a connection was replaced,
+/// because a server that is too slow for its renewals loses one connection after the other.
 const RENEW_ALL: Duration = Duration::from_secs(5);
 
 impl Reports {

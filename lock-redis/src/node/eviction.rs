@@ -19,9 +19,11 @@ use std::time::Duration;
 /// The option: `warn`, the default, or `refuse`.
 pub(crate) const OPTION: &str = "eviction";
 
-/// How often a server is asked, and a warning repeated.
+/// The time between two checks of a server's eviction policy, and between two warnings, because
+/// operators change it by hand.
 const INTERVAL: Duration = Duration::from_secs(5 * 60);
-/// How often while locks are refused for it.
+/// The time between two checks while locks are refused, so that they become available once the
+/// policy is corrected.
 const WHILE_REFUSED: Duration = Duration::from_secs(1);
 
 const INFO: Request<'static> = Request(&[&[b"INFO", b"memory"]]);
@@ -40,11 +42,7 @@ impl OnEviction {
         if config.scheme().starts_with("redlock") {
             return Ok(Self::CheckedByQuorum);
         }
-        config.scheme_word(
-            OPTION,
-            &[("warn", Self::Warn), ("refuse", Self::Refuse)],
-            Self::Warn,
-        )
+        config.scheme_word(OPTION, &[("warn", Self::Warn), ("refuse", Self::Refuse)])
     }
 }
 

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How often a server is looked at that is used.
+/// The time between two reads of the history of a used server's data, so that a demotion is noticed
+/// on open connections. Each batch of renewals reads it, too.
 const INTERVAL: Duration = Duration::from_secs(5);
 
 /// See the [module's text](self).

@@ -6,15 +6,17 @@ use lock_core::Moment;
 use parking_lot::Mutex;
 use std::time::Duration;
 
-/// How long a sentinel has once the first has answered, beyond three times its usual time: as long
-/// as a new connection takes.
+/// The time that the other sentinels have once the first has answered, beyond three times their
+/// usual time, because a new connection takes as long. The sentinel that knows the latest failover
+/// is right, and may be far away.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// How long one has that has never answered: half of the time that is left, and at most this once a
-/// majority has answered.
+/// The time that a sentinel has that has never answered: half of the remaining time, and at most
+/// this once a majority has answered, because connecting takes several round trips and a minority
+/// may be cut off.
 const UNKNOWN: Duration = Duration::from_secs(1);
 
-/// For how long a message counts whose sentinel does not answer: for longer than it takes until all
+/// The time for which a message counts whose sentinel does not answer, because within that time all
 /// sentinels that reach each other know the same.
 const ANNOUNCED: Duration = Duration::from_secs(10);
 

@@ -9,7 +9,8 @@ use std::time::Duration;
 /// How many sentinels make failovers that survive the loss of one.
 const FEWEST: usize = 3;
 
-/// How long a failover takes once the master is held for down.
+/// The time that a failover takes once the master counts as down, as in measurements, beyond
+/// `down-after-milliseconds`.
 const FAILOVER: Duration = Duration::from_secs(2);
 
 /// The findings about these sentinels, which were all asked. `lease` is that of locks that are

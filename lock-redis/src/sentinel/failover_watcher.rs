@@ -11,7 +11,8 @@ use lock_core::Moment;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How often they are asked how many replicas there are, while a request needs the number.
+/// The time between two counts of the replicas while a request needs the number or a sentinel does
+/// not know of one, so that a new replica counts soon.
 const RECOUNT: Duration = Duration::from_secs(1);
 
 impl MasterTracker {

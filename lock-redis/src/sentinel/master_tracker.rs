@@ -25,16 +25,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How long a request that failed waits for the sentinels, where a master is known: it may be that
-/// they are down, and the master is not.
+/// The time for which a failed request, or `verify`, waits for the sentinels where a master is
+/// known, because they may be down while the master is well.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How soon after the last time requests that fail have the sentinels asked again; it doubles as
-/// long as these say the same.
+/// The first pause before failing requests have the sentinels queried again, so that one failing
+/// request queries for all. It doubles while the answers stay the same.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// The longest such pause, so that a failover is noticed within a fraction of a lease.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// For how long after the last question how many replicas there are the number is kept fresh.
+/// The time for which after the last use the number of replicas is counted, so that an idle client
+/// sends nothing. Clients with `replicas` use it with each lock.
 const COUNTED: Duration = Duration::from_secs(5);
 
 /// A master, from the failover that made it one to the next.

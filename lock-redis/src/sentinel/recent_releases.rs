@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// For how long it is remembered: for longer than it takes from the promotion until clients are
-/// told.
+/// The time for which a release is remembered for a new master, because a promotion takes less time
+/// to reach the clients.
 const KEPT: Duration = Duration::from_secs(10);
 
 /// The most that is remembered, the latest ones.

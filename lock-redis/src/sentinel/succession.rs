@@ -9,7 +9,8 @@ use crate::connection::Address;
 use lock_core::{Error, Moment};
 use std::time::Duration;
 
-/// The most servers that are remembered, the latest ones.
+/// The most servers that are remembered by `run_id`, the latest ones: one of them is the next
+/// master.
 const MOST: usize = 64;
 
 /// See the [module's text](self).

@@ -4,11 +4,12 @@ use lock_core::backend::{BackgroundTask, Wake};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How often they are asked after news: not all have heard of a failover at the same moment.
+/// The number of queries of the sentinels after news, because not all have received a failover at
+/// the same moment.
 pub(super) const LOOKS: u32 = 4;
 
-/// How long after they were asked last comes the first look; each of the next ones takes twice as
-/// long.
+/// The time until the first of these queries, because news reach the other sentinels within a few
+/// round trips. Each further one takes twice as long: 50, 100, 200 and 400 ms.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Rouses the watcher.

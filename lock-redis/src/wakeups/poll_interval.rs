@@ -10,9 +10,10 @@ pub(crate) struct PollInterval {
     pub(crate) jitter: Duration,
 }
 
-/// The interval of the classic loop around Jedis.
+/// The default interval of polls, as in the usual loop around Jedis.
 const INTERVAL: Duration = Duration::from_millis(100);
 
+/// The random part that is added, so that clients do not poll in step.
 const JITTER: Duration = Duration::from_millis(25);
 
 /// Where every release should be published, and changes are not reported: for a release that is not

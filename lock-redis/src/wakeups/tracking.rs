@@ -7,7 +7,8 @@ use std::time::Duration;
 /// The option: `auto`, the default, or `off`.
 pub(crate) const OPTION: &str = "tracking";
 
-/// After connections were lost over the request, it is not repeated for this time.
+/// The time for which tracking is not requested after connections were lost over it, because some
+/// proxies end a connection at `HELLO 3`.
 pub(super) const RETRY: Duration = Duration::from_secs(60);
 
 /// So many in a row: one may have been lost for another reason.
@@ -23,11 +24,7 @@ pub(crate) enum Tracking {
 
 impl Tracking {
     pub(crate) fn of(config: &Config) -> Result<Self, Error> {
-        config.scheme_word(
-            OPTION,
-            &[("auto", Self::Auto), ("off", Self::Off)],
-            Self::Auto,
-        )
+        config.scheme_word(OPTION, &[("auto", Self::Auto), ("off", Self::Off)])
     }
 }
 

@@ -71,16 +71,22 @@ enum ReadProgress {
 }
 
 impl SubscriberWorker {
-    /// The pauses after a connection was lost.
+    /// The first pause before the subscriber connects again. It doubles, with jitter, so that
+    /// clients do not reconnect together.
     const FIRST_PAUSE: Duration = Duration::from_millis(10);
+    /// The longest such pause, because waiters get no messages meanwhile.
     const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-    /// After so long a silence, or a command timeout if that is longer, the server gets a PING.
+    /// The silence after which the server gets a `PING`, or a command timeout if that is longer, so
+    /// that a dead connection is found while most of a lease remains.
     const SILENCE: Duration = Duration::from_secs(1);
-    /// After so many connections in a row that were lost soon there is a warning.
+    /// After so many connections in a row that each ended within a second there is a warning. One
+    /// restart is no reason for it.
     const SHORT_CONNECTIONS: u32 = 5;
-    /// For how long a connection has to last before that warning may come again.
+    /// The time that a connection has to last before that warning may come again, so that one fault
+    /// does not repeat it.
     const STEADY: Duration = Duration::from_secs(60);
-    /// How many messages are read before other tasks are looked at.
+    /// The number of messages that are read before new subscriptions: a flood of releases does not
+    /// delay new waiters.
     const STRETCH: usize = 1000;
 
     pub(super) fn new(shared: Arc<Shared>, poller: Poller, tracking: Tracking) -> Self {

@@ -1,6 +1,6 @@
 //! `docs/METRICS.md`, the dashboard and the alert rules against what a client registers.
 
-use super::{read, table};
+use super::{read, tables};
 use distlock_tests::metrics::Recorded;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,7 +41,7 @@ fn registered() -> BTreeMap<String, Registered> {
 #[test]
 fn metrics_document_lists_what_a_client_registers() {
     let mut registered = registered();
-    for row in table(&read("docs/METRICS.md"), "All metrics") {
+    for row in tables(&read("docs/METRICS.md"), "All metrics") {
         let [name, kind, unit, labels, meaning, _] = row.as_slice() else {
             panic!("{row:?}")
         };

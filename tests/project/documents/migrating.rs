@@ -1,7 +1,7 @@
 //! `docs/MIGRATING.md`: the left calls are made by the interop programs, the right ones exist here.
 //! Its examples are compiled as doc-tests.
 
-use super::{read, root, sources, table};
+use super::{read, root, sources, tables};
 use std::fs;
 use std::path::Path;
 
@@ -62,7 +62,7 @@ fn calls_of_other_libraries_are_made_by_their_programs() {
     let document = read("docs/MIGRATING.md");
     for (section, folder) in SECTIONS {
         let program = text_of(&root().join("tests/interop/peers").join(folder));
-        for row in table(&document, section) {
+        for row in tables(&document, section) {
             for name in called(&row[0])
                 .iter()
                 .filter(|name| !ELSEWHERE.contains(name))
@@ -83,7 +83,7 @@ fn calls_of_this_library_exist() {
     let code: String = sources.iter().map(|file| read(file)).collect();
     let settings = read("docs/DEFAULTS.md") + &read("docs/INTEROP.md");
     for (section, _) in SECTIONS {
-        let rows = table(&document, section);
+        let rows = tables(&document, section);
         for name in rows.iter().flat_map(|row| called(&row[1])) {
             let is_there = has_word(&code, &format!("fn {name}")) || has_word(&settings, name);
             assert!(is_there, "{section}: there is no {name}");

@@ -20,19 +20,29 @@ pub(crate) fn read(file: &str) -> String {
     fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
-/// The rows of the table under this heading as cells, without the head.
-fn table(document: &str, heading: &str) -> Vec<Vec<String>> {
+/// The rows of all tables under this heading as cells, without their heads.
+fn tables(document: &str, heading: &str) -> Vec<Vec<String>> {
     let after = document
         .split_once(&format!("\n## {heading}\n"))
         .map(|(_, after)| after);
     let section = after.unwrap_or_else(|| panic!("there is no section `{heading}`"));
     let section = section.split("\n## ").next().unwrap();
-    let rows = section.lines().filter(|line| line.starts_with('|')).skip(2);
     let cells = |row: &str| {
         let cells = row.trim_matches('|').split('|');
         cells.map(|cell| cell.trim().to_owned()).collect::<Vec<_>>()
     };
-    let rows: Vec<_> = rows.map(cells).collect();
+    let (mut rows, mut row_of_table) = (Vec::new(), 0);
+    for line in section.lines() {
+        row_of_table = if line.starts_with('|') {
+            row_of_table + 1
+        } else {
+            0
+        };
+        // Behind the head and the line under it.
+        if row_of_table > 2 {
+            rows.push(cells(line));
+        }
+    }
     assert!(!rows.is_empty(), "the table under `{heading}` is empty");
     rows
 }

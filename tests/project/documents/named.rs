@@ -314,7 +314,7 @@ fn commands_of_documents_name_existing_tests() {
         .map(|file| format!("{file} {}", read(file)))
         .collect();
     let mut count = 0;
-    for document in ["docs/TESTING.md", "docs/PERFORMANCE.md"] {
+    for document in ["docs/TESTING.md", "benches/NOTES.md"] {
         for line in read(document).lines() {
             for filter in filters(line.trim_matches('`')) {
                 for part in filter.split("::") {

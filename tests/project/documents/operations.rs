@@ -1,12 +1,12 @@
 //! `docs/OPERATIONS.md` against the code. Its rights are those of the user that all tests run as.
 
-use super::{read, table};
+use super::{read, tables};
 use distlock::admin::Counters;
 
 #[test]
 fn alerts_are_on_counters_that_exist() {
     let known: Vec<_> = Counters::new().all().map(|(name, _)| name).collect();
-    for row in table(&read("docs/OPERATIONS.md"), "Alerts") {
+    for row in tables(&read("docs/OPERATIONS.md"), "Alerts") {
         let name = row[0].trim_matches('`');
         assert!(
             known.contains(&name),

@@ -15,11 +15,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The time without an answer after which more nodes are asked.
+/// The time without an answer after which more nodes are queried, because a deleted node never
+/// answers. A distant one has until `connect_timeout`.
 pub(super) const HEDGE: Duration = Duration::from_millis(100);
 /// How many more are asked then.
 const BATCH: usize = 8;
-/// The most nodes that are asked at a time, each by a thread.
+/// The most nodes that are queried at a time, each by a thread: that finds one that answers among
+/// any number.
 const MOST_AT_A_TIME: usize = 32;
 
 /// A node that can be asked.

@@ -16,21 +16,24 @@ use crate::time::{Clock, Moment, Signal, Woken};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The longest wait of a majority for one of its members before it tries the others again.
+/// The longest wait of a majority for one of its members, because another member may become free
+/// sooner. The wait is the remaining time divided by the members, within these limits.
 const LONGEST_SHARE: Duration = Duration::from_secs(1);
 
-/// The longest such wait for a fair lock, whose queue may need more time.
+/// The longest such wait for a fair lock, because its queue may need more time than a retry.
 const LONGEST_FAIR_SHARE: Duration = Duration::from_secs(10);
 
-/// The shortest such wait: a shorter one is hardly more than a try.
+/// The shortest such wait, because a shorter one is no more than a try.
 const SHORTEST_SHARE: Duration = Duration::from_millis(10);
 
-/// How long a majority avoids a member that did not answer, if the others are enough.
+/// The time for which a majority avoids a member without an answer if the others suffice, because
+/// each request to a server that hangs costs a command timeout.
 const UNRESPONSIVE_FOR: Duration = Duration::from_secs(5);
 
-/// The bounds on the random pause after a failed round. Before these bounds it is up to twice the
-/// time that the round held locks, doubled for each failed round.
+/// The shortest pause after a failed round: up to twice the time of the round, at random and
+/// doubled for each failed round, so that two clients with one lock each do not retry in step.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
+/// The longest such pause, so that a free set of locks does not idle for longer.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
 /// The shortest time between the beginnings of two rounds if too few members answer.

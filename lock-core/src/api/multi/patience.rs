@@ -9,17 +9,21 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-/// The number of failed rounds after which a round also waits for locks while others are held.
+/// After this number of failed rounds the client waits for the other locks while it holds some,
+/// because a queue that is never empty needs it.
 const ROUNDS_OF_TRIES: u32 = 3;
 
-/// The lower bounds on the estimated wait for a lock: this time, and this part of the longest wait
-/// for any of the locks. The estimate is up to twice the longest earlier wait for the lock.
+/// The shortest wait for a lock while others are held. The wait is up to twice the earlier waits
+/// for that lock, at least this time and a part of the longest wait for any of the locks, so that
+/// clients that wait in another order meet a different wait.
 const SHORTEST_TRY_WAIT: Duration = Duration::from_millis(1);
+/// The part of the longest wait for any of the locks that each such wait lasts at least.
 const PART_OF_LONGEST: u32 = 16;
 
-/// Without a fair lock, waits while holding locks begin with the shortest time and double with each
-/// round, up to this limit, or the estimate for the lock if that is longer. With a fair lock, this
-/// is the limit of the first waits, and doubles with each round.
+/// The longest wait while others are held, because other clients wait for the held ones. Waits
+/// beside locks without an order begin with the shortest time and double with each round, up to
+/// this time, or to the need of the lock if that is more. Beside a fair lock the first waits end
+/// after this time, and those of each further round after twice that.
 const LONGEST_TRY_WAIT: Duration = Duration::from_millis(100);
 
 /// The knowledge of one acquisition about the queues of its members.

@@ -13,8 +13,10 @@ use crate::time::{Clock, Moment};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// The bounds on the pauses between attempts to verify a lock.
+/// The first pause before an unverified lock is verified again after a change of servers, because
+/// the new server often answers at once. It doubles until the lock is verified or over.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// The longest such pause, so that a loss is noticed within a fraction of the default lease.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// A background task that ends when all held locks are verified or ended.

@@ -30,7 +30,7 @@ use crate::time::{Clock, Moment, Signal};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The pause between two sends of a release.
+/// The pause between two sends of a release, because all of them have one command timeout together.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// The last hold on an acquisition, ended locally. The release must still be sent.

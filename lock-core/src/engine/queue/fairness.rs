@@ -22,16 +22,22 @@
 use crate::time::Moment;
 use std::time::Duration;
 
-/// The delay between two clients' attempts: twice the time of a request, within these limits.
+/// The shortest delay between the attempts of two waiting clients after a release: twice the time
+/// of a request for each client that has waited longer, because the store serves the first request
+/// and notifies all clients in the same order. Otherwise some clients starve.
 const SHORTEST_STEP: Duration = Duration::from_micros(300);
+/// The longest such delay, so that a slow connection does not leave a free lock idle.
 const LONGEST_STEP: Duration = Duration::from_millis(5);
-/// The longest time for which a client leaves a free lock to others.
+/// The longest time for which a client cedes a free lock to others, so that the lock does not idle
+/// for longer.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
-/// A client that seems to be alone leaves the lock free for one part in this many of its time.
+/// The part of its time for which a client that knows of no waiter leaves the lock free. The server
+/// does not count clients that poll or listen at another server.
 const PART_OF_TIME: u32 = 100;
 /// The most clients that are kept in order, so that departed clients do not cause long delays.
 const MOST_CLIENTS: u16 = 64;
-/// How long after its hold another client counts as one that wants the lock.
+/// The time for which a client that had the lock counts as a waiter, because the server does not
+/// count clients that poll or listen at another server.
 const MEMORY: Duration = Duration::from_secs(5);
 
 /// When and how a lock went back to the store.

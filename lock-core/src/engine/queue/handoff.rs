@@ -13,8 +13,9 @@ use crate::engine::acquisition::{Acquisition, GuardState, RenewalPlan};
 use crate::time::{Clock, Moment};
 use std::sync::Arc;
 
-/// The number of tokens reserved for hand-offs if other threads of this client wait: more than can
-/// have their turns in the 5 ms for which a client hands a lock on by default.
+/// The number of tokens reserved for hand-offs while threads of this client wait: more than can
+/// take their turns in the 5 ms for which a client hands a lock on by default. A token is a
+/// microsecond of the counter, so a dead holder leaves it 2 ms ahead.
 const RESERVE: u32 = 2_000;
 
 impl LocalLock {

@@ -61,7 +61,9 @@ pub(crate) struct LocalLock {
     state: Mutex<LocalLockState>,
 }
 
-/// The divisor of the lease that limits how much earlier a first renewal is due.
+/// The first renewal comes earlier by less than this part of the lease, by a number that looks
+/// random for each name of a client: very many locks taken together are not renewed together for
+/// ever.
 const SPREAD: u32 = 12;
 
 /// The state of a local lock. Its mutex is never held during a request to the store.

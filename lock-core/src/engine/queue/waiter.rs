@@ -10,8 +10,9 @@ use crate::time::{Moment, Signal};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How long after the end of a watch a new one costs no request: half of the time for which the
-/// stores stay subscribed. The subscription may have broken meanwhile.
+/// The time after the end of a watch within which another watch of the lock begins before the first
+/// attempt: half of the time for which the stores stay subscribed, so that it costs no request. The
+/// subscription may have broken meanwhile.
 const LATELY: Duration = Duration::from_millis(500);
 
 /// A position in the queue. Dropping it leaves the queue, wakes the next head, and declines a

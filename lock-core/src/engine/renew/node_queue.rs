@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a worker without work stays alive.
+/// The time for which a renewal worker stays without work, so that an idle client has no threads.
 const IDLE: Duration = Duration::from_secs(30);
 
 /// The work of one task on one node.

@@ -17,13 +17,17 @@ use crate::time::lease::LeaseTime;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The bounds on the pause before a failed renewal is retried: a thirtieth of the lease.
+/// The shortest pause before a failed renewal is tried again: a thirtieth of the lease, within
+/// these limits, so that about twenty tries fit before the deadline where each fails at once, and
+/// seven where each waits for an answer.
 const SHORTEST_RETRY: Duration = Duration::from_millis(10);
+/// The longest such pause, so that a lock with a long lease is renewed soon after an outage.
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
-/// The longest time before its due time at which a renewal may join a batch. The limit is a
-/// thirtieth of the lease, a tenth of the time between two renewals, and at most this. Renewals
-/// that are sent together are due together, so in the long run few are early.
+/// The longest time by which a renewal may be early to join others that are due: a thirtieth of the
+/// lease, which is a tenth of the time between two renewals, and at most this. Renewals that are
+/// sent together are due together from then on, so that 1,000 locks cost one request a second in
+/// place of 13.
 const LONGEST_SLACK: Duration = Duration::from_secs(1);
 
 /// The result of checking an acquisition, with the time of the next check.

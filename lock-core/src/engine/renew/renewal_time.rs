@@ -4,7 +4,9 @@ use super::RenewalJob;
 use crate::sync::Mutex;
 use std::time::Duration;
 
-/// The shortest time limit of a batch of renewals, even for very short leases.
+/// The shortest timeout of a batch of renewals, because a busy machine or a far server needs it
+/// however short the lease is. Otherwise it is a third of the lease, so that a second try fits, at
+/// least twice the time of the last batch and at most `command_timeout`.
 const SHORTEST_RENEWAL: Duration = Duration::from_millis(50);
 
 /// A class of renewals with similar time limits. Only one class shares a batch and the workers of a

@@ -15,13 +15,17 @@ use crate::time::Moment;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// The shortest time that a request is under way before the next one uses another connection.
+/// The shortest time after which a batch under way counts as slow, because a server nearby takes
+/// less for a hundred renewals. The next batch then uses another connection. With a slower server
+/// it is twice the usual time, up to a second.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// The most workers of a queue besides the main one.
+/// The most workers that send renewals besides the main one: four requests that hang mean that the
+/// server hangs.
 const MOST: usize = 3;
 
-/// The longest standby while all other workers hang and nothing is queued. New work ends it early.
+/// The longest sleep of a spare worker while all others hang and nothing is queued, so that a
+/// missed wake-up costs no more. Arriving work wakes it.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// A thread that sends renewals.

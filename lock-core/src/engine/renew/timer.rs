@@ -16,18 +16,20 @@ use crate::time::{Clock, Moment, Signal, Woken};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// The precision of the wheel. A renewal is due at a third of a lease of at least 100 ms, and the
-/// validity of a lock is read from the clock, not from the wheel.
+/// The precision of the timer wheel, a tenth of the shortest watched lease, because a renewal is
+/// due at a third of the lease. The validity of a lock is read from the clock, not from the wheel.
 pub(in crate::engine) const TICK: Duration = Duration::from_millis(10);
 
-/// The longest time between two checks of a name, however long its lease: the check frees the
-/// memory of a released name and detects the end of a holder's thread.
+/// The longest time between two checks of a name that is or was just held, however long its lease,
+/// so that a released name leaves memory and a holder's ended thread is noticed.
 const LONGEST_LOOK: Duration = Duration::from_secs(10);
 
-/// The latest time of the first check after a grant, which frees a name that was used only once.
+/// The latest time of the first check after a grant, so that no memory stays for longer of a name
+/// that was used once and is released by then.
 pub(in crate::engine) const FIRST_LOOK: Duration = Duration::from_secs(1);
 
-/// How long the thread stays alive when nothing is held.
+/// The time for which the timer thread stays while nothing is held, so that an idle client has no
+/// threads.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// The timer thread and the timers for which it waits.

@@ -24,8 +24,11 @@ use crate::time::{Clock, Moment, SystemClock, Woken};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// The bounds on the pauses between the attempts of a cleanup.
+/// The first pause between the tries of a cleanup, which may be long, because no caller waits for
+/// it.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// The longest such pause, so that several tries fit into the lease and the command timeout after
+/// which a cleanup ends: then the request can have no effect left.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// All workers of a client.

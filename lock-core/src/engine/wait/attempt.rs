@@ -18,21 +18,23 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The bounds on the pauses between requests to an unavailable store.
+/// The first pause before an unreachable store is queried again, so that a short fault costs
+/// little. It doubles, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
+/// The longest such pause, so that waiting clients do not load a store in an outage.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 pub(super) const BACKOFF: Backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
 
-/// The shortest sleep on a busy lock: a lease with less than a millisecond left is reported as
-/// zero.
+/// The shortest sleep on a busy lock, because a lease with less than a millisecond left is reported
+/// as zero, which would make a busy loop.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 
 /// The number of attempts that a waiter sends within its presence, so that some may be late or
 /// lost.
 const ATTEMPTS_OF_A_PRESENCE: u32 = 3;
 
-/// The time limit of a watch before the first attempt. It sends no request, unless the subscription
-/// broke; then the attempt does not wait for a new subscription.
+/// The time that a watch may take before the first attempt. It sends nothing unless the
+/// subscription has broken, so that only then the attempt proceeds without it.
 const EARLY_WATCH: Duration = Duration::from_millis(100);
 
 /// A grant of the store to this wait.

@@ -9,7 +9,8 @@ use crate::time::{Moment, Woken};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The longest sleep in the local queue between two checks of the current holder.
+/// The longest sleep in the local queue without a check of the obstacle, so that a lost message
+/// costs time and never correctness.
 const LOCAL_LOOK: Duration = Duration::from_secs(1);
 
 /// The result of a wait in the local queue.

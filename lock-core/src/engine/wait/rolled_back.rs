@@ -9,10 +9,13 @@ use crate::error::Error;
 use crate::time::Moment;
 use std::time::Duration;
 
-/// The bounds on the pause after a split vote.
+/// The shortest pause after a split vote: up to twice the time of the attempt, at random and
+/// doubled, so that one client succeeds before the next tries.
 const SHORTEST_SPLIT_VOTE: Duration = Duration::from_micros(400);
+/// The longest such pause, so that a free lock does not idle for longer.
 const LONGEST_SPLIT_VOTE: Duration = Duration::from_millis(50);
-/// The interval of attempts while the store grants nothing until a known time: that may end sooner.
+/// The longest time between two queries of a store that grants nothing until a known time, because
+/// an operator may end that pause early.
 const PAUSE_LOOK: Duration = Duration::from_secs(1);
 
 impl Wait<'_> {

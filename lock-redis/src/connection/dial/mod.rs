@@ -36,10 +36,11 @@ pub(crate) struct Dialer {
 
 /// A caller that waits for all of the connect timeout but this part dials on its own thread.
 const SPARED: u32 = 8;
-/// Beside a dial that has not ended for so long another one is begun, then after twice that time
-/// the next: its connection may be stuck, where a new one is not.
+/// The time that the first dial may take before another one is begun in parallel, because its
+/// connection may be stuck where a new one is not. The next follows after twice that time.
 const AGAIN: Duration = Duration::from_secs(2);
-/// The same where dials are known to take less than half of this: else for twice what they take.
+/// The least such time once the duration of a dial is known, so that a dial of usual length has no
+/// companion. It is twice the last duration if that is longer.
 const LEAST_AGAIN: Duration = Duration::from_millis(250);
 
 impl Dialer {

@@ -10,7 +10,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a connection waits for a caller: one that none fetches takes a place on the server.
+/// The time for which an opened connection is offered to callers, because an unused one takes a
+/// place on the server.
 const KEPT: Duration = Duration::from_secs(10);
 
 /// A dial under way, or its outcome.

@@ -15,8 +15,9 @@ pub(super) const MIN_REQUESTS: usize = 3;
 /// The most that are joined: the server serves no other client meanwhile.
 pub(super) const MAX_REQUESTS: usize = 16;
 
-/// How long nothing is joined after the server has refused a joined script; for good, if it has
-/// never carried one out.
+/// The time for which nothing is joined after the server has refused a joined script, because the
+/// same refusal is likely. It lasts until the connection ends if no joined script was carried out
+/// on it yet, as where keys are on different nodes.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The words of a request from its first key on, each as it is sent.

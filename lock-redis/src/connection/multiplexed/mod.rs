@@ -178,9 +178,10 @@ impl ConnectionLike for Arc<MultiplexedConnection> {
 }
 
 impl MultiplexedConnection {
-    /// How long a writer waits for the peer before it looks at everything else again.
+    /// The longest wait of a writer while the peer reads nothing, because a blocked writer does not
+    /// know when its reply arrives.
     const WRITE_WAIT: Duration = Duration::from_millis(10);
-    /// How many times a thread writes for others before it sees to its own reply.
+    /// The most writes for other threads in a row, before a thread reads its own reply.
     const MAX_WRITES: usize = 16;
 
     /// `dialed_in` is how long it took to make the connection, several replies; `joins` says which

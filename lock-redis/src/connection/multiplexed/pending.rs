@@ -232,8 +232,9 @@ impl PendingRequests {
     /// threads without tokens a quarter gave 0.9. Leaving all writes to the reader was slower.
     const WRITE_SHARE: u64 = 2;
 
-    /// How long a connection has to be silent at least before it is suspect: a lost packet is sent
-    /// again after 200 ms.
+    /// The least silence after which a connection gets no new requests, because a lost packet is
+    /// sent again after 200 ms. Otherwise it is twice the recent time of a reply, at most
+    /// `command_timeout`.
     const LEAST_SILENCE: Duration = Duration::from_millis(250);
 
     /// `usual` is how long a reply may take, before the first has come.

@@ -11,9 +11,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a reply that has arrived may stay unread.
+/// The time that an arrived reply may stay unread if no thread waits for it, so that the failed
+/// release of a dropped guard is noticed.
 const TICK: Duration = Duration::from_millis(50);
-/// How long the task goes on without callbacks. The next callback starts it again.
+/// The time for which the thread stays without callbacks, so that an idle client has no threads.
+/// The next callback starts it again.
 const IDLE: Duration = Duration::from_secs(2);
 
 pub(crate) struct ReplyPoller(Arc<Inner>);

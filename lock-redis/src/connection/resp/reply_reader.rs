@@ -37,11 +37,12 @@ enum Value {
     Array(usize),
 }
 
-/// More than any reply to our requests has, by far: a broken server cannot fill the memory.
+/// The largest reply, far more than any request of this library causes: a broken server cannot
+/// exhaust the memory.
 pub(crate) const LARGEST_REPLY: usize = 16 << 20;
-/// Our scripts reply with one array.
+/// The deepest nesting of lists in a reply; the scripts reply with one level.
 const DEEPEST: usize = 8;
-/// Longer than any status or error.
+/// The longest line of a reply, longer than any status or error.
 const LONGEST_LINE: usize = 64 << 10;
 
 const UNREADABLE: InvalidReply = "it cannot be parsed";

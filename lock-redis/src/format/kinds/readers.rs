@@ -13,8 +13,9 @@ use lock_core::backend::{Answer, HolderInfo, LockInfo, Readers};
 use lock_core::{LockName, OwnerText};
 use std::time::Duration;
 
-/// How many readers a script names at most, and how many holds of theirs are looked at.
+/// The most readers that a waiting writer reads at a time, which bounds the request.
 pub(super) const MOST_READERS: usize = 100;
+/// The most holds of those readers that it reads. Redisson counts re-entries as holds.
 const MOST_HOLDS: usize = 1_000;
 
 pub(super) const CHANNEL: &str = "redisson_rwlock";

@@ -9,7 +9,8 @@ use lock_core::FindingLevel::{self, Danger, Warning};
 /// The oldest version whose commands are enough.
 const OLDEST_VERSION: [u32; 3] = [6, 2, 0];
 
-/// The part of its memory, in percent, from which a server is nearly full.
+/// The part of its memory, in percent, from which a server is nearly full, so that the operator has
+/// time to react.
 const NEARLY_FULL: u64 = 90;
 
 /// How a user learns what `INFO` says.

@@ -8,11 +8,14 @@ use lock_core::{Finding, FindingLevel};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How many round trips are measured, and for how long at most.
+/// The number of round trips that are measured: enough for the slowest of a hundred.
 const ROUND_TRIPS: usize = 50;
+/// The longest time for that, so that the diagnosis of a slow server ends.
 const MEASURING: Duration = Duration::from_secs(2);
-/// The part of a limit that a round trip may take before it is a warning, and a danger.
+/// The part of `command_timeout` from which a round trip is a warning, and a danger.
 const PART_OF_TIMEOUT: [u32; 2] = [10, 2];
+/// The part of a lease from which it is, because a renewal at a third of the lease must leave time
+/// to repeat it.
 const PART_OF_LEASE: [u32; 2] = [30, 10];
 
 impl std::fmt::Display for ServerClock {

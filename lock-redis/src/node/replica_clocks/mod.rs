@@ -30,13 +30,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How often the clocks are read; as often as the replicas are listed while one is ahead.
+/// The time between two reads of the clocks, because clocks drift slowly. While one is ahead they
+/// are read as often as the replicas are listed, so that a corrected clock counts again soon.
 const SAMPLE: Duration = Duration::from_secs(60);
-/// How often the master is asked which replicas it has: a new one is sampled at once.
+/// The time between two lists of the master's replicas, so that a new one is sampled soon.
 const LIST: Duration = Duration::from_secs(5);
-/// How soon it is asked again if more replicas confirm than are known.
+/// The time until the next list if more replicas acknowledge than are known, because one is new or
+/// has come back.
 const EARLY_LIST: Duration = Duration::from_secs(1);
-/// How long a server may take to answer.
+/// The time that a server has to answer, because one replica must not keep the next from being
+/// read. No call waits for it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Makes a dialer for a replica, with the master's credentials.

@@ -6,7 +6,7 @@ use crate::connection::{
 use lock_core::{Clock, Moment};
 use std::time::Duration;
 
-/// From this difference on a clock is wrong.
+/// The difference from which a clock is wrong, because synchronised clocks differ by milliseconds.
 pub(in crate::node) const WRONG: Duration = Duration::from_secs(1);
 /// How often the clock is asked for: the quickest reply says most.
 const CLOCK_READS: usize = 5;

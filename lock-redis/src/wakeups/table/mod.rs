@@ -64,11 +64,14 @@ pub(super) enum SubscriptionState {
 }
 
 impl SubscriptionTable {
-    /// How long a channel stays subscribed after its last watch: it is often watched again at once.
+    /// The time that a channel stays subscribed after its last watch, because it is often watched
+    /// again at once.
     pub(super) const LINGER: Duration = Duration::from_secs(1);
-    /// How often it is looked at most which waiters are to be polled.
+    /// The shortest time between two passes over the polled waiters, because a client may have
+    /// thousands.
     const POLL_TICK: Duration = Duration::from_millis(5);
-    /// How long waiters count on a connection to come back.
+    /// The time after a lost connection from which waiters query the store themselves, because
+    /// until then the connection is usually back.
     const OUTAGE: Duration = Duration::from_secs(3);
 
     pub(super) fn has_waker(&self) -> bool {

@@ -14,16 +14,19 @@ use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A key is read at most this often: some locks change hands a thousand times a second.
+/// The shortest time between two reads of a key, because some locks change hands a thousand times a
+/// second.
 const SPACING: Duration = Duration::from_millis(5);
 
-/// After a message about a lock its key is read so much later: the message has woken the waiters,
-/// and by then one client has the lock. The report may come first: Redisson frees a lock before it
-/// tells of that.
+/// The delay of the read of a key after a message about its lock, because the message has woken the
+/// waiters, and by then one client has the lock. The report may come first: Redisson frees a lock
+/// before it publishes that.
 const AFTER_MESSAGE: Duration = Duration::from_millis(20);
 
-/// A key that could not be read is read again after this time.
+/// The first pause before an unreadable key is read again, because a script may block the server.
+/// It doubles, with jitter.
 const FIRST_RETRY: Duration = Duration::from_millis(500);
+/// The longest such pause, because a waiter may miss a release meanwhile.
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
 
 /// How many keys are read in a second, and how many at once after a quiet time. More are due where
@@ -313,7 +316,7 @@ pub(super) struct ReadBudget {
 }
 
 impl ReadBudget {
-    /// How long to wait once it is used up.
+    /// The pause once the limit of reads is used up, so that the next ten reads go together.
     const PAUSE: Duration = Duration::from_millis(10);
 
     /// Whether one more may be read now.

@@ -284,7 +284,10 @@ impl Suite<'_> {
             Job::cargo("documentation", "doc --no-deps --all-features")
                 .env("RUSTDOCFLAGS", "-D warnings"),
             // Of the same packages and features as the build, so that nothing is built anew.
-            Job::cargo("documentation tests", "test --workspace --all-features --doc"),
+            Job::cargo(
+                "documentation tests",
+                "test --workspace --all-features --doc",
+            ),
         ];
         if self.tier == Tier::All {
             jobs.push(Job::cargo(

@@ -294,7 +294,7 @@ fn quantiles(mut times: Vec<Duration>) -> String {
     format!("p50 {:.1?}, p99 {:.1?}", at(50), at(99))
 }
 
-/// The figures of `docs/PERFORMANCE.md`. The bounds are far above them: a waiter and a holder that
+/// The figures of `benches/NOTES.md`. The bounds are far above them: a waiter and a holder that
 /// are not told learn of it minutes later.
 #[test]
 fn reports_arrive_within_milliseconds() {
