@@ -108,7 +108,7 @@ impl ClusterMap {
             ("plain", Channels::Plain),
             ("sharded", Channels::Sharded),
         ];
-        let channels = config.scheme_word(Channels::OPTION, &words, Channels::Auto)?;
+        let channels = config.scheme_word(Channels::OPTION, &words)?;
         let addresses = AddressMap::of(config)?;
         let refresh_state = Arc::<RefreshState>::default();
         let trouble = Arc::clone(&refresh_state);
