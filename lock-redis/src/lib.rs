@@ -10,7 +10,7 @@
 //! - `sentinel`: [`SentinelBackend`], the topology of the master that the sentinels name
 //! - `node`: one server and all our connections to it; alone, or as a node of a cluster or of a
 //!   quorum
-//! - `format`: what stands under a lock's key, and what is sent for it: operations as values,
+//! - `protocol`: what stands under a lock's key, and what is sent for it: operations as values,
 //!   without I/O
 //! - `wakeups`: the subscriber, one connection that receives releases for all waiters
 //! - `keys`: the names of keys and channels
@@ -22,10 +22,10 @@
 #![forbid(unsafe_code)]
 
 mod connection;
-mod format;
 mod keys;
 mod lua;
 mod node;
+mod protocol;
 pub mod quorum;
 mod scheme;
 mod sentinel;

@@ -2,8 +2,8 @@
 //! `redis+sentinel://` and `rediss+sentinel://`.
 
 use crate::connection::{AddressMap, JOINED};
-use crate::format::{Format, OPTION as FORMAT};
 use crate::node::eviction::OPTION as EVICTION;
+use crate::protocol::{Format, OPTION as FORMAT};
 use crate::sentinel::SentinelBackend;
 use crate::store::RedisStore;
 use crate::url::options::{

@@ -18,9 +18,9 @@
 //! For the crates of this workspace: it changes with any release.
 
 pub use crate::connection::{Address, AddressMap};
-pub use crate::format::Format;
-pub use crate::format::classic::StepHook;
 pub use crate::node::cluster::{Redirect, Shards};
 pub use crate::node::{
     Account, Deployment, Granted, Node, NodeSettings, ServerClock, StoreKind, WatchRegistry,
 };
+pub use crate::protocol::Format;
+pub use crate::protocol::classic::StepHook;

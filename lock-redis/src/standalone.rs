@@ -1,7 +1,7 @@
 //! One server as a [`Topology`]: the server that a URL names.
 
-use crate::format::Format;
 use crate::node::{Node, NodeSettings, StoreKind, WatchRegistry};
+use crate::protocol::Format;
 use crate::store::RedisStore;
 use crate::topology::{Effect, Hop, JudgeSubmitted, RoutedRequest, Topology, Verdict};
 use crate::url;

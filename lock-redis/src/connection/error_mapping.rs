@@ -456,8 +456,8 @@ fn without_arguments(answer: &ServerError) -> ServerError {
 mod tests {
     use super::*;
     use crate::connection::Endpoint;
-    use crate::format::{PYTHON_REDIS_LOCK, REDISSON, SPRING_INTEGRATION, kinds};
     use crate::lua::Script;
+    use crate::protocol::{PYTHON_REDIS_LOCK, REDISSON, SPRING_INTEGRATION, kinds};
 
     static ACQUIRE: &Script = &REDISSON.scripts.acquire;
 

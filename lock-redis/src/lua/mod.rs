@@ -1,6 +1,6 @@
 //! [`Script`]: a piece of Lua that the server runs whole, known to it by the hash of its text.
 //!
-//! Scripts are put together here, and run by [`format`](crate::format). A format with owners is a
+//! Scripts are put together here, and run by [`format`](crate::protocol). A format with owners is a
 //! folder of files, each a Lua function that the scripts call:
 //!
 //! - `look(call, key, owner)`: 1 if this owner holds it, else 0
@@ -49,7 +49,7 @@ pub(crate) struct Script {
 }
 
 /// What a format with owners is made of: each script with the words of its
-/// [dialect](crate::format::Dialect) before it.
+/// [dialect](crate::protocol::Dialect) before it.
 #[derive(Debug)]
 pub(crate) struct Scripts {
     pub(crate) acquire: Script,
@@ -222,7 +222,7 @@ impl Script {
 mod tests {
     use super::join::Join;
     use super::*;
-    use crate::format::{DIALECTS, REDISSON, kinds};
+    use crate::protocol::{DIALECTS, REDISSON, kinds};
 
     #[test]
     fn script_hash_is_the_sha1_of_its_text() {

@@ -2,8 +2,8 @@
 //! meanwhile do not wait behind them.
 
 use super::Node;
-use crate::format::NodePage;
-use crate::format::driver::drive;
+use crate::protocol::NodePage;
+use crate::protocol::driver::drive;
 use lock_core::backend::{Failure, LockInfo};
 use lock_core::{LockName, Moment};
 

@@ -44,8 +44,8 @@ use crate::connection::history::Noted;
 use crate::connection::{
     ConnectionPool, Dialer, Identity, NeededReplicas, ReplicaCount, SharedConnection,
 };
-use crate::format::driver::{self, drive};
-use crate::format::{Format, without_own_subscription};
+use crate::protocol::driver::{self, drive};
+use crate::protocol::{Format, without_own_subscription};
 use crate::wakeups::Subscriber;
 use change_reports::RenewalSlots;
 use cluster::{Port, Shards};

@@ -3,7 +3,7 @@
 
 use super::{Node, RENEWED, RequestMode, on};
 use crate::connection::{ConnectionLike, FramedConnection};
-use crate::format::driver::drive;
+use crate::protocol::driver::drive;
 use lock_core::Moment;
 use lock_core::backend::{Failure, Renewal, RenewalRequest};
 

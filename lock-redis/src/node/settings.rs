@@ -12,7 +12,7 @@ use crate::connection::{
     Endpoint, Identity, IdentityKind, JOINED, Login, OneStore, PasswordSource, PoolThread,
     ReplicaCount, Server, SharedConnection, Timeouts, TlsSettings,
 };
-use crate::format::{self, Format};
+use crate::protocol::{self, Format};
 use crate::url;
 use crate::wakeups::{Subscriber, TRACKING, Tracking};
 use lock_core::{ClientId, Clock, Config, Context, Error, Moment, Notices};
@@ -38,7 +38,7 @@ pub struct NodeSettings {
 
 impl NodeSettings {
     /// The option of a URL that names the format.
-    pub const FORMAT: &str = format::OPTION;
+    pub const FORMAT: &str = protocol::OPTION;
     /// The option of a URL that says what follows from an eviction policy.
     pub const EVICTION: &str = eviction::OPTION;
     /// The option of a URL that says whether changes of keys are reported.

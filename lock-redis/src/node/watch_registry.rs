@@ -233,8 +233,8 @@ impl std::fmt::Debug for RelocatableWatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::Format;
     use crate::node::NodeSettings;
+    use crate::protocol::Format;
     use lock_core::{ClientId, Config, Context, OwnerText, SystemClock};
     use std::sync::atomic::AtomicU32;
 

@@ -49,8 +49,8 @@ impl MasterTracker {
 mod tests {
     use super::*;
     use crate::connection::AddressMap;
-    use crate::format::Format;
     use crate::node::NodeSettings;
+    use crate::protocol::Format;
     use crate::sentinel::sentinel_set::SentinelSet;
     use crate::sentinel::watcher_signal::WatcherSignal;
     use lock_core::{ClientId, Clock, Config, Context, SystemClock};

@@ -14,10 +14,10 @@ mod tests;
 
 pub(crate) use send::send;
 
-use crate::format::Format;
-use crate::format::classic::{ClassicRules, StepHook};
 use crate::node::cluster::Redirect;
 use crate::node::on;
+use crate::protocol::Format;
+use crate::protocol::classic::{ClassicRules, StepHook};
 use crate::topology::{Effect, Hop, RoutedRequest, Topology, Verdict};
 use lock_core::backend::{
     Abilities, AcquisitionId, Admin, Answer, Attempt, Failure, FoundBusyBy, HolderInfo, LockInfo,

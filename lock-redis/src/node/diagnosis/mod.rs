@@ -16,7 +16,7 @@ mod timing;
 
 use super::{Node, ServerClock};
 use crate::connection::{Connection, Reply, Request, ServerError};
-use crate::format::Format;
+use crate::protocol::Format;
 use crate::wakeups::{NotTracked, Tracking};
 use facts::Facts;
 use lock_core::backend::Failure;

@@ -6,9 +6,9 @@
 use super::{Asking, Examination, StoreKind};
 use crate::connection::error_mapping::acl_pattern;
 use crate::connection::{Reply, ServerError, Text};
-use crate::format::Format;
 use crate::keys;
 use crate::lua::{MARK, RIGHTS};
+use crate::protocol::Format;
 use crate::wakeups::{ChannelKind, Tracking};
 use lock_core::FindingLevel::{Danger, Unknown, Warning};
 use lock_core::backend::Failure;
@@ -448,8 +448,8 @@ impl Examination<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::{DIALECTS, kinds};
     use crate::lua::Scripts;
+    use crate::protocol::{DIALECTS, kinds};
 
     /// A command without its words would not be asked about.
     #[test]

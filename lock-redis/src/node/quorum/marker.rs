@@ -3,8 +3,8 @@
 //! Its purpose is explained in `docs/DESIGN.md`, section Quorum.
 
 use crate::connection::{Batch, Reply, Text};
-use crate::format::{Exchange, OwnedFormat};
 use crate::lua::MARK;
+use crate::protocol::{Exchange, OwnedFormat};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;

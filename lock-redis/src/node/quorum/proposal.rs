@@ -4,9 +4,9 @@
 
 use crate::connection::error_mapping::{self, Asked};
 use crate::connection::{Batch, ConnectionLike, Reply, Request, Server, Text, info_field};
-use crate::format::{Exchange, OwnedFormat, Received, granted, remaining, token_range};
 use crate::keys;
 use crate::node::quorum::NodeView;
+use crate::protocol::{Exchange, OwnedFormat, Received, granted, remaining, token_range};
 use lock_core::backend::{Answer, Attempt, Failure, Tokens};
 use lock_core::{Error, ErrorKind, FencingToken, Moment, TokenPolicy};
 use std::borrow::Cow;

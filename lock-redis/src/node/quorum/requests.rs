@@ -3,9 +3,9 @@
 
 use super::{MarkerRequest, NodeView, ProposalReply, ServerState, VoteTerms};
 use crate::connection::ConnectionLike;
-use crate::format::driver::drive;
 use crate::node::renewals::AnswerWeight;
 use crate::node::{Node, QUORUM, RENEWED, on};
+use crate::protocol::driver::drive;
 #[cfg(doc)]
 use lock_core::backend::Tokens;
 use lock_core::backend::{Attempt, Failure, LockInfo, Renewal, RenewalRequest};

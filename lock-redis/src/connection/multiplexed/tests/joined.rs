@@ -3,7 +3,7 @@
 use super::*;
 use crate::connection::ServerError;
 use crate::connection::with_text;
-use crate::format::REDISSON;
+use crate::protocol::REDISSON;
 
 /// A request of each thread, and where it waits.
 type Asked = (RequestId, Arc<ReplySlot>);

@@ -3,9 +3,9 @@
 use super::progress::Progress;
 use crate::connection::error_mapping::Asked;
 use crate::connection::{Batch, Reply, Request, Text};
-use crate::format::exchange::{Exchange, Received};
-use crate::format::{self, LONGEST_TEXT};
 use crate::lua::Script;
+use crate::protocol::exchange::{Exchange, Received};
+use crate::protocol::{self, LONGEST_TEXT};
 use lock_core::backend::{Answer, Failure, Release};
 use lock_core::{Error, ErrorKind, LockName};
 use std::fmt;
@@ -136,7 +136,7 @@ impl<'a> CommandSequence<'a> {
         self.step("PTTL");
         match self.ask("PTTL", &[])? {
             Reply::Int(-2) => Ok(Answer::Busy(Some(Duration::ZERO))), // gone just now
-            Reply::Int(pttl) => Ok(format::busy_from_pttl(pttl)),
+            Reply::Int(pttl) => Ok(protocol::busy_from_pttl(pttl)),
             _ => Err(self.unexpected("PTTL")),
         }
     }

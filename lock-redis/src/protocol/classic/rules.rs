@@ -2,7 +2,7 @@
 
 use super::commands::StepHook;
 use super::settings::read_classic_format;
-use crate::format::{Format, FormatKind};
+use crate::protocol::{Format, FormatKind};
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, Grant, Receipt, Release, ReleaseOptions, call_backend,
 };

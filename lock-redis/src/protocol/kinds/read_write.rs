@@ -14,12 +14,12 @@ use super::readers::{
 };
 use super::{KindFormat, ScriptCall, fair, renewal};
 use crate::connection::{Reply, Text};
-use crate::format::exchange::Exchange;
-use crate::format::label::Labels;
-use crate::format::owned::OwnedFormat;
-use crate::format::remaining;
 use crate::keys;
 use crate::lua::Script;
+use crate::protocol::exchange::Exchange;
+use crate::protocol::label::Labels;
+use crate::protocol::owned::OwnedFormat;
+use crate::protocol::remaining;
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, ReleaseOptions, Tokens,
     WAITER_PRESENCE,
@@ -574,7 +574,7 @@ mod tests {
     use super::super::format_of;
     use super::super::readers::MOST_READERS;
     use super::*;
-    use crate::format::settings;
+    use crate::protocol::settings;
     use lock_core::{ClientId, Config, LeaseTime, LockKind};
     use std::time::Duration;
 

@@ -4,11 +4,11 @@
 
 use super::{KindFormat, ScriptCall, renewal};
 use crate::connection::{Batch, Text};
-use crate::format::exchange::Exchange;
-use crate::format::owned::OwnedFormat;
-use crate::format::redisson::CHANNEL;
 use crate::keys;
 use crate::lua::Script;
+use crate::protocol::exchange::Exchange;
+use crate::protocol::owned::OwnedFormat;
+use crate::protocol::redisson::CHANNEL;
 use lock_core::LockName;
 use lock_core::backend::{AcquisitionId, Answer, Attempt, Failure, ReleaseOptions};
 use std::num::NonZeroU32;
@@ -160,7 +160,7 @@ impl KindFormat for Fair {
 #[cfg(test)]
 mod tests {
     use super::{ACQUIRE, CLOSE, FORCE, RELEASE};
-    use crate::format::Format;
+    use crate::protocol::Format;
     use lock_core::Config;
     use lock_core::backend::WAITER_PRESENCE;
 

@@ -260,9 +260,9 @@ fn out_of_step(server: &Server) -> Error {
 mod tests {
     use super::*;
     use crate::connection::Endpoint;
-    use crate::format::OwnedFormat;
-    use crate::format::label::Labels;
-    use crate::format::settings::read_owned_format;
+    use crate::protocol::OwnedFormat;
+    use crate::protocol::label::Labels;
+    use crate::protocol::settings::read_owned_format;
     use lock_core::backend::{AcquisitionId, Answer, Attempt, Receipt, Renewal, RenewalRequest};
     use lock_core::{ClientId, Config, LeaseTime, LockKind, LockName, OwnerId};
     use std::time::Duration;

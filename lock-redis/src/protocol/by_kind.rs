@@ -247,8 +247,8 @@ fn inbox(queue: &str, client: ClientId) -> String {
 mod tests {
     use super::*;
     use crate::connection::Text;
-    use crate::format::{DIALECTS, settings};
     use crate::keys;
+    use crate::protocol::{DIALECTS, settings};
     use lock_core::{Config, LockKind, OwnerId};
     use std::collections::{HashMap, HashSet};
 

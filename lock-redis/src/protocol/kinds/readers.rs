@@ -3,12 +3,12 @@
 
 use super::ScriptCall;
 use crate::connection::Reply;
-use crate::format::exchange::{Exchange, Replies};
-use crate::format::label::{self, Labels};
-use crate::format::owned::OwnedFormat;
-use crate::format::{FOR_EVER, remaining};
 use crate::keys;
 use crate::lua::Script;
+use crate::protocol::exchange::{Exchange, Replies};
+use crate::protocol::label::{self, Labels};
+use crate::protocol::owned::OwnedFormat;
+use crate::protocol::{FOR_EVER, remaining};
 use lock_core::backend::{Answer, HolderInfo, LockInfo, Readers};
 use lock_core::{LockName, OwnerText};
 use std::time::Duration;

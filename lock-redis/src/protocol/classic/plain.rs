@@ -4,7 +4,7 @@
 
 use super::commands::{CommandSequence, Stop, seconds};
 use crate::connection::{Reply, Text};
-use crate::format::remaining;
+use crate::protocol::remaining;
 use lock_core::OwnerText;
 use lock_core::backend::{Answer, Attempt, Grant, HolderInfo, LockInfo};
 use std::time::Duration;

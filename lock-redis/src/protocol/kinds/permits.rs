@@ -8,12 +8,12 @@
 
 use super::{KindFormat, ScriptCall, fair};
 use crate::connection::{Batch, Reply, Text};
-use crate::format::exchange::Exchange;
-use crate::format::label::{self, Labels};
-use crate::format::script_call::add_reads;
-use crate::format::{OwnedFormat, busy_from_pttl, remaining};
 use crate::keys;
 use crate::lua::Script;
+use crate::protocol::exchange::Exchange;
+use crate::protocol::label::{self, Labels};
+use crate::protocol::script_call::add_reads;
+use crate::protocol::{OwnedFormat, busy_from_pttl, remaining};
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, PermitChange,
     PermitOutcome, Permits, ReleaseOptions,
