@@ -178,7 +178,7 @@ fn error_of(scheme: &str, options: &[(&str, &str)]) -> String {
     };
     let mut config = Config::from_url(&format!("{scheme}{address}")).unwrap();
     for (option, value) in options {
-        config = config.with_option(option, *value);
+        config = config.with_option(option, value);
     }
     let outcome = distlock::builder().config(config).connect();
     outcome.map_or_else(|error| error.to_string(), |_| String::new())
