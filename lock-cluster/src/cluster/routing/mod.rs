@@ -22,8 +22,10 @@ use std::time::Duration;
 /// The default port.
 const PORT: u16 = 6379;
 
-/// The pauses before a moving slot is asked for again.
+/// The first pause before a request to a moving slot is sent again, because a slot with few keys
+/// moves in milliseconds. It doubles, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
+/// The longest such pause, so that a moved slot is used soon.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
 /// A store of locks on a Redis Cluster. Each request goes to the master of its lock's slot, and

@@ -109,7 +109,8 @@ pub(crate) trait KindFormat: fmt::Debug + Sync {
     /// What ends all holds. The reply is that of `force.lua`.
     fn force(&self, format: &OwnedFormat, name: &LockName) -> ScriptCall;
 
-    /// Changes a semaphore: see [`Admin::change_permits`](lock_core::backend::Admin::change_permits).
+    /// Changes a semaphore. See
+    /// [`Admin::change_permits`](lock_core::backend::Admin::change_permits).
     fn change_permits<'a>(
         &'static self,
         _format: &'a OwnedFormat,
