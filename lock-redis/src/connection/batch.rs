@@ -1,13 +1,14 @@
 //! [`Batch`]: the requests of one write, encoded once.
 //!
-//! Beside the bytes stands what is known of each request, so that no other place searches the bytes
-//! for it: its script, its keys, and what a connection adds to it.
+//! Each request has a [`Mark`]: its script, its keys, and what a connection adds to it. So no other
+//! place parses the bytes to find these.
 
 use super::{Request, Text, encoded_words, with_text, write_count, write_word};
 use crate::connection::error_mapping::Asked;
 use crate::lua::Script;
 use std::borrow::Cow;
 use std::cell::Cell;
+use std::fmt;
 use std::mem;
 use std::ops::Range;
 
@@ -17,7 +18,6 @@ thread_local! {
 }
 
 /// The requests of one write. See the [module's text](self).
-#[derive(Debug)]
 pub(crate) struct Batch {
     bytes: Vec<u8>,
     /// Most batches have one request.
@@ -253,7 +253,7 @@ impl Batch {
         batch
     }
 
-    /// The requests of these scripts again, by their text.
+    /// Repeats the scripts at the selected places, by their text.
     pub(crate) fn repeated(&self, is_repeated: impl Fn(usize) -> bool) -> Self {
         let mut batch = Self::new();
         for (place, mark) in self.marks().enumerate() {
@@ -309,8 +309,8 @@ impl Batch {
 }
 
 impl Mark {
-    /// Describes a copy of the request at `start`, which is so long: what is before the keys may be
-    /// longer or shorter.
+    /// Describes a copy of the request at `start`, with this length. The part before the keys may
+    /// have another length than here; the rest is the same.
     fn moved(&self, start: usize, length: usize) -> Self {
         let place = |at: usize| start + (at - self.bytes.start + length) - self.bytes.len();
         Self {
@@ -318,6 +318,16 @@ impl Mark {
             keys: place(self.keys.start)..place(self.keys.end),
             ..self.clone()
         }
+    }
+}
+
+/// Without the bytes: a password may be among them.
+impl fmt::Debug for Batch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch")
+            .field("requests", &self.len())
+            .field("bytes", &self.bytes.len())
+            .finish_non_exhaustive()
     }
 }
 

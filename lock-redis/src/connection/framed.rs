@@ -318,6 +318,10 @@ impl ConnectionLike for FramedConnection<'_> {
         let (replies, outcome) = self.base().exchange(&all, by);
         let (answers, waited) = self.sort(places, replies, asked);
         if answers.len() < batch.len() {
+            // The requests that were answered have no answer of replicas, which is not "none".
+            if let (true, Err(error)) = (waits, &outcome) {
+                self.note_acknowledgement(None, Err(error.clone()), by);
+            }
             return (answers, outcome);
         }
         if waits {
@@ -432,5 +436,44 @@ impl Connection {
             self.reports_to = subscriber;
         }
         Ok(refused)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connection::multiplexed::tests::pair;
+    use lock_core::SystemClock;
+    use lock_core::backend::Failure;
+    use std::io::{Read, Write};
+    use std::thread;
+
+    #[test]
+    fn replies_cut_before_wait_do_not_count_as_no_replica() {
+        let (shared, mut theirs) = pair();
+        let peer = thread::spawn(move || {
+            // Answers the first of two requests, and closes.
+            let mut byte = [0];
+            theirs.read_exact(&mut byte).unwrap();
+            theirs.write_all(b":1\r\n").unwrap();
+        });
+        let clock = SystemClock;
+        let mut connection =
+            FramedConnection::shared(shared).waiting(&clock, 1, Duration::from_secs(1));
+        let mut batch = Batch::new();
+        batch.add_command("SET", b"a", &[b"1"]);
+        batch.add_command("SET", b"b", &[b"1"]);
+        let by = clock.now() + Duration::from_secs(20);
+        let (replies, outcome) = connection.exchange(&batch, by);
+        peer.join().unwrap();
+        assert_eq!(replies, [Reply::Int(1)]);
+        assert!(outcome.is_err());
+        let needed = NeededReplicas {
+            count: 1,
+            ahead: 0,
+            awaited: 1,
+        };
+        let weighed = connection.weigh(needed);
+        assert!(matches!(weighed, Err(Failure::Unknown(_))), "{weighed:?}");
     }
 }

@@ -79,7 +79,7 @@ use lock_core::{Error, Moment};
 use std::sync::Arc;
 
 /// Why a request has no reply. An error that the server replies with is a reply: [`Reply::Error`].
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum CallError {
     /// Not one byte of the request left.
     NotSent(Error),

@@ -1,11 +1,11 @@
-//! The only place where operations meet a connection: their requests are sent, and what has nothing
-//! to do with the operation is seen to.
+//! Carries operations out on a connection: sends their requests, and handles what is the same for
+//! all of them.
 //!
 //! - Scripts go by their hash, which is short, and by their text where the server does not know the
 //!   hash (a restart, `SCRIPT FLUSH`, the first time ever). `NOSCRIPT` says that nothing was
 //!   carried out. From the text on the server knows the script.
-//! - An error is explained, and what it has to do with is looked up.
-//! - A connection to a replica is closed, and one on which a reply was none to the request.
+//! - An error is explained, if need be by the value that is found under the key.
+//! - A connection to a replica is closed, and a connection whose reply does not fit the request.
 
 use super::exchange::{Exchange, Received, Replies};
 use super::release::ReleaseCall;
@@ -100,8 +100,8 @@ pub(crate) fn submit_release(
     link.submit(&batch, by, Box::new(on_reply));
 }
 
-/// Sends these requests, and has the replies read. Returns what was read, and the key that its
-/// error has to do with.
+/// Sends these requests and passes the replies to `read`. Returns the result, and the key whose
+/// value explains its error.
 fn call<R>(
     batch: &Batch,
     link: &mut dyn ConnectionLike,
@@ -146,8 +146,8 @@ fn call<R>(
     (result, found_under)
 }
 
-/// The failure of a batch whose decisive request was answered with an error: that is told of its
-/// first key, the lock's.
+/// The failure of a batch whose decisive request was answered with an error. The message names the
+/// first key of that request, which is the lock's.
 #[cold]
 fn refused(
     batch: &Batch,
@@ -218,19 +218,114 @@ fn transmit_many(
     let scripts = scripts.filter(|(_, mark)| mark.script().is_some());
     let (unknown, known): (Vec<_>, Vec<_>) =
         scripts.map(|(at, _)| at).partition(|at| is_unknown(*at));
-    // Where a part was carried out, and the connection broke, that is what counts.
-    if unknown.is_empty() || outcome.is_err() && !known.is_empty() {
+    let Some(&first) = unknown.first() else {
         return (replies, outcome);
+    };
+    match outcome {
+        Ok(()) => {}
+        // The connection broke behind scripts of which none was carried out.
+        Err(CallError::NotSent(error) | CallError::Unknown(error)) if known.is_empty() => {
+            return (Vec::new(), Err(CallError::NotSent(error)));
+        }
+        Err(error) => return (replies, Err(error)),
     }
-    // Commands behind them went with the hashes: only the scripts go again.
+    // Commands behind the scripts were carried out with the hashes: only the scripts go again.
     let (answers, outcome) = link.exchange(&batch.repeated(|at| unknown.contains(&at)), by);
-    // What was unknown the first time was not carried out then; now it may have been. None is left
-    // out in the middle: nothing here tells one from the other, and a renewal may be repeated.
-    if outcome.is_err() {
-        return (Vec::new(), outcome);
+    if let Err(error) = outcome {
+        // Replies have no gaps, so those behind the first script without a reply are dropped. Such
+        // a script may have been carried out, so the error must not say that nothing was sent.
+        replies.truncate(first);
+        return match (error, known.last().is_some_and(|last| *last > first)) {
+            (CallError::NotSent(error), true) => (replies, Err(CallError::Unknown(error))),
+            (error, _) => (replies, Err(error)),
+        };
     }
     for (at, answer) in unknown.into_iter().zip(answers) {
         replies[at] = answer;
     }
     (replies, Ok(()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connection::{Endpoint, Server, ServerError};
+    use lock_core::{Clock, Error, SystemClock};
+    use std::collections::VecDeque;
+
+    static SCRIPT: Script = Script::new("test", "", None, "return 1");
+
+    type Outcome = (Vec<Reply>, Result<(), CallError>);
+
+    /// A connection with these outcomes for its writes.
+    struct Scripted(Arc<Server>, VecDeque<Outcome>);
+
+    impl ConnectionLike for Scripted {
+        fn exchange(&mut self, _: &Batch, _: Moment) -> Outcome {
+            self.1.pop_front().expect("a write that was expected")
+        }
+
+        fn server(&self) -> &Arc<Server> {
+            &self.0
+        }
+
+        fn close_with(&mut self, _: &Error) {}
+    }
+
+    /// The outcome of three scripts in one write, on a connection with these outcomes.
+    fn three(outcomes: impl IntoIterator<Item = Outcome>) -> Outcome {
+        let server = Arc::new(Server::new(Endpoint::tcp("test", 1), None));
+        let mut link = Scripted(server, outcomes.into_iter().collect());
+        let mut batch = Batch::new();
+        for key in [b"a", b"b", b"c"] {
+            batch.add_script(&SCRIPT, &[key], &[]);
+        }
+        let outcome = transmit_many(&batch, &mut link, SystemClock.now());
+        assert!(link.1.is_empty());
+        outcome
+    }
+
+    fn noscript() -> Reply {
+        Reply::Error(ServerError::parse("NOSCRIPT No matching script."))
+    }
+
+    fn not_sent() -> Result<(), CallError> {
+        Err(CallError::NotSent(Error::unavailable("on purpose")))
+    }
+
+    fn unknown() -> Result<(), CallError> {
+        Err(CallError::Unknown(Error::unavailable("on purpose")))
+    }
+
+    #[test]
+    fn failed_repeat_keeps_the_replies_before_it() {
+        let first = vec![Reply::Int(1), Reply::Int(2), noscript()];
+        let (replies, outcome) = three([(first, Ok(())), (Vec::new(), not_sent())]);
+        assert_eq!(replies, [Reply::Int(1), Reply::Int(2)]);
+        assert!(matches!(outcome, Err(CallError::NotSent(_))), "{outcome:?}");
+    }
+
+    #[test]
+    fn failed_repeat_does_not_deny_a_script_that_was_carried_out() {
+        let first = vec![Reply::Int(1), noscript(), Reply::Int(3)];
+        let (replies, outcome) = three([(first, Ok(())), (Vec::new(), not_sent())]);
+        assert_eq!(replies, [Reply::Int(1)]);
+        assert!(matches!(outcome, Err(CallError::Unknown(_))), "{outcome:?}");
+    }
+
+    #[test]
+    fn scripts_that_the_server_did_not_know_were_not_carried_out() {
+        let (replies, outcome) = three([(vec![noscript(), noscript(), noscript()], unknown())]);
+        assert!(replies.is_empty());
+        assert!(matches!(outcome, Err(CallError::NotSent(_))), "{outcome:?}");
+    }
+
+    #[test]
+    fn repeat_puts_the_replies_in_their_places() {
+        let first = vec![noscript(), Reply::Int(2), noscript()];
+        let again = vec![Reply::Int(1), Reply::Int(3)];
+        let (replies, outcome) = three([(first, Ok(())), (again, Ok(()))]);
+        assert_eq!(replies, [Reply::Int(1), Reply::Int(2), Reply::Int(3)]);
+        assert!(outcome.is_ok());
+    }
 }

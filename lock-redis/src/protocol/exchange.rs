@@ -9,7 +9,7 @@ use lock_core::Error;
 use lock_core::backend::Failure;
 use std::ops::Deref;
 
-/// An operation from here on.
+/// The rest of an operation.
 pub(crate) enum Exchange<'a, T> {
     /// It is over.
     Done(Result<T, Failure>),
@@ -19,7 +19,7 @@ pub(crate) enum Exchange<'a, T> {
     Unexpected(String),
 }
 
-/// Continues an operation. The failure of its requests is in what it gets.
+/// Continues an operation with the replies to its requests, or with their failure.
 pub(crate) type Continuation<'a, T> = Box<dyn FnOnce(&mut Received<'_>) -> Exchange<'a, T> + 'a>;
 
 impl<'a, T: 'a> Exchange<'a, T> {
@@ -28,7 +28,8 @@ impl<'a, T: 'a> Exchange<'a, T> {
         Self::Done(Ok(value))
     }
 
-    /// Sends these requests; their failure ends the operation.
+    /// Sends these requests. The failure of a decisive one ends the operation; another failure is
+    /// for `next` ([`Received::take_outcome`]).
     pub(crate) fn send(batch: Batch, next: impl FnOnce(&mut Received<'_>) -> Self + 'a) -> Self {
         Self::Send(
             batch,
@@ -47,7 +48,7 @@ impl<'a, T: 'a> Exchange<'a, T> {
         Self::send(batch, |received| Self::Done(read(received)))
     }
 
-    /// Continues with the outcome, also with a failure, unless the connection is closed for it.
+    /// Continues with the outcome, also with a failure, but not with an unexpected reply.
     pub(crate) fn then_with_outcome<U: 'a>(
         self,
         next: impl FnOnce(Result<T, Failure>) -> Exchange<'a, U> + 'a,
@@ -62,7 +63,7 @@ impl<'a, T: 'a> Exchange<'a, T> {
         }
     }
 
-    /// Continues with what it came to. A failure ends it.
+    /// Continues with the result. A failure ends the operation.
     pub(crate) fn then<U: 'a>(
         self,
         next: impl FnOnce(T) -> Exchange<'a, U> + 'a,
@@ -73,7 +74,7 @@ impl<'a, T: 'a> Exchange<'a, T> {
         })
     }
 
-    /// Changes what it comes to.
+    /// Changes the result.
     pub(crate) fn map<U: 'a>(self, change: impl FnOnce(T) -> U + 'a) -> Exchange<'a, U> {
         self.then(|value| Exchange::done(change(value)))
     }
@@ -125,7 +126,7 @@ pub(crate) enum Replies {
 }
 
 impl Replies {
-    /// Those behind the first one.
+    /// The replies but the first.
     pub(crate) fn without_first(self) -> Self {
         match self {
             Self::One(_) => Self::Many(Vec::new()),
@@ -159,7 +160,7 @@ pub(crate) struct Received<'a> {
     pub(super) failure: Option<Failure>,
     /// Why the connection is to be closed.
     pub(super) closes: Option<Error>,
-    /// The key that the error of the operation has to do with.
+    /// The key whose value explains the error of the operation.
     pub(super) found_under: Option<String>,
 }
 
@@ -198,7 +199,7 @@ impl Received<'_> {
     pub(crate) fn refused(&mut self, answer: &ServerError, asked: &Asked<'_>) -> Failure {
         let failure = error_mapping::refused(self.server, answer, asked);
         if error_mapping::is_by_a_replica(failure.error()) {
-            self.closes = Some(failure.error().clone());
+            self.closes.get_or_insert(failure.error().clone());
         }
         failure
     }
@@ -226,14 +227,14 @@ impl Received<'_> {
         }
     }
 
-    /// The error of the operation has to do with what stands under this key, which is named in it.
-    pub(crate) fn is_about(&mut self, key: &str) {
+    /// Has the error of the operation name the value that is found under this key.
+    pub(crate) fn set_found_key(&mut self, key: &str) {
         self.found_under = Some(key.to_owned());
     }
 
     /// Closes the connection: the last reply was none to the request.
     pub(crate) fn close(&mut self) {
-        self.closes = Some(out_of_step(self.server));
+        self.closes.get_or_insert_with(|| out_of_step(self.server));
     }
 
     /// The server answered, but not as our script does. If questions and answers are out of step,

@@ -1,6 +1,8 @@
-//! [`ReleaseCall`]: what ends holds, of a mutex or another kind of lock, and how its reply is read.
+//! [`ReleaseCall`]: the request that ends holds, of any kind of lock, and how its reply is read.
 //!
-//! The same value is sent by a caller that waits for the reply, and with a callback.
+//! A caller that waits for the reply sends it, and a dropped guard sends it with a callback. It is
+//! no [`Exchange`](super::exchange::Exchange), whose continuation would be an allocation for each
+//! `unlock`.
 
 use super::exchange::Received;
 use super::kinds::KindFormat;
@@ -21,7 +23,7 @@ pub(crate) struct ReleaseCall<'a> {
     pub(super) reader: ReleaseReader<'a>,
 }
 
-/// Reads the reply to what ends a hold.
+/// Reads the reply to the request that ends a hold.
 pub(crate) struct ReleaseReader<'a> {
     pub(super) script: &'static Script,
     pub(super) key: Cow<'a, str>,
@@ -29,7 +31,7 @@ pub(crate) struct ReleaseReader<'a> {
     kind: Option<&'static dyn KindFormat>,
     naming: Naming,
     channels: ChannelKind,
-    /// How many may wait whom the server does not count.
+    /// The number of possible waiters that the server does not count.
     unseen: u32,
 }
 
@@ -77,7 +79,7 @@ impl OwnedFormat {
         }
     }
 
-    /// What ends a hold of any kind. See [`Backend::release`](lock_core::Backend::release).
+    /// Returns the request that ends a hold of any kind. See [`Backend::release`](lock_core::Backend::release).
     pub(crate) fn release<'a>(
         &self,
         acquisition: &'a AcquisitionId,
@@ -105,7 +107,7 @@ impl OwnedFormat {
         })
     }
 
-    /// What ends all holds. See [`Backend::force_release`](lock_core::Backend::force_release).
+    /// Returns the request that ends all holds. See [`Backend::force_release`](lock_core::Backend::force_release).
     pub(crate) fn force<'a>(&self, name: &'a LockName) -> Result<ReleaseCall<'a>, Failure> {
         if let Some(kind) = self.kind_format(name)? {
             let call = kind.force(self, name);

@@ -30,7 +30,7 @@ mod pending;
 mod reading;
 mod reply_poller;
 #[cfg(test)]
-mod tests;
+pub(in crate::connection) mod tests;
 
 pub(super) use pending::RequestId;
 pub(crate) use pending::{CallbackRequest, OnReply, ReplyCheck};

@@ -68,7 +68,7 @@ impl<'a> CommandSequence<'a> {
     /// Now comes this step, if it was not taken already.
     pub(super) fn step(&self, step: &'static str) {
         if let Some(hook) = self.hook
-            && self.progress.heard(self.place).is_none()
+            && self.progress.received(self.place).is_none()
         {
             hook.at(step, self.name);
         }
@@ -76,14 +76,14 @@ impl<'a> CommandSequence<'a> {
 
     /// The reply to the next command, if it is known; otherwise what is sent for it.
     fn once(&mut self, step: impl FnOnce(&str) -> CommandStep) -> Result<Reply, Stop> {
-        let reply = self.progress.heard(self.place).cloned();
+        let reply = self.progress.received(self.place).cloned();
         self.place += 1;
         reply.ok_or_else(|| Stop::Needs(Box::new(step(self.key))))
     }
 
     /// The time since 1970 at which the attempt began.
-    pub(super) fn begun(&mut self, now: impl FnOnce() -> Duration) -> Duration {
-        self.progress.begun(now)
+    pub(super) fn begin_or(&mut self, now: impl FnOnce() -> Duration) -> Duration {
+        self.progress.begin_or(now)
     }
 
     /// Sends a command about the lock's key.
@@ -220,7 +220,7 @@ fn transaction(key: &str, commands: &[&[&[u8]]]) -> CommandStep {
 }
 
 impl CommandStep {
-    /// Is over with the reply.
+    /// Returns the operation that sends this step and ends with the reply.
     pub(super) fn exchange<'a>(self) -> Exchange<'a, Reply> {
         let (batch, key) = match self {
             Self::Request(batch) => {
@@ -246,7 +246,7 @@ impl CommandStep {
     }
 }
 
-/// What the commands of a transaction were answered.
+/// Reads the replies to the commands of a transaction.
 fn executed(received: &mut Received<'_>, key: &str) -> Result<Vec<Reply>, Failure> {
     if let Err(error) = received.take_outcome() {
         // Also where nothing was sent: the next one's commands would be queued behind ours.
@@ -265,7 +265,7 @@ fn executed(received: &mut Received<'_>, key: &str) -> Result<Vec<Reply>, Failur
                     .iter()
                     .find(|answer| matches!(answer, Reply::Error(_)))
                 {
-                    received.is_about(key);
+                    received.set_found_key(key);
                     return Err(received.refused(error, &Asked::Command("EXEC", key)));
                 }
                 return Ok(answers.clone());

@@ -261,7 +261,7 @@ impl<'a, T: 'a> AlgorithmRun<'a, T> {
             }
             Err(Stop::Needs(step)) => step.exchange().then_with_outcome(move |reply| match reply {
                 Ok(reply) => {
-                    self.progress.hear(reply);
+                    self.progress.add_reply(reply);
                     self.next()
                 }
                 Err(failure) => self.over(Err(failure)),

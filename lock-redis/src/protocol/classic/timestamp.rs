@@ -173,7 +173,7 @@ impl Timestamp {
     /// The time at which the attempt began: the clock is read once, although the algorithm runs
     /// anew behind each reply.
     fn now(&self, commands: &mut CommandSequence<'_>) -> Duration {
-        commands.begun(|| self.clock.unix_time())
+        commands.begin_or(|| self.clock.unix_time())
     }
 
     /// Until when a lock is held that is taken now, as it is written. In whole seconds upwards,

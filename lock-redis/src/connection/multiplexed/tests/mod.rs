@@ -16,7 +16,7 @@ use std::thread;
 
 const GRACE: Duration = Duration::from_millis(200);
 
-fn pair() -> (Arc<MultiplexedConnection>, TcpStream) {
+pub(in crate::connection) fn pair() -> (Arc<MultiplexedConnection>, TcpStream) {
     pair_with(GRACE)
 }
 
