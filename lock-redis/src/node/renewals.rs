@@ -57,9 +57,9 @@ impl Node {
         renewals
     }
 
-    /// Where no connection for renewals is to be had, because the server takes no more, the
-    /// password is another one by now or no descriptor is left, the one that all share may stand:
-    /// what is held is worth more than the wait of the requests behind it.
+    /// Renews on a connection for renewals, or on the shared one if there is none, because the server
+    /// takes no more, the password has changed or no descriptor is left: a held lock is worth more
+    /// than the wait of the requests behind it.
     pub(super) fn renew_on_any_connection<T>(
         &self,
         batch: &[RenewalRequest],
@@ -87,11 +87,15 @@ impl Node {
                     .link
                     .connection(by)
                     .and_then(|mut link| renew(&mut link));
-                renewals.map_err(|failure| match failure {
-                    Failure::NotSent(_) => none,
-                    Failure::Unknown(_) => Failure::Unknown(none.into_error()),
+                let explained = |failure: Failure| match failure {
+                    Failure::NotSent(_) => none.clone(),
+                    Failure::Unknown(_) => Failure::Unknown(none.clone().into_error()),
                     refused => refused,
-                })
+                };
+                let each = |all: Vec<Result<T, Failure>>| {
+                    all.into_iter().map(|one| one.map_err(explained)).collect()
+                };
+                renewals.map(each).map_err(explained)
             }
             Err(none) => Err(none),
         };
