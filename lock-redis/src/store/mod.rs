@@ -353,6 +353,7 @@ impl<T: Topology> Backend for RedisStore<T> {
         let topology = Arc::downgrade(&self.topology);
         let clock = Arc::clone(hop.node.shared_clock());
         let (queue, id) = (self.resend_queue.clone(), acquisition.clone());
+        let name = acquisition.name.clone();
         let judged = Box::new(move |outcome: Result<Release, Failure>| {
             let outcome = match judge(outcome.as_ref()) {
                 Verdict::Believe => outcome,
@@ -374,7 +375,7 @@ impl<T: Topology> Backend for RedisStore<T> {
                     None => outcome,
                 },
             };
-            done(outcome.map_err(T::settle));
+            done(outcome.map_err(|failure| on(&name)(T::settle(failure))));
         });
         hop.node.submit_release(acquisition, options, by, judged);
     }
