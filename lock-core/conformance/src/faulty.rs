@@ -2,8 +2,8 @@
 
 use lock_core::backend::{
     Abilities, AcquisitionId, Admin, Answer, Attempt, Backend, Failure, HolderInfo, LockInfo,
-    NodeId, PermitChange, PermitOutcome, Release, ReleaseOptions, Renewal, RenewalRequest,
-    Replicated, Tokens, Wake, Watch,
+    NO_FORCED_RELEASE, NO_SEMAPHORES, NodeId, PermitChange, PermitOutcome, Release, ReleaseOptions,
+    Renewal, RenewalRequest, Replicated, Tokens, Wake, Watch,
 };
 use lock_core::{Error, LeaseTime, LockName, Moment, OwnerId, Replication};
 use parking_lot::Mutex;
@@ -229,11 +229,15 @@ impl Admin for FaultyBackend {
         by: Moment,
     ) -> Result<PermitOutcome, Failure> {
         self.send()?;
-        self.inner.require_admin()?.change_permits(name, change, by)
+        self.inner
+            .require_admin(NO_SEMAPHORES)?
+            .change_permits(name, change, by)
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
         self.send()?;
-        self.inner.require_admin()?.force_release(name, by)
+        self.inner
+            .require_admin(NO_FORCED_RELEASE)?
+            .force_release(name, by)
     }
 }
