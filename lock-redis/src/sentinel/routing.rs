@@ -151,7 +151,7 @@ impl Topology for MasterTracker {
                 Verdict::Again
             }
             outcome => {
-                let verdict = believe(self, master, outcome.map(drop));
+                let verdict = believe(self, master, is_present, outcome.map(drop));
                 if let (Verdict::Believe, Ok(Effect::Freed), RoutedRequest::Release(acquisition)) =
                     (&verdict, outcome, request)
                 {
@@ -174,7 +174,8 @@ impl Topology for MasterTracker {
             let Some(tracker) = tracker.upgrade() else {
                 return Verdict::Believe;
             };
-            let verdict = believe(&tracker, &master, outcome.map(drop));
+            let is_present = tracker.is_present(&master);
+            let verdict = believe(&tracker, &master, is_present, outcome.map(drop));
             let is_freed = matches!(outcome, Ok(Release::Freed | Release::FreedFor(_)));
             if is_freed && matches!(verdict, Verdict::Believe) {
                 tracker.note_release(&acquisition, master.number);
@@ -288,16 +289,19 @@ fn may_be_over(failure: &Failure) -> bool {
     }
 }
 
-/// Judges an outcome by the master: no answer of a replaced master counts, not even "gone". The
-/// lock is gone there, where it does not matter any more.
-fn believe(tracker: &MasterTracker, master: &Master, outcome: Result<(), &Failure>) -> Verdict {
+/// Judges an outcome by the master, which is the present one or not: no answer of a replaced master
+/// counts, not even "gone". The lock is gone there, where it does not matter any more.
+fn believe(
+    tracker: &MasterTracker,
+    master: &Master,
+    is_present: bool,
+    outcome: Result<(), &Failure>,
+) -> Verdict {
     if outcome.is_err_and(may_be_over) {
         tracker.report_failure();
     }
     match outcome {
-        Ok(()) | Err(Failure::Refused(_)) if !tracker.is_present(master) => {
-            Verdict::Instead(over(master))
-        }
+        Ok(()) | Err(Failure::Refused(_)) if !is_present => Verdict::Instead(over(master)),
         _ => Verdict::Believe,
     }
 }
@@ -455,12 +459,13 @@ mod tests {
         let old = tracker.present(soon()).unwrap();
         let refused = refused();
         for outcome in [Ok(()), Err(&refused)] {
-            assert!(matches!(believe(tracker, &old, outcome), Verdict::Believe));
+            let verdict = believe(tracker, &old, tracker.is_present(&old), outcome);
+            assert!(matches!(verdict, Verdict::Believe));
         }
         name(&backend, 3, 2);
         // Each outcome would otherwise be reported as a loss: "gone", and foreign data.
         for outcome in [Ok(()), Err(&refused)] {
-            let verdict = believe(tracker, &old, outcome);
+            let verdict = believe(tracker, &old, tracker.is_present(&old), outcome);
             assert!(
                 matches!(verdict, Verdict::Instead(Failure::Unknown(_))),
                 "{verdict:?}"
