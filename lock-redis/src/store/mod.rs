@@ -286,6 +286,8 @@ impl<T: Topology> Backend for RedisStore<T> {
                         Renewal::Unacknowledged(_) | Renewal::Unreplicated(_) => {
                             Effect::Unconfirmed
                         }
+                        Renewal::Extended => Effect::Granted,
+                        // Gone: this lease is over, and noting it too long errs on the safe side.
                         _ => Effect::Granted,
                     });
                     renewals[*place] = match self.topology.judge(&request, hop, effect) {
