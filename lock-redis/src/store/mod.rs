@@ -271,6 +271,7 @@ impl<T: Topology> Backend for RedisStore<T> {
             renewals.push(Err(match hop {
                 Ok(hop) => {
                     add(&mut groups, place, hop);
+                    // Until the first round, which every renewal with a node is part of.
                     Failure::NotSent(Error::unavailable("the renewal was not sent"))
                 }
                 Err(failure) => failure,
