@@ -89,7 +89,7 @@ pub trait Topology: fmt::Debug + Send + Sync + 'static {
         acquisition: &AcquisitionId,
     ) -> Option<JudgeSubmitted>;
 
-    /// Returns where a request goes next that was judged [`Verdict::Again`] at `hop`: because of
+    /// Returns where a request goes next that was judged [`Verdict::Reroute`] at `hop`: because of
     /// this failure, or because a node without the lock answered it.
     ///
     /// # Errors
@@ -132,9 +132,9 @@ pub trait Topology: fmt::Debug + Send + Sync + 'static {
     /// See [`Failure`].
     fn diagnose(self: &Arc<Self>, by: Moment) -> Result<Vec<Finding>, Failure>;
 
-    /// Ends background work. Called when the store is dropped; requests under way may keep the
+    /// Ends the topology's threads. Called when the store is dropped; requests under way may keep the
     /// topology longer.
-    fn close(&self) {}
+    fn end_background_work(&self) {}
 }
 
 /// One node that a request is sent to.
@@ -228,9 +228,9 @@ pub enum Verdict {
     Believe,
     /// The outcome does not count; this does: what the node answered may be lost with it.
     Instead(Failure),
-    /// The node did nothing that counts: the request goes to the next one
-    /// ([`Topology::reroute`]).
-    Again,
+    /// The node did nothing that counts. Whether and where the request goes next is up to
+    /// [`Topology::reroute`].
+    Reroute,
 }
 
 /// Judges the outcome of a submitted release: see [`Topology::judge_submitted`].

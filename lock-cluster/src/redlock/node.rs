@@ -173,7 +173,7 @@ impl QuorumNode {
         by: Moment,
     ) -> Result<Response<Vec<Result<LockInfo, Failure>>>, Failure> {
         match &self.kind {
-            NodeKind::Store(store) => Ok(Response::of_store(store.inspect_each(names, by))),
+            NodeKind::Store(store) => Ok(Response::of_store(store.inspect_many(names, by))),
             NodeKind::Server(server) => server.node.inspect_all_with_view(names, by),
         }
     }

@@ -216,8 +216,8 @@ impl Backend for FaultyBackend {
         self.inner.admin().is_some().then_some(self as &dyn Admin)
     }
 
-    fn replicas(&self) -> Option<&dyn Replicated> {
-        self.inner.replicas()
+    fn replicated(&self) -> Option<&dyn Replicated> {
+        self.inner.replicated()
     }
 }
 

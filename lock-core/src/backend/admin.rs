@@ -114,7 +114,7 @@ impl dyn Backend + '_ {
 
     /// Inspects several locks by [`Admin::inspect_all`], or one after the other in a store without
     /// it.
-    pub fn inspect_each(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
+    pub fn inspect_many(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
         match self.admin() {
             Some(admin) => admin.inspect_all(names, by),
             None => names.iter().map(|name| self.inspect(name, by)).collect(),

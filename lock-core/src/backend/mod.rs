@@ -399,7 +399,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
     }
 
     /// Returns the clocks of the store's replicas, if leases may end earlier there.
-    fn replicas(&self) -> Option<&dyn Replicated> {
+    fn replicated(&self) -> Option<&dyn Replicated> {
         None
     }
 }

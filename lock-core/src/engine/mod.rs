@@ -277,7 +277,7 @@ impl Engine {
     /// Queries the state of these locks. The results are in the order of `names`.
     pub(crate) fn inspect_all(&self, names: &[LockName]) -> Vec<Result<LockInfo, Error>> {
         let by = self.command_deadline();
-        let infos = call_backend(|| Ok(self.store()?.inspect_each(names, by)));
+        let infos = call_backend(|| Ok(self.store()?.inspect_many(names, by)));
         let infos = infos.unwrap_or_else(|failure| vec![Err(failure); names.len()]);
         let named = infos.into_iter().zip(names);
         named

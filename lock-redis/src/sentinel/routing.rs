@@ -58,10 +58,11 @@ impl RedisStore<MasterTracker> {
     /// [`Error::is_configuration`] if the URL names no sentinels, or no master, or a setting
     /// contradicts another.
     pub fn new(config: &Config, context: &Context) -> Result<Self, Error> {
-        Self::with_format(config, context, Format::of(config)?)
+        Self::sentinel(config, context, Format::of(config)?)
     }
 
-    pub(crate) fn with_format(
+    /// Makes the store for a format that was read already.
+    pub(crate) fn sentinel(
         config: &Config,
         context: &Context,
         format: Format,
@@ -144,11 +145,11 @@ impl Topology for MasterTracker {
         let is_sent_on = !matches!(request, RoutedRequest::Renew(_));
         let is_present = self.is_present(master);
         match outcome {
-            Ok(Effect::None) if is_sent_on && !is_present => Verdict::Again,
+            Ok(Effect::None) if is_sent_on && !is_present => Verdict::Reroute,
             Err(failure @ (Failure::Refused(_) | Failure::NotSent(_)))
                 if is_sent_on && (!is_present || may_be_over(failure)) =>
             {
-                Verdict::Again
+                Verdict::Reroute
             }
             outcome => {
                 let verdict = believe(self, master, is_present, outcome.map(drop));
@@ -193,7 +194,7 @@ impl Topology for MasterTracker {
     ) -> Result<Hop<MasterRoute>, Failure> {
         let MasterRoute { master, moves, .. } = hop.state;
         if let Some(failure) = failure
-            && !self.is_over(&master, by)
+            && !self.check_superseded(&master, by)
         {
             return Err(failure);
         }

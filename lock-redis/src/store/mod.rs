@@ -125,7 +125,7 @@ impl<T: Topology> RedisStore<T> {
 
     /// Inspects many locks, node by node. A lock that its node could not be asked about is
     /// inspected alone: redirects are followed, and a failed node may have a successor.
-    fn inspect_each(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
+    fn inspect_on_nodes(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
         let mut groups = Vec::new();
         for (place, name) in names.iter().enumerate() {
             if let Ok(hop) = self.topology.route(&RoutedRequest::Inspect(name), by) {
@@ -294,7 +294,7 @@ impl<T: Topology> Backend for RedisStore<T> {
                     renewals[*place] = match self.topology.judge(&request, hop, effect) {
                         Verdict::Believe => outcome,
                         Verdict::Instead(failure) => Err(failure),
-                        Verdict::Again => {
+                        Verdict::Reroute => {
                             let failure = outcome.as_ref().err().cloned();
                             let to = self.topology.reroute(&request, hop.clone(), failure, by);
                             if let Ok(to) = to {
@@ -362,7 +362,7 @@ impl<T: Topology> Backend for RedisStore<T> {
                 Verdict::Believe => outcome,
                 Verdict::Instead(failure) => Err(failure),
                 // Not sent from this thread: it is that of another request.
-                Verdict::Again => match topology.upgrade() {
+                Verdict::Reroute => match topology.upgrade() {
                     Some(topology) => {
                         let resend = Resend {
                             topology,
@@ -445,7 +445,7 @@ impl<T: Topology> Backend for RedisStore<T> {
         Some(self)
     }
 
-    fn replicas(&self) -> Option<&dyn Replicated> {
+    fn replicated(&self) -> Option<&dyn Replicated> {
         Some(self)
     }
 }
@@ -481,7 +481,7 @@ impl<T: Topology> Admin for RedisStore<T> {
 
     fn inspect_all(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
         if T::IS_SPREAD {
-            return self.inspect_each(names, by);
+            return self.inspect_on_nodes(names, by);
         }
         let inspect = |hop: &Hop<_>| hop.node.inspect_each(names, by);
         let infos = self.request(&RoutedRequest::InspectAll, by, inspect, |_| Effect::None);
@@ -557,7 +557,7 @@ impl<T: Topology> Replicated for RedisStore<T> {
 /// Requests under way may keep the topology, but its background work ends.
 impl<T: Topology> Drop for RedisStore<T> {
     fn drop(&mut self) {
-        self.topology.close();
+        self.topology.end_background_work();
     }
 }
 

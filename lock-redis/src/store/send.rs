@@ -32,7 +32,7 @@ pub(crate) fn send<T: Topology, A>(
             Verdict::Believe if outcome.is_ok() => return outcome,
             Verdict::Believe => return outcome.map_err(settled),
             Verdict::Instead(failure) => Err(failure),
-            Verdict::Again => topology.reroute(request, hop, outcome.err(), by),
+            Verdict::Reroute => topology.reroute(request, hop, outcome.err(), by),
         };
         hop = next.map_err(settled)?;
     }

@@ -105,7 +105,7 @@ fn unknown() -> Failure {
 
 #[test]
 fn request_is_sent_on_until_an_outcome_is_believed() {
-    let again = || Verdict::Again;
+    let again = || Verdict::Reroute;
     assert_eq!(sent(vec![Verdict::Believe], None).unwrap(), 1);
     let outcome = sent(vec![again(), again(), Verdict::Believe], None);
     assert_eq!(outcome.unwrap(), 3);
@@ -117,7 +117,7 @@ fn failure_is_settled_and_names_the_lock() {
     for (verdict, failure) in [
         (Verdict::Believe, Some(unknown())),
         (Verdict::Instead(unknown()), None),
-        (Verdict::Again, Some(final_failure)),
+        (Verdict::Reroute, Some(final_failure)),
     ] {
         let failure = sent(vec![verdict], failure).unwrap_err();
         assert!(matches!(failure, Failure::Refused(_)), "{failure:?}");

@@ -260,7 +260,7 @@ impl Topology for ClusterMap {
                 self.note(request, effect);
                 return Verdict::Believe;
             }
-            Ok(_) if may_repeat => return Verdict::Again,
+            Ok(_) if may_repeat => return Verdict::Reroute,
             Ok(_) => {
                 if is_renewal {
                     self.suspect(&state.owner);
@@ -282,7 +282,7 @@ impl Topology for ClusterMap {
             (None, _) => false,
         };
         if is_sent_on {
-            Verdict::Again
+            Verdict::Reroute
         } else {
             Verdict::Believe
         }
@@ -303,8 +303,8 @@ impl Topology for ClusterMap {
             // By its number: the node may be removed before its answer arrives.
             let is_over = || map.look(slot).is_some_and(|now| now.number != number);
             match outcome {
-                Ok(_) if is_over() => Verdict::Again,
-                Err(failure) if Redirect::of(failure).is_some() => Verdict::Again,
+                Ok(_) if is_over() => Verdict::Reroute,
+                Err(failure) if Redirect::of(failure).is_some() => Verdict::Reroute,
                 Err(Failure::NotSent(_) | Failure::Unknown(_)) => {
                     owner.upgrade().inspect(|owner| map.suspect(owner));
                     Verdict::Believe
@@ -366,8 +366,8 @@ impl Topology for ClusterMap {
         Self::diagnose(self, by)
     }
 
-    fn close(&self) {
-        Self::close(self);
+    fn end_background_work(&self) {
+        self.close();
     }
 }
 

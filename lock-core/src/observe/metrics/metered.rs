@@ -119,8 +119,8 @@ impl Backend for Metered {
         self.backend.admin().is_some().then_some(self as &dyn Admin)
     }
 
-    fn replicas(&self) -> Option<&dyn Replicated> {
-        self.backend.replicas()
+    fn replicated(&self) -> Option<&dyn Replicated> {
+        self.backend.replicated()
     }
 }
 
@@ -148,7 +148,7 @@ impl Admin for Metered {
     }
 
     fn inspect_all(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
-        self.backend.inspect_each(names, by)
+        self.backend.inspect_many(names, by)
     }
 
     fn list(&self, pattern: &str, from: &PagePosition, by: Moment) -> Result<LockPage, Failure> {
