@@ -1,10 +1,11 @@
 //! [`RedisStore`]: Redis servers of any [`Topology`] as a store of locks.
 //!
-//! Every operation takes the same way ([`send`](mod@send)): the topology names a node, the node
-//! makes one attempt, the topology judges the outcome, and the request goes on to another node or
-//! ends. Renewals, and reads of many locks, go to several nodes at once, and are judged one by one.
+//! A request about one lock is sent by [`send`](mod@send): the topology names a node, the node makes
+//! one attempt, the topology judges the outcome, and the request continues on another node or ends.
+//! Renewals, and reads of many locks, are grouped by node, sent to one node after the other, and
+//! judged one by one. A submitted release makes its first attempt without waiting.
 //!
-//! - `send`: the way of one request
+//! - `send`: one request, from node to node
 //! - `resend_queue`: submitted releases that must go to another node
 
 mod resend_queue;
@@ -161,8 +162,9 @@ impl<T: Topology> RedisStore<T> {
 }
 
 impl Format {
-    /// Opens the store that `build` makes for the format that `config` names, by `ClassicRules`
-    /// where that says nothing of the holder. `hook` is told of the steps of such a format.
+    /// Opens the store that `build` makes for the format that `config` names, with `ClassicRules`
+    /// for a format that does not record the holder. `hook` is notified of the steps of such a
+    /// format.
     ///
     /// # Errors
     ///
@@ -424,7 +426,7 @@ impl<T: Topology> Backend for RedisStore<T> {
             }
             moving.subscribe_on(&hop.node, by)
         };
-        // A subscription where the lock is no longer is as good as none.
+        // A subscription on a node that no longer has the lock has no effect.
         self.request(&request, by, subscribe, |()| Effect::None)?;
         // The lock may have moved meanwhile. Only this watch moves.
         if let Some(home) = self.topology.known(name) {
