@@ -132,8 +132,8 @@ pub trait Topology: fmt::Debug + Send + Sync + 'static {
     /// See [`Failure`].
     fn diagnose(self: &Arc<Self>, by: Moment) -> Result<Vec<Finding>, Failure>;
 
-    /// Ends the topology's threads. Called when the store is dropped; requests under way may keep the
-    /// topology longer.
+    /// Ends the topology's threads. Called when the store is dropped; requests under way may keep
+    /// the topology longer.
     fn end_background_work(&self) {}
 }
 

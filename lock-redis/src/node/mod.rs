@@ -103,7 +103,7 @@ struct NodeInner {
     dialer: Arc<Dialer>,
     renewals: Arc<RenewalSlots>,
     subscriber: Subscriber,
-    /// A reading of the eviction policy: the server may evict locks or not.
+    /// The eviction policy of the server, as far as known.
     eviction: Eviction,
     heartbeat: Heartbeat,
     restart_grace: RestartGrace,
@@ -508,6 +508,12 @@ impl Node {
     #[must_use]
     pub fn replica_lead(&self, lease: LeaseTime, replication: Replication) -> Duration {
         self.inner.replica_clocks.lead(lease, replication)
+    }
+
+    /// Makes the clock of the only known replica this far ahead.
+    #[cfg(test)]
+    pub(crate) fn set_replica_lead(&self, lead: Duration) {
+        self.inner.replica_clocks.set_lead(lead);
     }
 }
 

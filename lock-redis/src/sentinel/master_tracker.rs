@@ -191,8 +191,8 @@ impl MasterTracker {
         }
     }
 
-    /// Finds out whether another master has replaced this one, after a request to it failed in a way
-    /// that may mean so. Queries the sentinels, once for all requests that fail meanwhile.
+    /// Finds out whether another master has replaced this one, after a request to it failed in a
+    /// way that may mean so. Queries the sentinels, once for all requests that fail meanwhile.
     pub(super) fn check_superseded(&self, master: &Master, by: Moment) -> bool {
         let now = self.now();
         if self.is_present(master) {

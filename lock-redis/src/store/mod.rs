@@ -1,9 +1,9 @@
 //! [`RedisStore`]: Redis servers of any [`Topology`] as a store of locks.
 //!
-//! A request about one lock is sent by [`send`](mod@send): the topology names a node, the node makes
-//! one attempt, the topology judges the outcome, and the request continues on another node or ends.
-//! Renewals, and reads of many locks, are grouped by node, sent to one node after the other, and
-//! judged one by one. A submitted release makes its first attempt without waiting.
+//! A request about one lock is sent by [`send`](mod@send): the topology names a node, the node
+//! makes one attempt, the topology judges the outcome, and the request continues on another node or
+//! ends. Renewals, and reads of many locks, are grouped by node, sent to one node after the other,
+//! and judged one by one. A submitted release makes its first attempt without waiting.
 //!
 //! - `send`: one request, from node to node
 //! - `resend_queue`: submitted releases that must go to another node
