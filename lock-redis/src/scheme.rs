@@ -159,7 +159,7 @@ impl Scheme for SentinelScheme {
 
     fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {
         Format::open_store(config, context, None, |format| {
-            SentinelBackend::with_format(config, context, format)
+            SentinelBackend::sentinel(config, context, format)
         })
     }
 }

@@ -73,11 +73,14 @@ impl Topology for Node {
     fn reroute(
         self: &Arc<Self>,
         _: &RoutedRequest<'_>,
-        hop: Hop<()>,
+        _: Hop<()>,
         failure: Option<Failure>,
         _: Moment,
     ) -> Result<Hop<()>, Failure> {
-        failure.map_or(Ok(hop), Err)
+        // Not called, as every outcome is believed: there is no other server.
+        Err(failure.unwrap_or_else(|| {
+            Failure::Unknown(Error::unavailable("no other server has the answer"))
+        }))
     }
 
     fn watches(&self) -> Option<&WatchRegistry> {

@@ -5,7 +5,7 @@
 //! operation on locks itself: [`RedisStore`](crate::RedisStore) does, on whatever topology.
 //!
 //! - [`Topology`]: the router
-//! - [`RoutedRequest`]: a request, as far as its way matters
+//! - [`RoutedRequest`]: the parts of a request that routing depends on
 //! - [`Hop`]: one node that a request is sent to
 //! - [`Effect`]: the effect of an answer in the store
 //! - [`Verdict`]: the worth of an outcome on one node
@@ -28,7 +28,7 @@ use std::sync::Arc;
 /// because the latter runs on the thread that reads replies. `route`, `reroute`, `confirm` and
 /// `check_unreplicated` may wait until `by`.
 pub trait Topology: fmt::Debug + Send + Sync + 'static {
-    /// The state of a request on its way: what judging the answer takes besides the node.
+    /// The state of a request between nodes: data that `judge` needs besides the node.
     type RouteState: Clone + fmt::Debug + Send;
 
     /// Set if the locks are spread over several nodes. Otherwise the node of any lock is the node
@@ -89,7 +89,7 @@ pub trait Topology: fmt::Debug + Send + Sync + 'static {
         acquisition: &AcquisitionId,
     ) -> Option<JudgeSubmitted>;
 
-    /// Returns where a request goes next that was judged [`Verdict::Again`] at `hop`: because of
+    /// Returns where a request goes next that was judged [`Verdict::Reroute`] at `hop`: because of
     /// this failure, or because a node without the lock answered it.
     ///
     /// # Errors
@@ -132,9 +132,9 @@ pub trait Topology: fmt::Debug + Send + Sync + 'static {
     /// See [`Failure`].
     fn diagnose(self: &Arc<Self>, by: Moment) -> Result<Vec<Finding>, Failure>;
 
-    /// Ends background work. Called when the store is dropped; requests under way may keep the
-    /// topology longer.
-    fn close(&self) {}
+    /// Ends the topology's threads. Called when the store is dropped; requests under way may keep
+    /// the topology longer.
+    fn end_background_work(&self) {}
 }
 
 /// One node that a request is sent to.
@@ -152,7 +152,7 @@ pub struct Hop<S> {
     pub state: S,
 }
 
-/// A request, as far as its way matters.
+/// The parts of a request that routing depends on.
 #[derive(Clone, Copy, Debug)]
 #[allow(
     clippy::exhaustive_enums,
@@ -168,13 +168,13 @@ pub enum RoutedRequest<'a> {
     Release(&'a AcquisitionId),
     /// Any other change of a lock.
     Change(&'a LockName),
-    /// A look at a lock that decides something: confirmed, and repeated if its outcome is unknown.
+    /// A read of a lock that decides something: confirmed, and repeated if its outcome is unknown.
     Inspect(&'a LockName),
-    /// A look at a lock that decides nothing. Repeated if its outcome is unknown.
+    /// A read of a lock that decides nothing. Repeated if its outcome is unknown.
     Peek(&'a LockName),
     /// A subscription to the releases of a lock.
     Watch(&'a LockName),
-    /// A look at many locks of one node. Confirmed.
+    /// A read of many locks of one node. Confirmed.
     InspectAll,
     /// A listing of the locks of one node. Confirmed.
     List,
@@ -207,7 +207,7 @@ impl<'a> RoutedRequest<'a> {
 pub enum Effect {
     /// Nothing: another node may be asked instead.
     None,
-    /// Something, or nothing that could be said without doubt.
+    /// The store was changed, or may have been.
     Changed,
     /// A lease began, or goes on.
     Granted,
@@ -226,11 +226,11 @@ pub enum Effect {
 pub enum Verdict {
     /// The outcome counts, an answer or a failure.
     Believe,
-    /// The outcome does not count; this does: what the node answered may be lost with it.
+    /// The request fails with this instead: the node's answer may be lost with it.
     Instead(Failure),
-    /// The node did nothing that counts: the request goes to the next one
-    /// ([`Topology::reroute`]).
-    Again,
+    /// The node did nothing that counts. Whether and where the request goes next is up to
+    /// [`Topology::reroute`].
+    Reroute,
 }
 
 /// Judges the outcome of a submitted release: see [`Topology::judge_submitted`].

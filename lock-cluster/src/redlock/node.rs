@@ -2,8 +2,8 @@
 
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, FoundBusyBy, LockInfo, LockPage,
-    NodeId, OnReleased, PagePosition, Receipt, Release, ReleaseOptions, Renewal, RenewalRequest,
-    ReplicaSupport, Wake, Watch,
+    NO_FORCED_RELEASE, NO_LISTING, NodeId, OnReleased, PagePosition, Receipt, Release,
+    ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
 };
 use lock_core::{Error, LockName, Moment};
 use lock_redis::quorum::{
@@ -173,7 +173,7 @@ impl QuorumNode {
         by: Moment,
     ) -> Result<Response<Vec<Result<LockInfo, Failure>>>, Failure> {
         match &self.kind {
-            NodeKind::Store(store) => Ok(Response::of_store(store.inspect_each(names, by))),
+            NodeKind::Store(store) => Ok(Response::of_store(store.inspect_many(names, by))),
             NodeKind::Server(server) => server.node.inspect_all_with_view(names, by),
         }
     }
@@ -187,7 +187,9 @@ impl QuorumNode {
     ) -> Result<Response<bool>, Failure> {
         match &self.kind {
             NodeKind::Store(store) => {
-                let forced = store.require_admin()?.force_release(name, by);
+                let forced = store
+                    .require_admin(NO_FORCED_RELEASE)?
+                    .force_release(name, by);
                 forced.map(Response::of_store)
             }
             NodeKind::Server(server) => server.node.force_release_with_view(name, quorum, by),
@@ -230,7 +232,7 @@ impl QuorumNode {
         by: Moment,
     ) -> Result<LockPage, Failure> {
         match &self.kind {
-            NodeKind::Store(store) => store.require_admin()?.list(pattern, from, by),
+            NodeKind::Store(store) => store.require_admin(NO_LISTING)?.list(pattern, from, by),
             NodeKind::Server(server) => {
                 let page = server.node.list_page(pattern, from.cursor, by)?;
                 page.into_page("")

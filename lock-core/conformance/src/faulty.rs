@@ -2,8 +2,8 @@
 
 use lock_core::backend::{
     Abilities, AcquisitionId, Admin, Answer, Attempt, Backend, Failure, HolderInfo, LockInfo,
-    NodeId, PermitChange, PermitOutcome, Release, ReleaseOptions, Renewal, RenewalRequest,
-    Replicated, Tokens, Wake, Watch,
+    NO_FORCED_RELEASE, NO_SEMAPHORES, NodeId, PermitChange, PermitOutcome, Release, ReleaseOptions,
+    Renewal, RenewalRequest, Replicated, Tokens, Wake, Watch,
 };
 use lock_core::{Error, LeaseTime, LockName, Moment, OwnerId, Replication};
 use parking_lot::Mutex;
@@ -216,8 +216,8 @@ impl Backend for FaultyBackend {
         self.inner.admin().is_some().then_some(self as &dyn Admin)
     }
 
-    fn replicas(&self) -> Option<&dyn Replicated> {
-        self.inner.replicas()
+    fn replicated(&self) -> Option<&dyn Replicated> {
+        self.inner.replicated()
     }
 }
 
@@ -229,11 +229,15 @@ impl Admin for FaultyBackend {
         by: Moment,
     ) -> Result<PermitOutcome, Failure> {
         self.send()?;
-        self.inner.require_admin()?.change_permits(name, change, by)
+        self.inner
+            .require_admin(NO_SEMAPHORES)?
+            .change_permits(name, change, by)
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
         self.send()?;
-        self.inner.require_admin()?.force_release(name, by)
+        self.inner
+            .require_admin(NO_FORCED_RELEASE)?
+            .force_release(name, by)
     }
 }

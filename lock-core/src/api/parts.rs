@@ -1,7 +1,10 @@
 //! [`Parts`]: the single locks that a lock consists of.
 
 use crate::api::guard::{Hold, LockGuard, OwnedGuard};
-use crate::backend::{Backend, Failure, LockInfo, PermitChange, PermitOutcome, call_backend};
+use crate::backend::{
+    Backend, Failure, LockInfo, NO_FORCED_RELEASE, NO_SEMAPHORES, PermitChange, PermitOutcome,
+    call_backend,
+};
 use crate::call::options::LockOptions;
 use crate::engine::acquisition::Acquisition;
 use crate::engine::holder::thread_id;
@@ -232,7 +235,7 @@ impl SingleLock {
         self.request(|backend| {
             let by = self.engine.command_deadline();
             backend
-                .require_admin()?
+                .require_admin(NO_SEMAPHORES)?
                 .change_permits(&self.name, change, by)
         })
     }
@@ -248,7 +251,9 @@ impl SingleLock {
     pub(crate) fn force_unlock(&self) -> Result<bool, Error> {
         self.request(|backend| {
             let by = self.engine.command_deadline();
-            backend.require_admin()?.force_release(&self.name, by)
+            backend
+                .require_admin(NO_FORCED_RELEASE)?
+                .force_release(&self.name, by)
         })
     }
 }

@@ -11,6 +11,14 @@ use crate::time::Moment;
 use crate::time::lease::LeaseTime;
 use std::time::Duration;
 
+/// The refusal of [`Admin::list`].
+pub const NO_LISTING: &str =
+    "this store, in this wire format, cannot list its locks: name those to look at";
+/// The refusal of [`Admin::change_permits`].
+pub const NO_SEMAPHORES: &str = "this store has no semaphores";
+/// The refusal of [`Admin::force_release`].
+pub const NO_FORCED_RELEASE: &str = "this store cannot release the lock of another holder";
+
 /// Requests of operators and of the semaphores' administration: an extension of [`Backend`].
 ///
 /// A store that has it returns it from [`Backend::admin`]. Without it the client's requests of this
@@ -39,7 +47,7 @@ pub trait Admin: Backend {
         _change: PermitChange,
         _by: Moment,
     ) -> Result<PermitOutcome, Failure> {
-        Err(unsupported("this store has no semaphores"))
+        Err(unsupported(NO_SEMAPHORES))
     }
 
     /// Like [`inspect`](Backend::inspect), for several locks, in few requests and with all that the
@@ -65,9 +73,7 @@ pub trait Admin: Backend {
     ///
     /// See [`Failure`]: a part of the store cannot be asked.
     fn list(&self, _pattern: &str, _from: &PagePosition, _by: Moment) -> Result<LockPage, Failure> {
-        Err(unsupported(
-            "this store, in this wire format, cannot list its locks: name those to look at",
-        ))
+        Err(unsupported(NO_LISTING))
     }
 
     /// Returns what of the store's settings and state matters for locks, the good and the bad.
@@ -101,16 +107,14 @@ impl dyn Backend + '_ {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] if it has none.
-    pub fn require_admin(&self) -> Result<&dyn Admin, Failure> {
-        let none =
-            "this store cannot list locks, release those of other holders or change semaphores";
-        self.admin().ok_or_else(|| unsupported(none))
+    /// [`ErrorKind::Unsupported`], for the reason that `missing` names, if it has none.
+    pub fn require_admin(&self, missing: &'static str) -> Result<&dyn Admin, Failure> {
+        self.admin().ok_or_else(|| unsupported(missing))
     }
 
     /// Inspects several locks by [`Admin::inspect_all`], or one after the other in a store without
     /// it.
-    pub fn inspect_each(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
+    pub fn inspect_many(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
         match self.admin() {
             Some(admin) => admin.inspect_all(names, by),
             None => names.iter().map(|name| self.inspect(name, by)).collect(),

@@ -85,7 +85,7 @@ pub use abilities::{Abilities, ReplicaSupport, Waking};
 pub use acquisition::{
     AcquisitionId, KeptLock, Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, Tombstone,
 };
-pub use admin::{Admin, Replicated};
+pub use admin::{Admin, NO_FORCED_RELEASE, NO_LISTING, NO_SEMAPHORES, Replicated};
 pub use attempt::{Answer, Attempt, Grant, RetryCause, Tokens};
 pub use failure::{Failure, call_backend};
 pub use lock_info::{HolderInfo, LockInfo, LockPage, PagePosition, Permits, Readers};
@@ -399,7 +399,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
     }
 
     /// Returns the clocks of the store's replicas, if leases may end earlier there.
-    fn replicas(&self) -> Option<&dyn Replicated> {
+    fn replicated(&self) -> Option<&dyn Replicated> {
         None
     }
 }

@@ -38,8 +38,8 @@ use crate::backend::diagnosis::Finding;
 use crate::backend::owner::{ClientId, OwnerId};
 use crate::backend::replication::Replication;
 use crate::backend::{
-    Abilities, AcquisitionId, Backend, Failure, LockInfo, LockPage, PagePosition, ReleaseOptions,
-    call_backend,
+    Abilities, AcquisitionId, Backend, Failure, LockInfo, LockPage, NO_LISTING, PagePosition,
+    ReleaseOptions, call_backend,
 };
 use crate::config::{Config, LockOrder, TokenPolicy};
 use crate::error::{Error, ErrorKind};
@@ -277,7 +277,7 @@ impl Engine {
     /// Queries the state of these locks. The results are in the order of `names`.
     pub(crate) fn inspect_all(&self, names: &[LockName]) -> Vec<Result<LockInfo, Error>> {
         let by = self.command_deadline();
-        let infos = call_backend(|| Ok(self.store()?.inspect_each(names, by)));
+        let infos = call_backend(|| Ok(self.store()?.inspect_many(names, by)));
         let infos = infos.unwrap_or_else(|failure| vec![Err(failure); names.len()]);
         let named = infos.into_iter().zip(names);
         named
@@ -288,8 +288,12 @@ impl Engine {
     /// Queries one page of the locks that are held.
     pub(crate) fn list(&self, pattern: &str, from: &PagePosition) -> Result<LockPage, Error> {
         let by = self.command_deadline();
-        call_backend(|| self.store()?.require_admin()?.list(pattern, from, by))
-            .map_err(Failure::into_error)
+        call_backend(|| {
+            self.store()?
+                .require_admin(NO_LISTING)?
+                .list(pattern, from, by)
+        })
+        .map_err(Failure::into_error)
     }
 
     /// Returns the metrics, which count what no event reports.

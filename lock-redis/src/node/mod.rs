@@ -1,8 +1,7 @@
 //! [`Node`]: one server and all our connections to it: one attempt for each request. A standalone
 //! server is one node; where several servers make a store, each that may be written to is one.
 //!
-//! What a lock looks like in the store is not a node's matter but the format's: there is one for
-//! each client, whatever the number of nodes.
+//! The format decides how a lock is stored: each client has one, for all of its nodes.
 //!
 //! - `settings`: what all nodes of a client have in common
 //! - `connections`: which connection a request goes on
@@ -66,7 +65,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How a node is asked.
+/// The mode in which requests are sent to a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum RequestMode {
     /// As the master of the lock's slot.
@@ -76,7 +75,7 @@ enum RequestMode {
     Asking,
 }
 
-/// What only a format that says who holds a lock can do.
+/// The abilities of the formats that record the holder, as their refusals name them.
 const QUORUM: &str = "stand on a quorum";
 const RENEWED: &str = "be renewed";
 const SHARED: &str = "count permits";
@@ -91,7 +90,7 @@ pub struct Node {
     mode: RequestMode,
 }
 
-/// What the clones of a node share.
+/// The state that the clones of a node share.
 struct NodeInner {
     format: Format,
     /// Whose it is.
@@ -104,7 +103,7 @@ struct NodeInner {
     dialer: Arc<Dialer>,
     renewals: Arc<RenewalSlots>,
     subscriber: Subscriber,
-    /// Whether it may evict locks.
+    /// The eviction policy of the server, as far as known.
     eviction: Eviction,
     heartbeat: Heartbeat,
     restart_grace: RestartGrace,
@@ -125,7 +124,7 @@ impl Drop for NodeInner {
 struct WeakNode(Weak<NodeInner>);
 
 impl WeakNode {
-    /// Whether it is this one.
+    /// Returns whether it refers to this node.
     fn is(&self, node: &Node) -> bool {
         self.0.as_ptr() == Arc::as_ptr(&node.inner)
     }
@@ -183,7 +182,7 @@ impl Node {
         })
     }
 
-    /// How many replicas must confirm a lease.
+    /// Returns the number of replicas that must confirm a lease.
     fn needed(
         &self,
         replication: Replication,
@@ -206,7 +205,7 @@ impl Node {
         Ok(self.inner.replica_clocks.needed(count, lease, replication))
     }
 
-    /// What stands under a lock's key.
+    /// Returns the wire format.
     #[must_use]
     pub fn format(&self) -> &Format {
         &self.inner.format
@@ -228,7 +227,7 @@ impl Node {
         self.inner.dialer.clock().as_ref()
     }
 
-    /// Whether waiters of a key are woken after every release.
+    /// Returns a function that returns whether the waiters of a key are woken after every release.
     pub(crate) fn tracking(&self) -> impl Fn(&str) -> bool {
         |key| self.inner.subscriber.is_tracked(key)
     }
@@ -282,12 +281,12 @@ impl Node {
         self.inner.dialer.identity()?.known()
     }
 
-    /// What the server last showed of its data's history, and when.
+    /// Returns the part of its data's history that the server showed last, and when.
     pub(crate) fn noted(&self) -> Option<(Noted, Moment)> {
         self.inner.dialer.identity().and_then(Identity::noted)
     }
 
-    /// Whether this server shows until `by` that it was a replica of the one that has shown this.
+    /// Finds out until `by` if this server was a replica of the one that has shown this history.
     pub(crate) fn succeeds(&self, noted: &(Noted, Moment), by: Moment) -> bool {
         self.inner.dialer.succeeds(noted, by)
     }
@@ -510,6 +509,12 @@ impl Node {
     pub fn replica_lead(&self, lease: LeaseTime, replication: Replication) -> Duration {
         self.inner.replica_clocks.lead(lease, replication)
     }
+
+    /// Makes the clock of the only known replica this far ahead.
+    #[cfg(test)]
+    pub(crate) fn set_replica_lead(&self, lead: Duration) {
+        self.inner.replica_clocks.set_lead(lead);
+    }
 }
 
 impl fmt::Debug for Node {
@@ -522,7 +527,7 @@ impl fmt::Debug for Node {
     }
 }
 
-/// The same failure, said of this lock.
+/// Returns a function that adds the lock's name to a failure.
 pub(crate) fn on(name: &LockName) -> impl FnOnce(Failure) -> Failure {
     move |failure| match failure {
         Failure::Refused(error) => Failure::Refused(error.on(name)),

@@ -191,9 +191,9 @@ impl MasterTracker {
         }
     }
 
-    /// A request to this master failed in a way that may mean that it is over: whether there is
-    /// a newer one. Has the sentinels asked; one who fails does so for all.
-    pub(super) fn is_over(&self, master: &Master, by: Moment) -> bool {
+    /// Finds out whether another master has replaced this one, after a request to it failed in a
+    /// way that may mean so. Queries the sentinels, once for all requests that fail meanwhile.
+    pub(super) fn check_superseded(&self, master: &Master, by: Moment) -> bool {
         let now = self.now();
         if self.is_present(master) {
             let have_answered =

@@ -58,10 +58,11 @@ impl RedisStore<MasterTracker> {
     /// [`Error::is_configuration`] if the URL names no sentinels, or no master, or a setting
     /// contradicts another.
     pub fn new(config: &Config, context: &Context) -> Result<Self, Error> {
-        Self::with_format(config, context, Format::of(config)?)
+        Self::sentinel(config, context, Format::of(config)?)
     }
 
-    pub(crate) fn with_format(
+    /// Makes the store for a format that was read already.
+    pub(crate) fn sentinel(
         config: &Config,
         context: &Context,
         format: Format,
@@ -144,14 +145,14 @@ impl Topology for MasterTracker {
         let is_sent_on = !matches!(request, RoutedRequest::Renew(_));
         let is_present = self.is_present(master);
         match outcome {
-            Ok(Effect::None) if is_sent_on && !is_present => Verdict::Again,
+            Ok(Effect::None) if is_sent_on && !is_present => Verdict::Reroute,
             Err(failure @ (Failure::Refused(_) | Failure::NotSent(_)))
                 if is_sent_on && (!is_present || may_be_over(failure)) =>
             {
-                Verdict::Again
+                Verdict::Reroute
             }
             outcome => {
-                let verdict = believe(self, master, outcome.map(drop));
+                let verdict = believe(self, master, is_present, outcome.map(drop));
                 if let (Verdict::Believe, Ok(Effect::Freed), RoutedRequest::Release(acquisition)) =
                     (&verdict, outcome, request)
                 {
@@ -174,7 +175,8 @@ impl Topology for MasterTracker {
             let Some(tracker) = tracker.upgrade() else {
                 return Verdict::Believe;
             };
-            let verdict = believe(&tracker, &master, outcome.map(drop));
+            let is_present = tracker.is_present(&master);
+            let verdict = believe(&tracker, &master, is_present, outcome.map(drop));
             let is_freed = matches!(outcome, Ok(Release::Freed | Release::FreedFor(_)));
             if is_freed && matches!(verdict, Verdict::Believe) {
                 tracker.note_release(&acquisition, master.number);
@@ -192,7 +194,7 @@ impl Topology for MasterTracker {
     ) -> Result<Hop<MasterRoute>, Failure> {
         let MasterRoute { master, moves, .. } = hop.state;
         if let Some(failure) = failure
-            && !self.is_over(&master, by)
+            && !self.check_superseded(&master, by)
         {
             return Err(failure);
         }
@@ -288,16 +290,19 @@ fn may_be_over(failure: &Failure) -> bool {
     }
 }
 
-/// Judges an outcome by the master: no answer of a replaced master counts, not even "gone". The
-/// lock is gone there, where it does not matter any more.
-fn believe(tracker: &MasterTracker, master: &Master, outcome: Result<(), &Failure>) -> Verdict {
+/// Judges an outcome by the master, which is the present one or not: no answer of a replaced master
+/// counts, not even "gone". The lock is gone there, where it does not matter any more.
+fn believe(
+    tracker: &MasterTracker,
+    master: &Master,
+    is_present: bool,
+    outcome: Result<(), &Failure>,
+) -> Verdict {
     if outcome.is_err_and(may_be_over) {
         tracker.report_failure();
     }
     match outcome {
-        Ok(()) | Err(Failure::Refused(_)) if !tracker.is_present(master) => {
-            Verdict::Instead(over(master))
-        }
+        Ok(()) | Err(Failure::Refused(_)) if !is_present => Verdict::Instead(over(master)),
         _ => Verdict::Believe,
     }
 }
@@ -455,12 +460,13 @@ mod tests {
         let old = tracker.present(soon()).unwrap();
         let refused = refused();
         for outcome in [Ok(()), Err(&refused)] {
-            assert!(matches!(believe(tracker, &old, outcome), Verdict::Believe));
+            let verdict = believe(tracker, &old, tracker.is_present(&old), outcome);
+            assert!(matches!(verdict, Verdict::Believe));
         }
         name(&backend, 3, 2);
         // Each outcome would otherwise be reported as a loss: "gone", and foreign data.
         for outcome in [Ok(()), Err(&refused)] {
-            let verdict = believe(tracker, &old, outcome);
+            let verdict = believe(tracker, &old, tracker.is_present(&old), outcome);
             assert!(
                 matches!(verdict, Verdict::Instead(Failure::Unknown(_))),
                 "{verdict:?}"

@@ -1,10 +1,11 @@
 //! [`RedisStore`]: Redis servers of any [`Topology`] as a store of locks.
 //!
-//! Every operation takes the same way ([`send`](mod@send)): the topology names a node, the node
-//! makes one attempt, the topology judges the outcome, and the request goes on to another node or
-//! ends. Renewals, and reads of many locks, go to several nodes at once, and are judged one by one.
+//! A request about one lock is sent by [`send`](mod@send): the topology names a node, the node
+//! makes one attempt, the topology judges the outcome, and the request continues on another node or
+//! ends. Renewals, and reads of many locks, are grouped by node, sent to one node after the other,
+//! and judged one by one. A submitted release makes its first attempt without waiting.
 //!
-//! - `send`: the way of one request
+//! - `send`: one request, from node to node
 //! - `resend_queue`: submitted releases that must go to another node
 
 mod resend_queue;
@@ -125,7 +126,7 @@ impl<T: Topology> RedisStore<T> {
 
     /// Inspects many locks, node by node. A lock that its node could not be asked about is
     /// inspected alone: redirects are followed, and a failed node may have a successor.
-    fn inspect_each(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
+    fn inspect_on_nodes(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
         let mut groups = Vec::new();
         for (place, name) in names.iter().enumerate() {
             if let Ok(hop) = self.topology.route(&RoutedRequest::Inspect(name), by) {
@@ -161,8 +162,9 @@ impl<T: Topology> RedisStore<T> {
 }
 
 impl Format {
-    /// Opens the store that `build` makes for the format that `config` names, by `ClassicRules`
-    /// where that says nothing of the holder. `hook` is told of the steps of such a format.
+    /// Opens the store that `build` makes for the format that `config` names, with `ClassicRules`
+    /// for a format that does not record the holder. `hook` is notified of the steps of such a
+    /// format.
     ///
     /// # Errors
     ///
@@ -271,6 +273,7 @@ impl<T: Topology> Backend for RedisStore<T> {
             renewals.push(Err(match hop {
                 Ok(hop) => {
                     add(&mut groups, place, hop);
+                    // Until the first round, which every renewal with a node is part of.
                     Failure::NotSent(Error::unavailable("the renewal was not sent"))
                 }
                 Err(failure) => failure,
@@ -286,12 +289,14 @@ impl<T: Topology> Backend for RedisStore<T> {
                         Renewal::Unacknowledged(_) | Renewal::Unreplicated(_) => {
                             Effect::Unconfirmed
                         }
+                        Renewal::Extended => Effect::Granted,
+                        // Gone: this lease is over, and noting it too long errs on the safe side.
                         _ => Effect::Granted,
                     });
                     renewals[*place] = match self.topology.judge(&request, hop, effect) {
                         Verdict::Believe => outcome,
                         Verdict::Instead(failure) => Err(failure),
-                        Verdict::Again => {
+                        Verdict::Reroute => {
                             let failure = outcome.as_ref().err().cloned();
                             let to = self.topology.reroute(&request, hop.clone(), failure, by);
                             if let Ok(to) = to {
@@ -353,12 +358,13 @@ impl<T: Topology> Backend for RedisStore<T> {
         let topology = Arc::downgrade(&self.topology);
         let clock = Arc::clone(hop.node.shared_clock());
         let (queue, id) = (self.resend_queue.clone(), acquisition.clone());
+        let name = acquisition.name.clone();
         let judged = Box::new(move |outcome: Result<Release, Failure>| {
             let outcome = match judge(outcome.as_ref()) {
                 Verdict::Believe => outcome,
                 Verdict::Instead(failure) => Err(failure),
                 // Not sent from this thread: it is that of another request.
-                Verdict::Again => match topology.upgrade() {
+                Verdict::Reroute => match topology.upgrade() {
                     Some(topology) => {
                         let resend = Resend {
                             topology,
@@ -374,7 +380,7 @@ impl<T: Topology> Backend for RedisStore<T> {
                     None => outcome,
                 },
             };
-            done(outcome.map_err(T::settle));
+            done(outcome.map_err(|failure| on(&name)(T::settle(failure))));
         });
         hop.node.submit_release(acquisition, options, by, judged);
     }
@@ -420,7 +426,7 @@ impl<T: Topology> Backend for RedisStore<T> {
             }
             moving.subscribe_on(&hop.node, by)
         };
-        // A subscription where the lock is no longer is as good as none.
+        // A subscription on a node that no longer has the lock has no effect.
         self.request(&request, by, subscribe, |()| Effect::None)?;
         // The lock may have moved meanwhile. Only this watch moves.
         if let Some(home) = self.topology.known(name) {
@@ -441,7 +447,7 @@ impl<T: Topology> Backend for RedisStore<T> {
         Some(self)
     }
 
-    fn replicas(&self) -> Option<&dyn Replicated> {
+    fn replicated(&self) -> Option<&dyn Replicated> {
         Some(self)
     }
 }
@@ -477,7 +483,7 @@ impl<T: Topology> Admin for RedisStore<T> {
 
     fn inspect_all(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
         if T::IS_SPREAD {
-            return self.inspect_each(names, by);
+            return self.inspect_on_nodes(names, by);
         }
         let inspect = |hop: &Hop<_>| hop.node.inspect_each(names, by);
         let infos = self.request(&RoutedRequest::InspectAll, by, inspect, |_| Effect::None);
@@ -553,7 +559,7 @@ impl<T: Topology> Replicated for RedisStore<T> {
 /// Requests under way may keep the topology, but its background work ends.
 impl<T: Topology> Drop for RedisStore<T> {
     fn drop(&mut self) {
-        self.topology.close();
+        self.topology.end_background_work();
     }
 }
 

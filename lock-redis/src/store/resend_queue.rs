@@ -1,6 +1,7 @@
 //! [`ResendQueue`]: submitted releases that must go to another node, sent in the background.
 
 use super::send::release;
+use crate::node::on;
 use crate::topology::Topology;
 use lock_core::backend::{
     AcquisitionId, BackgroundTask, Failure, OnReleased, Release, ReleaseOptions, call_backend,
@@ -43,9 +44,11 @@ impl<T: Topology> ResendQueue<T> {
         };
         if self.task.start(clock, turn).is_err() {
             let releases = std::mem::take(&mut *self.releases.lock());
-            releases
-                .into_iter()
-                .for_each(|it| (it.done)(it.first_outcome));
+            releases.into_iter().for_each(|it| {
+                let name = &it.acquisition.name;
+                let settled = |failure| on(name)(T::settle(failure));
+                (it.done)(it.first_outcome.map_err(settled));
+            });
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The way of one request: to a node, and on to others until its outcome counts.
+//! Sends one request to a node, and to further nodes until its outcome counts.
 
 use crate::node::on;
 use crate::topology::{Effect, Hop, RoutedRequest, Topology, Verdict};
@@ -32,13 +32,14 @@ pub(crate) fn send<T: Topology, A>(
             Verdict::Believe if outcome.is_ok() => return outcome,
             Verdict::Believe => return outcome.map_err(settled),
             Verdict::Instead(failure) => Err(failure),
-            Verdict::Again => topology.reroute(request, hop, outcome.err(), by),
+            Verdict::Reroute => topology.reroute(request, hop, outcome.err(), by),
         };
         hop = next.map_err(settled)?;
     }
 }
 
-/// Releases a lock on whichever node has it. It works without the store.
+/// Releases a lock on whichever node has it. Needs only the topology, so that the resend queue can
+/// use it.
 #[inline]
 pub(super) fn release<T: Topology>(
     topology: &Arc<T>,

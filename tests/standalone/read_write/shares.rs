@@ -152,7 +152,7 @@ fn lock_whose_readers_are_all_dead_counts_as_free() {
         let info = store.inspect(&name, soon()).unwrap();
         assert!(info.holder.is_none() && info.readers.unwrap().known.is_empty());
     }
-    let listed = store.inspect_each(&[name("x")], soon()).remove(0).unwrap();
+    let listed = store.inspect_many(&[name("x")], soon()).remove(0).unwrap();
     assert!(listed.holder.is_none(), "{listed:?}");
     // Of those that are not looked at, none is known to be dead.
     die(23);

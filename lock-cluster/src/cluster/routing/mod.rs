@@ -141,6 +141,30 @@ impl ClusterMap {
         hop.node.is_asking() || self.look(*slot).is_some_and(|now| Arc::ptr_eq(&now, owner))
     }
 
+    /// Returns the hop of a read that failed with an unknown outcome, on its node or while that was
+    /// searched for: it changes nothing, so it may be sent a second time, and the successor may be
+    /// known by now.
+    ///
+    /// # Errors
+    ///
+    /// The failure, for any other request or failure; or that of the new map.
+    fn repeat_read(
+        self: &Arc<Self>,
+        request: &RoutedRequest<'_>,
+        slot: u16,
+        failure: Failure,
+        by: Moment,
+    ) -> Result<Hop<SlotRoute>, Failure> {
+        let is_unknown = matches!(failure, Failure::Unknown(_));
+        if !is_unknown || !changes_nothing(request) || self.clock().now() >= by {
+            return Err(failure);
+        }
+        self.refreshed(by)?;
+        let mut next = SlotRoute::new(slot, self.owner(slot, by)?);
+        next.is_repeated = true;
+        Ok(next.direct())
+    }
+
     /// Notes an answer that counts.
     fn note(&self, request: &RoutedRequest<'_>, effect: Effect) {
         let lease = match request {
@@ -182,27 +206,27 @@ impl Topology for ClusterMap {
         request: &RoutedRequest<'_>,
         by: Moment,
     ) -> Result<Hop<SlotRoute>, Failure> {
-        let no_owner = || {
-            let message = "no node of the cluster serves the lock's slot";
-            Failure::NotSent(Error::unavailable(message))
-        };
+        let unavailable = |why| Failure::NotSent(Error::unavailable(why));
         let Some(name) = request.name() else {
-            return self.nodes_from(0, by)?.pop().ok_or_else(no_owner);
+            // A listing starts at the node that `nodes_from` returns, and each master is examined.
+            return Err(unavailable("a request about no lock has no slot"));
         };
         let slot = self.slot(name);
         let owner = match request {
             RoutedRequest::Renew(_) => self.look(slot).ok_or_else(|| {
                 // A node may serve it by the next time.
                 self.ask();
-                no_owner()
-            })?,
+                unavailable("no node of the cluster serves the lock's slot")
+            }),
             RoutedRequest::Acquire(attempt) => {
                 self.granted.note_attempt(self.clock().now(), attempt);
-                self.owner(slot, by)?
+                self.owner(slot, by)
             }
-            _ => self.owner(slot, by)?,
+            _ => self.owner(slot, by),
         };
-        Ok(SlotRoute::new(slot, owner).direct())
+        let hop = owner.map(|owner| SlotRoute::new(slot, owner).direct());
+        hop.or_else(|failure| self.repeat_read(request, slot, failure, by))
+            .map_err(not_sent)
     }
 
     fn nodes_from(
@@ -211,7 +235,7 @@ impl Topology for ClusterMap {
         by: Moment,
     ) -> Result<Vec<Hop<SlotRoute>>, Failure> {
         if number == 0 {
-            self.refreshed(by)?;
+            self.refreshed(by).map_err(not_sent)?;
         }
         let masters = self.masters().into_iter();
         let rest = masters.filter(|master| master.number >= number);
@@ -236,7 +260,7 @@ impl Topology for ClusterMap {
                 self.note(request, effect);
                 return Verdict::Believe;
             }
-            Ok(_) if may_repeat => return Verdict::Again,
+            Ok(_) if may_repeat => return Verdict::Reroute,
             Ok(_) => {
                 if is_renewal {
                     self.suspect(&state.owner);
@@ -258,7 +282,7 @@ impl Topology for ClusterMap {
             (None, _) => false,
         };
         if is_sent_on {
-            Verdict::Again
+            Verdict::Reroute
         } else {
             Verdict::Believe
         }
@@ -279,8 +303,8 @@ impl Topology for ClusterMap {
             // By its number: the node may be removed before its answer arrives.
             let is_over = || map.look(slot).is_some_and(|now| now.number != number);
             match outcome {
-                Ok(_) if is_over() => Verdict::Again,
-                Err(failure) if Redirect::of(failure).is_some() => Verdict::Again,
+                Ok(_) if is_over() => Verdict::Reroute,
+                Err(failure) if Redirect::of(failure).is_some() => Verdict::Reroute,
                 Err(Failure::NotSent(_) | Failure::Unknown(_)) => {
                     owner.upgrade().inspect(|owner| map.suspect(owner));
                     Verdict::Believe
@@ -299,20 +323,24 @@ impl Topology for ClusterMap {
     ) -> Result<Hop<SlotRoute>, Failure> {
         let state = hop.state;
         let failure = failure.unwrap_or_else(|| superseded(&state.owner));
-        match (request, &failure) {
-            (RoutedRequest::Renew(_), _) => self.next_hop_of_renewal(&state, failure, by),
-            // It changes nothing, so it may be sent again: the successor may be known by now.
-            (_, Failure::Unknown(_)) => {
-                if self.clock().now() >= by {
-                    return Err(failure);
-                }
-                self.refreshed(by)?;
-                let mut next = SlotRoute::new(state.slot, self.owner(state.slot, by)?);
-                next.is_repeated = true;
-                Ok(next.direct())
-            }
+        let (slot, is_repeated) = (state.slot, state.is_repeated);
+        // Otherwise the node did nothing, and a failure to find the next one sends nothing either.
+        let may_have_effect = matches!(failure, Failure::Unknown(_));
+        let next = match request {
+            RoutedRequest::Renew(_) => self.next_hop_of_renewal(&state, failure, by),
             _ => self.next_hop(state, failure, by),
-        }
+        };
+        let next = match next {
+            Err(failure) if !is_repeated => self.repeat_read(request, slot, failure, by),
+            next => next,
+        };
+        next.map_err(|failure| {
+            if may_have_effect {
+                failure
+            } else {
+                not_sent(failure)
+            }
+        })
     }
 
     /// A redirect that was followed until the deadline is unavailability, not configuration.
@@ -338,8 +366,8 @@ impl Topology for ClusterMap {
         Self::diagnose(self, by)
     }
 
-    fn close(&self) {
-        Self::close(self);
+    fn end_background_work(&self) {
+        self.close();
     }
 }
 
@@ -350,6 +378,15 @@ fn changes_nothing(request: &RoutedRequest<'_>) -> bool {
 /// Returns whether the answer counts, whatever node owns the slot by now.
 fn is_about_node(request: &RoutedRequest<'_>) -> bool {
     matches!(request, RoutedRequest::Watch(_)) || request.name().is_none()
+}
+
+/// Returns the failure of a request whose node could not be found: a query for the slot map without
+/// an answer says nothing about the lock.
+fn not_sent(failure: Failure) -> Failure {
+    match failure {
+        Failure::Unknown(error) => Failure::NotSent(error),
+        failure => failure,
+    }
 }
 
 /// The failure of a request that a node answered which serves the slot no longer.

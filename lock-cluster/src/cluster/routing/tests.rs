@@ -3,7 +3,8 @@
 use super::*;
 use lock_core::backend::{Backend, Receipt, RenewalRequest, Wake};
 use lock_core::{ClientId, LeaseTime, OwnerId, SystemClock};
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -45,7 +46,7 @@ fn cluster_has_slots_whatever_the_scheme_of_its_url() {
 /// Told only of the time that was under way, it would sleep until its deadline.
 #[test]
 fn refresh_requested_during_a_refresh_waits_for_the_next() {
-    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
     let backend = open(&format!(
         "redis+cluster://127.0.0.1:{port}?connect_timeout=300ms"
@@ -78,7 +79,7 @@ fn refresh_requested_during_a_refresh_waits_for_the_next() {
 /// thread that has ended.
 #[test]
 fn refresh_ends_when_the_last_handle_is_dropped() {
-    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
     let backend = open(&format!(
         "redis+cluster://127.0.0.1:{port}?connect_timeout=300ms"
@@ -116,7 +117,7 @@ fn new_watch_wakes_no_other_waiter() {
             self.0.fetch_add(1, Ordering::SeqCst);
         }
     }
-    let node = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let node = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = Address::new("127.0.0.1", node.local_addr().unwrap().port());
     let backend = open(&format!("redis+cluster://{address}?tracking=off")).unwrap();
     let shared = backend.topology();
@@ -179,4 +180,127 @@ fn renewal_for_a_slot_without_node_requests_a_refresh() {
         .remove(0);
     assert!(matches!(renewal, Err(Failure::NotSent(_))), "{renewal:?}");
     assert!(shared.is_asked_for());
+}
+
+/// A node that redirects the first request about a lock to an unknown node, refuses the next, and
+/// hangs up on the first queries for the slot map.
+struct RedirectingNode {
+    port: u16,
+    /// The number of requests about a lock so far.
+    requests: AtomicU32,
+    /// The number of further queries for the slot map that are not answered.
+    unanswered: AtomicU32,
+}
+
+impl RedirectingNode {
+    fn start(unanswered: u32) -> Arc<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let node = Arc::new(Self {
+            port: listener.local_addr().unwrap().port(),
+            requests: AtomicU32::new(0),
+            unanswered: AtomicU32::new(unanswered),
+        });
+        let serves = Arc::clone(&node);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let node = Arc::clone(&serves);
+                std::thread::spawn(move || node.serve(&stream.unwrap()));
+            }
+        });
+        node
+    }
+
+    /// Returns a store that knows this node as the owner of the slot of `name`.
+    fn store(&self, name: &LockName) -> ClusterBackend {
+        let address = Address::new("127.0.0.1", self.port);
+        let store = open(&format!("redis+cluster://{address}?tracking=off")).unwrap();
+        store
+            .topology()
+            .place(store.topology().slot(name), &address);
+        store
+    }
+
+    fn serve(&self, stream: &TcpStream) -> Option<()> {
+        let mut lines = BufReader::new(stream);
+        let number = |lines: &mut BufReader<_>| {
+            let mut line = String::new();
+            lines.read_line(&mut line).ok()?;
+            line.trim().get(1..)?.parse::<usize>().ok()
+        };
+        loop {
+            let mut words = Vec::new();
+            for _ in 0..number(&mut lines)? {
+                let mut word = vec![0; number(&mut lines)? + 2];
+                lines.read_exact(&mut word).ok()?;
+                words.push(String::from_utf8(word).ok()?.trim_end().to_owned());
+            }
+            let reply = self.reply(&words.iter().map(String::as_str).collect::<Vec<_>>())?;
+            (&*stream).write_all(reply.as_bytes()).ok()?;
+        }
+    }
+
+    fn reply(&self, words: &[&str]) -> Option<String> {
+        let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len());
+        let id = "a".repeat(40);
+        Some(match words {
+            ["CLIENT", ..] => "+OK\r\n".to_owned(),
+            ["INFO", ..] => bulk("role:master\r\n"),
+            ["CLUSTER", "MYID"] => bulk(&id),
+            ["CLUSTER", "INFO"] => {
+                let less = |left: u32| left.checked_sub(1);
+                let (success, failure) = (Ordering::SeqCst, Ordering::SeqCst);
+                if self.unanswered.fetch_update(success, failure, less).is_ok() {
+                    return None;
+                }
+                bulk("cluster_state:ok\r\ncluster_current_epoch:1\r\n")
+            }
+            ["CLUSTER", "SHARDS"] => {
+                let port = format!(":{}\r\n", self.port);
+                let texts = [
+                    ("id", bulk(&id)),
+                    ("port", port),
+                    ("ip", bulk("127.0.0.1")),
+                    ("endpoint", bulk("127.0.0.1")),
+                    ("role", bulk("master")),
+                    ("replication-offset", ":0\r\n".to_owned()),
+                    ("health", bulk("online")),
+                ];
+                let node: String = texts.map(|(name, value)| bulk(name) + &value).concat();
+                let slots = bulk("slots") + "*2\r\n:0\r\n:16383\r\n";
+                format!("*1\r\n*4\r\n{slots}{}*1\r\n*14\r\n{node}", bulk("nodes"))
+            }
+            ["EVALSHA", _, _, "a", ..] if self.requests.fetch_add(1, Ordering::SeqCst) == 0 => {
+                "-MOVED 1 127.0.0.1:1\r\n".to_owned()
+            }
+            _ => "-ERR no\r\n".to_owned(),
+        })
+    }
+
+    fn requests(&self) -> u32 {
+        self.requests.load(Ordering::SeqCst)
+    }
+}
+
+/// Nothing about the lock was sent to another node: a query for the slot map says nothing of it.
+#[test]
+fn request_whose_next_node_is_not_found_is_not_sent() {
+    let (node, name) = (
+        RedirectingNode::start(u32::MAX),
+        LockName::new("a").unwrap(),
+    );
+    let store = node.store(&name);
+    let by = store.topology().clock().now() + Duration::from_secs(10);
+    let freed = store.admin().unwrap().force_release(&name, by);
+    assert!(matches!(freed, Err(Failure::NotSent(_))), "{freed:?}");
+    assert_eq!(node.requests(), 1);
+}
+
+#[test]
+fn read_is_repeated_once_if_finding_its_node_has_failed() {
+    let (node, name) = (RedirectingNode::start(1), LockName::new("a").unwrap());
+    let store = node.store(&name);
+    let by = store.topology().clock().now() + Duration::from_secs(10);
+    let info = store.inspect(&name, by);
+    assert!(matches!(info, Err(Failure::Refused(_))), "{info:?}");
+    assert_eq!(node.requests(), 2);
 }

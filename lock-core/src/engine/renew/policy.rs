@@ -263,9 +263,12 @@ impl Engine {
     ) -> Duration {
         match replication.is_off() {
             true => Duration::ZERO,
-            false => self.backend.replicas().map_or(Duration::ZERO, |replicas| {
-                replicas.replica_lead(name, lease, replication)
-            }),
+            false => self
+                .backend
+                .replicated()
+                .map_or(Duration::ZERO, |replicas| {
+                    replicas.replica_lead(name, lease, replication)
+                }),
         }
     }
 

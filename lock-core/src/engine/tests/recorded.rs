@@ -400,7 +400,7 @@ impl Backend for Recorded {
         Some(self)
     }
 
-    fn replicas(&self) -> Option<&dyn Replicated> {
+    fn replicated(&self) -> Option<&dyn Replicated> {
         Some(self)
     }
 }

@@ -4,8 +4,9 @@ use super::{Metrics, Request};
 use crate::backend::diagnosis::Finding;
 use crate::backend::{
     Abilities, AcquisitionId, Admin, Answer, Attempt, Backend, Failure, FoundBusyBy, HolderInfo,
-    LockInfo, LockPage, NodeId, OnReleased, PagePosition, PermitChange, PermitOutcome, Release,
-    ReleaseOptions, Renewal, RenewalRequest, Replicated, Wake, Watch, call_backend,
+    LockInfo, LockPage, NO_FORCED_RELEASE, NO_LISTING, NO_SEMAPHORES, NodeId, OnReleased,
+    PagePosition, PermitChange, PermitOutcome, Release, ReleaseOptions, Renewal, RenewalRequest,
+    Replicated, Wake, Watch, call_backend,
 };
 use crate::name::LockName;
 use crate::time::Moment;
@@ -118,8 +119,8 @@ impl Backend for Metered {
         self.backend.admin().is_some().then_some(self as &dyn Admin)
     }
 
-    fn replicas(&self) -> Option<&dyn Replicated> {
-        self.backend.replicas()
+    fn replicated(&self) -> Option<&dyn Replicated> {
+        self.backend.replicated()
     }
 }
 
@@ -127,7 +128,9 @@ impl Backend for Metered {
 impl Admin for Metered {
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
         self.timed(Request::Force, |backend| {
-            backend.require_admin()?.force_release(name, by)
+            backend
+                .require_admin(NO_FORCED_RELEASE)?
+                .force_release(name, by)
         })
     }
 
@@ -138,17 +141,19 @@ impl Admin for Metered {
         by: Moment,
     ) -> Result<PermitOutcome, Failure> {
         self.timed(Request::Force, |backend| {
-            backend.require_admin()?.change_permits(name, change, by)
+            backend
+                .require_admin(NO_SEMAPHORES)?
+                .change_permits(name, change, by)
         })
     }
 
     fn inspect_all(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
-        self.backend.inspect_each(names, by)
+        self.backend.inspect_many(names, by)
     }
 
     fn list(&self, pattern: &str, from: &PagePosition, by: Moment) -> Result<LockPage, Failure> {
         self.timed(Request::Read, |backend| {
-            backend.require_admin()?.list(pattern, from, by)
+            backend.require_admin(NO_LISTING)?.list(pattern, from, by)
         })
     }
 

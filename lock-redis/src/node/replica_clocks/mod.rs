@@ -124,6 +124,16 @@ impl ReplicaClocks {
         self.0.known.lock().lead(lease, replication)
     }
 
+    /// Makes the clock of the only known replica this far ahead.
+    #[cfg(test)]
+    pub(super) fn set_lead(&self, lead: Duration) {
+        let clock = ReplicaClock {
+            address: Address::new("replica", 1),
+            lead: Some(ServerClock::read(lead, Duration::ZERO, Duration::ZERO)),
+        };
+        self.0.known.lock().update(vec![clock]);
+    }
+
     /// So many replicas have confirmed a request: if some are not known, they are sampled now.
     pub(super) fn note_confirmed(&self, count: u32) {
         let listed = Moment::from_nanos(self.0.listed.load(Ordering::Relaxed));

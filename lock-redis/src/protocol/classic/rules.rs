@@ -60,8 +60,8 @@ impl ClassicRules {
         Self { format, clock }
     }
 
-    /// Makes an attempt by `send`, once. `lead` is by how much earlier the lease may end on a
-    /// replica that counts.
+    /// Makes an attempt by `send`, once. `lead` returns the time by which the lease may end earlier
+    /// on a replica that counts.
     pub(crate) fn acquire(
         &self,
         attempt: &Attempt<'_>,
