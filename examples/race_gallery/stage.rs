@@ -350,7 +350,7 @@ impl Client {
     pub(crate) fn free_by_force(&self) -> bool {
         self.backend
             .admin()
-            .unwrap()
+            .expect("a store with requests of operators")
             .force_release(&name(), soon())
             .is_ok_and(|is_freed| is_freed)
     }

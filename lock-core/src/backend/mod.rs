@@ -34,7 +34,7 @@
 //! later (a scheduler's slice), but must not wait for longer.
 //!
 //! **Replicas.** If [`Abilities::replication`] says so, a backend waits until as many replicas have
-//! confirmed an attempt or a renewal as its [`Replication`] asks for, at most until `by`, and
+//! confirmed an attempt or a renewal as its [`Replication`](crate::Replication) asks for, at most until `by`, and
 //! reports if fewer did. The owner then has the lock in the store all the same: whether to roll it
 //! back is policy.
 //!
@@ -54,6 +54,10 @@
 //! next owner, if its [attempt](Attempt::direct) allows it. While a writer waits, no new reader is
 //! granted, except [beside](Attempt::beside) the writer of its own thread; the end of a write lock
 //! lets both compete. A writer counts as waiting for [`WAITER_PRESENCE`] after its last attempt.
+//!
+//! **Extensions.** What only some stores can do is in traits of their own: [`Admin`] for operators
+//! and semaphores, [`Replicated`] for stores whose replicas take over. A store that has one returns
+//! it from [`Backend::admin`] or [`Backend::replicated`]; a store without says nothing of it.
 //!
 //! **Failures** say what is known, because the engine acts on it: [`Failure::Refused`] is a reply
 //! (nothing happened), [`Failure::NotSent`] means that nothing can have happened, and

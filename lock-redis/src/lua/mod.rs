@@ -1,6 +1,6 @@
 //! [`Script`]: a piece of Lua that the server runs whole, known to it by the hash of its text.
 //!
-//! Scripts are put together here, and run by [`format`](crate::protocol). A format with owners is a
+//! Scripts are put together here, and run by [`protocol`](crate::protocol). A format with owners is a
 //! folder of files, each a Lua function that the scripts call:
 //!
 //! - `look(call, key, owner)`: 1 if this owner holds it, else 0
