@@ -93,12 +93,12 @@ pub struct Node {
 /// The state that the clones of a node share.
 struct NodeInner {
     format: Format,
-    /// Whose it is.
+    /// The client that uses this node.
     client: ClientId,
     /// The way of all requests but the renewals: one for all threads, so that the requests of a
     /// lock keep their order. Two were no faster, neither with 8 threads nor with 128.
     link: SharedConnection,
-    /// For what must not stand behind a request that takes too long.
+    /// The connections for requests that must not wait behind one that takes too long.
     pool: ConnectionPool,
     dialer: Arc<Dialer>,
     renewals: Arc<RenewalSlots>,
@@ -275,7 +275,7 @@ impl Node {
         self.inner.link.end(&self.inner.dialer.retired());
     }
 
-    /// Which server belongs there, as far as is known, where that is asked.
+    /// Returns the identity that the server must have, as far as known, where that is checked.
     #[must_use]
     pub fn identity(&self) -> Option<Arc<str>> {
         self.inner.dialer.identity()?.known()
