@@ -68,15 +68,17 @@ impl Lock {
             }
         };
         if let Ok(Some(guard)) = &guard {
-            // Renews to the whole lease: the lease of a fair lock that was handed off is at first
-            // too short for a command, and for a script that reads the remaining time.
+            // Renews to the whole lease: a fair lock that another client's release granted to this
+            // one has a short lease at first. That is too short for a command, and for a script
+            // that reads the remaining time.
             let _left = guard.ensure(Duration::MAX);
         }
         guard
     }
 }
 
-/// Reports that the store has another number of slots, which then limits the holders.
+/// Reports it if the number of slots in the store, which limits the holders, is not the requested
+/// one.
 fn tell_of_limit(slots: &Semaphore) {
     let stored = slots.inspect().ok().and_then(|info| info.permits);
     if let Some(stored) = stored.filter(|stored| stored.limit != slots.limit()) {

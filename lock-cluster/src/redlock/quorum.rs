@@ -16,8 +16,8 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The pauses between updates of the membership while they change nothing, because an emptied
-/// server becomes a node within seconds.
+/// The pauses between updates of the membership while they change nothing. At most seconds, because
+/// an emptied server should not wait long to become a node.
 const BETWEEN_UPDATES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(4));
 
 /// The state that the backend, its attempts and its watches share.
@@ -101,7 +101,8 @@ impl Quorum {
         by.min(self.clock.now() + self.node_timeout)
     }
 
-    /// Refuses a lease that would outlive the pause of a restarted node.
+    /// Refuses a lease longer than `max_lease`, for which a restarted node does not vote: the node
+    /// may have forgotten the lock, and could vote for another owner before the lease ends.
     pub(super) fn check_lease(&self, lease: LeaseTime) -> Result<(), Error> {
         match self.terms {
             Some(QuorumTerms { max_lease, .. }) if lease.duration() > max_lease => {
@@ -240,7 +241,7 @@ fn submit_release(
         .submit_release(&acquisition, options, by, done);
 }
 
-/// Returns the answers without the failures.
+/// Returns the answers by node, with `None` for failures.
 pub(super) fn answered<T: Clone>(answers: &[Option<Result<T, Failure>>]) -> Vec<Option<T>> {
     answers
         .iter()

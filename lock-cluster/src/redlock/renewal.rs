@@ -113,7 +113,8 @@ impl Quorum {
         outcomes: &[Option<Result<NodeRenewal, Failure>>],
     ) -> Result<Renewal, Failure> {
         let state = state_of(one);
-        // First: an older vote that ends in between must not leave the new ones uncounted.
+        // Before the decision: new votes are counted only while the older ones are a majority, and
+        // the lease of an older one may end meanwhile.
         state.inspect(|state| state.count_votes());
         let decided = majority::renewed(&answered(outcomes), || stands(one), true);
         if let (Some(Renewal::Gone), Some(state)) = (decided, state) {
@@ -182,7 +183,7 @@ fn renew_on<'a>(
     let renewals = context
         .node()
         .renew(&batch.iter().map(on_node).collect::<Vec<_>>(), by);
-    // A node that answered no renewal is silent.
+    // A node that answered none of the renewals counts as one that did not answer the batch.
     if let Some(Err(failure)) = renewals.first()
         && renewals.iter().all(is_unavailable)
     {
@@ -240,8 +241,8 @@ fn vote_again(
         .as_ref()
         .ok()
         .and_then(|outcome| outcome.from.clone());
-    // With a node's whole time-out: a vote that arrives after the end of this renewal counts in the
-    // next one.
+    // The node has its whole time-out for the answer, even if this renewal ends before: a vote that
+    // arrives later counts in the next renewal.
     let votes = contain(|| {
         context
             .node()

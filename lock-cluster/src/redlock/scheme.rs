@@ -12,8 +12,8 @@ use std::time::Duration;
 /// `redlock://[user[:password]@]host[:port],host[:port],host[:port][/database]`, and `redlocks://`
 /// over TLS. User, password and database apply to all servers.
 ///
-/// - `max_lease=DURATION`: the longest lease, which is also the pause of a restarted node; the same
-///   for all clients. Default: a minute
+/// - `max_lease=DURATION`: the longest lease, and the time for which a restarted node does not
+///   vote; must be equal in all clients. Default: a minute
 /// - `node_timeout=DURATION`: the time-out of a node. Default: 500 ms
 /// - `durable=yes`: declares that all nodes run with `appendfsync always`, and lose no data in a
 ///   restart
@@ -27,8 +27,8 @@ const DURABLE: &str = "durable";
 const MAX_LEASE: &str = "max_lease";
 const NODE_TIMEOUT: &str = "node_timeout";
 
-/// The default longest lease: twice the default lease, because a restarted server does not vote for
-/// as long.
+/// The default longest lease. Only twice the default lease, because a restarted server may not vote
+/// until this time has passed.
 const DEFAULT_MAX_LEASE: Duration = Duration::from_secs(60);
 /// The default port.
 const PORT: u16 = 6379;

@@ -1,12 +1,13 @@
 //! [`matches`](fn@matches): glob patterns with the syntax of Redis' `MATCH` option.
 
 /// Returns whether the glob matches the whole of `text`. `*` matches any text, `?` any character,
-/// `[abc]`, `[a-c]` and `[^a]` a set, and `\\` escapes the next character. Compares characters,
+/// `[abc]`, `[a-c]` and `[^a]` a set, and `\` escapes the next character. Compares characters,
 /// where Redis compares bytes.
 pub(crate) fn matches(glob: &str, text: &str) -> bool {
     let (glob, text): (Vec<_>, Vec<_>) = (glob.chars().collect(), text.chars().collect());
     let (mut at, mut glob_at) = (0, 0);
-    // After a mismatch the last `*` matches one more character, and the comparison continues here.
+    // The position in the glob behind its last `*`, and the position in `text` up to which that `*`
+    // matches. After a mismatch it matches one more character, and the comparison continues there.
     let mut star: Option<(usize, usize)> = None;
     while at < text.len() {
         if glob.get(glob_at) == Some(&'*') {
@@ -43,7 +44,8 @@ fn matches_one(glob: &[char], character: char) -> Option<usize> {
     }
 }
 
-/// Returns whether a set contains the character, and the length of the set including its bracket.
+/// Returns whether a set contains the character, and the length of the set including its closing
+/// bracket.
 fn is_in_set(set: &[char], character: char) -> (bool, usize) {
     let (mut at, mut is_in) = (0, false);
     loop {

@@ -1,6 +1,8 @@
-//! [`ShutdownRegistry`]: ends the exclusive connections to a server that is no longer the master.
+//! [`ShutdownRegistry`]: ends the exclusive connections to a server that is no longer the master,
+//! or no longer used.
 //!
-//! Their users do not wait for the deadline: the old master may be frozen, and another one serves.
+//! Otherwise their users would wait until their deadlines for an old master that may be frozen,
+//! although another server is the master now.
 
 use super::transport::Transport;
 use parking_lot::Mutex;
@@ -15,7 +17,7 @@ pub(super) struct ShutdownRegistry {
 }
 
 impl ShutdownRegistry {
-    /// Adds a new connection; `false` if there may be none any more.
+    /// Adds a new connection; `false` after [`shut`](Self::shut).
     pub(super) fn register(&self, transport: &Arc<Transport>) -> bool {
         let mut open = self.open.lock();
         let is_shut = self.is_shut();

@@ -1,8 +1,8 @@
 //! [`Survey`]: several nodes that are asked for the slot map.
 //!
-//! One node is asked first, which is mostly enough. While it does not answer, more are asked each
-//! [`HEDGE`], and none is given up before its own deadline: a node far away answers late, and a
-//! deleted one never.
+//! One node is asked first, which is mostly enough. Until enough nodes have answered, more are
+//! asked every [`HEDGE`], because a deleted node never answers. None is given up before its own
+//! deadline, because a distant node answers late.
 
 use super::ClusterMap;
 use crate::cluster::slot_map::ClusterNode;
@@ -16,12 +16,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The time without an answer after which more nodes are queried, because a deleted node never
-/// answers. A distant one has until `connect_timeout`.
+/// answers. A distant node still has until `connect_timeout` for its answer.
 pub(super) const HEDGE: Duration = Duration::from_millis(100);
 /// How many more are asked then.
 const BATCH: usize = 8;
-/// The most nodes that are queried at a time, each by a thread: that finds one that answers among
-/// any number.
+/// The most nodes that are queried at a time, each by a thread. When one of them has failed or
+/// timed out, the next is queried: so a node that answers is found among any number.
 const MOST_AT_A_TIME: usize = 32;
 
 /// A node that can be asked.
@@ -77,8 +77,8 @@ impl<'a> Survey<'a> {
         survey
     }
 
-    /// Waits for the next replies. None if each node has replied, the time is over, or the map
-    /// is closed.
+    /// Waits for the next replies. Returns an empty list if every node has replied, the time is
+    /// over, or the map is closed.
     pub(super) fn next(&mut self) -> Vec<SurveyReply> {
         loop {
             let replies = std::mem::take(&mut *self.inbox.replies.lock());
@@ -97,14 +97,15 @@ impl<'a> Survey<'a> {
                 self.more = now + HEDGE;
                 (0..BATCH).for_each(|_| self.ask_next());
             }
-            // It may be closed meanwhile.
+            // Not longer than until `more`, even if no node is left to ask: a close of the map does
+            // not raise the signal.
             self.cluster_map
                 .clock
                 .wait(&self.inbox.signal, self.more.min(self.by));
         }
     }
 
-    /// Asks one node more, now that one has not helped.
+    /// Asks one more node, if one is left and fewer than [`MOST_AT_A_TIME`] are being asked.
     pub(super) fn ask_next(&mut self) {
         while self.under_way < MOST_AT_A_TIME
             && let Some(source) = self.sources.pop_front()
@@ -126,7 +127,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Asks in the background: connecting to several cannot be waited for by one thread.
+    /// Asks in the background, because one thread can wait for only one connection at a time.
     fn ask(&self, node: Arc<ClusterNode>, is_configured: bool) {
         let by = self
             .by

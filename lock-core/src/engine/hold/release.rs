@@ -30,14 +30,14 @@ use crate::time::{Clock, Moment, Signal};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The pause between two sends of a release, because all of them have one command timeout together.
+/// The pause between two sends of a release: short, because all sends share one command timeout.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// The last hold on an acquisition, ended locally. The release must still be sent.
 struct Ended {
     at: Moment,
-    /// Whether the clock may have skipped time since the last confirmation. Then the answer "not
-    /// held" cannot mean that an earlier request released the lock.
+    /// Whether the clock may have skipped time since the last confirmation. Then the lease may have
+    /// ended unnoticed, so the answer "not held" counts as a loss, even to a repetition.
     is_doubtful: bool,
 }
 
@@ -134,8 +134,8 @@ impl Engine {
         });
     }
 
-    /// Ends one hold locally. Returns the time if it was the last one and the store must be
-    /// notified.
+    /// Ends one hold locally. Returns the end of the last hold, if the release must be sent; `None`
+    /// if other holds are left, or the lock was handed off.
     fn end_locally(
         &self,
         lock: &Arc<LocalLock>,
@@ -146,14 +146,16 @@ impl Engine {
             return Ok(None);
         }
         // The parent holds the lock: a forked child must not send its release. Nor may the child
-        // lock the local lock's mutex, whose owner at the fork does not exist here.
+        // lock the local lock's mutex: a thread that held it at the fork does not exist in the
+        // child, so the mutex would stay locked.
         self.refuse_if_forked()
             .map_err(|error| error.on(&acquisition.name))?;
         lock.end_hold(acquisition);
         if !held {
             return Err(acquisition.lost_error());
         }
-        // No hand-off by a writer that also reads: after its release the store sees it as a reader.
+        // No hand-off by a writer that also holds the read lock: after this release it is still a
+        // reader, which excludes the next writer.
         let is_doubtful = !acquisition.doubt_at(self.reading()).is_zero();
         let goes_on_reading = self.is_read_here(&lock.name);
         let handed = match is_doubtful || goes_on_reading {
@@ -176,8 +178,8 @@ impl Engine {
         Ok(Some(Ended { at, is_doubtful }))
     }
 
-    /// Ends an acquisition locally, so that no renewal follows the release. Returns the time;
-    /// `None` if it ended before.
+    /// Ends an acquisition locally, so that no renewal follows the release. Returns the time of
+    /// the end; `None` if it had already ended or expired.
     pub(in crate::engine) fn mark_released(&self, acquisition: &Acquisition) -> Option<Moment> {
         let mut inner = acquisition.lock();
         let now = self.clock.now();
@@ -208,8 +210,8 @@ impl Engine {
         }
     }
 
-    /// Sends a release from `now` until the store answers, at most until `by`. Returns also the
-    /// time of the first send that got no answer. Must not be called in a forked child.
+    /// Sends a release at `now`, and repeats it until the store answers or `by` is near. Returns
+    /// also the time of the first send that got no answer. Must not be called in a forked child.
     pub(in crate::engine) fn send_release(
         &self,
         id: &AcquisitionId,
@@ -219,8 +221,10 @@ impl Engine {
     ) -> (Result<Release, Failure>, Option<Moment>) {
         let (begun, mut sent, mut first_unanswered) = (now, now, None);
         loop {
-            // The first send gets half of the time, which leaves time for a repetition and its
-            // answer. It gets all of the time where an unanswered request is not repeated.
+            // Until a send goes unanswered, each gets half of the time that is left, so that a
+            // repetition can still be answered. A store that cannot renew cannot tell owners apart
+            // either. There an unanswered release is not repeated, so the first send gets all of
+            // the time.
             let may_repeat = first_unanswered.is_none() && self.abilities.renewable;
             let answer_by = if may_repeat {
                 sent + by.since(sent) / 2
@@ -246,13 +250,15 @@ impl Engine {
         }
     }
 
-    /// Collects the answers that no caller waits for, by sending a request after them. Waits until
-    /// `by`.
+    /// Collects the answers to releases that no caller waits for. Sends another request, whose
+    /// answer comes after theirs, and waits for that answer until `by`.
     pub(in crate::engine) fn collect_async_releases(&self, by: Moment) {
-        // A separate statement: a guard that is dropped concurrently must not wait for the mutex.
+        // A separate statement, so that the mutex is unlocked before the request is sent: a guard
+        // that is dropped meanwhile must not wait for the answer.
         let name = self.async_release.lock().take();
         if let Some(name) = name.filter(|_| self.workers.has_pending_cleanups()) {
-            // Only the order of answers matters here; if the request fails, no answer can be read.
+            // The result does not matter: on success the answers to the releases have been read
+            // before it, and if this request fails, those cannot be read either.
             let _answer = call_backend(|| self.store()?.peek(&name, by));
         }
     }
@@ -264,7 +270,8 @@ struct Ending<'a> {
     engine: &'a Engine,
     lock: &'a Arc<LocalLock>,
     acquisition: &'a Arc<Acquisition>,
-    /// `None` if a panic came before the release was sent or its answer handled.
+    /// `None` until the answer is handled or, if no caller waits for it, the release is sent. Still
+    /// `None` at the drop only after a panic.
     timing: Option<ReleaseTiming>,
 }
 
@@ -329,15 +336,16 @@ impl ReleaseOutcome {
     }
 }
 
-/// The data that the answer to a dropped guard's release needs. Not the engine itself, whose end
-/// waits for this release.
+/// The data that the answer to a dropped guard's release needs. Does not keep the engine alive,
+/// because the end of the engine waits for this release.
 struct AsyncRelease {
     events: Events,
     clock: Arc<dyn Clock>,
     workers: Arc<Workers>,
     lock: Arc<LocalLock>,
     acquisition: Arc<Acquisition>,
-    /// The node whose worker cleans up: the thread that reads the answer must not call the backend.
+    /// The node whose worker repeats the release if it is unconfirmed. Determined in advance,
+    /// because the thread that reads the answer must not call the backend.
     node: Result<NodeId, Error>,
     start: RequestStart,
     _pending: PendingCleanup,

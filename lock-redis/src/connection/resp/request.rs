@@ -16,7 +16,7 @@ impl Request<'_> {
     }
 }
 
-/// A request that names a script by its hash, with the script's text instead.
+/// Returns the same request with the script's text (`EVAL`) in place of its hash (`EVALSHA`).
 pub(crate) fn with_text(by_hash: &[u8], text: &str) -> Vec<u8> {
     // The first line is the count of words; then the command and the hash, two lines each.
     let line_ends = by_hash
@@ -35,7 +35,8 @@ pub(crate) fn with_text(by_hash: &[u8], text: &str) -> Vec<u8> {
     request
 }
 
-/// The words of a part of a request, each as it is sent. Ends where one is not whole.
+/// The words in a part of a request, each with its length and line ends, as it is sent. Ends where
+/// one is not whole.
 pub(crate) fn encoded_words(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let line = bytes.iter().position(|byte| *byte == b'\n')? + 1;
@@ -56,7 +57,8 @@ pub(crate) fn write_word(word: &[u8], into: &mut Vec<u8>) {
     into.extend_from_slice(b"\r\n");
 }
 
-/// A line with a kind and a count. There is one before every word, mostly of one or two digits.
+/// Appends a line of a kind and a count. Such a line stands before every word, so the usual counts,
+/// of one or two digits, are written without a conversion to text.
 pub(crate) fn write_count(kind: u8, count: usize, into: &mut Vec<u8>) {
     let digit = |value: usize| b'0' + (value % 10) as u8;
     match count {

@@ -1,5 +1,5 @@
-//! How unsent requests are joined, and the reply to joined ones distributed. Which can be joined
-//! says [`joined`](crate::connection::multiplexed::joined).
+//! How unsent requests are joined, and the reply to joined ones distributed.
+//! [`joined`](crate::connection::multiplexed::joined) decides which requests can be joined.
 
 use super::{
     CallerRequest, Content, DeferredWakeups, JoinedRequests, Joining, PendingRequests, ReplyOwner,
@@ -21,20 +21,20 @@ struct Joinable<'a> {
 }
 
 impl PendingRequests {
-    /// Whether so many requests are unsent that some may be joined.
+    /// Whether enough requests are unsent to join some, and joining is not paused.
     pub(super) fn may_join(&self) -> bool {
         let first = self
             .requests
             .len()
             .checked_sub(MIN_REQUESTS)
             .map(|at| &self.requests[at]);
-        // As of the last reply, without reading the clock: on a connection that was idle a pause
-        // lasts until the next reply.
+        // Whether joining is paused is decided for the time of the last reply, which saves reading
+        // the clock. So on a connection that was idle, a pause lasts until the next reply.
         first.is_some_and(|it| it.start >= self.sent()) && self.joiner.is_on(self.last_received)
     }
 
-    /// Joins what can be joined of the requests of which nothing is sent. None overtakes one that
-    /// cannot be joined.
+    /// Joins requests of which no byte has been sent, where they can be joined. None overtakes one
+    /// that cannot be joined.
     pub(super) fn join_unsent(&mut self) {
         let sent = self.sent();
         let first = self
@@ -42,7 +42,7 @@ impl PendingRequests {
             .partition_point(|request| request.start < sent);
         let old = mem::replace(&mut self.unsent, mem::take(&mut self.spare));
         let whole = self.requests.split_off(first);
-        // The rest of one of which a part is sent.
+        // If the request before these was sent in part, its other bytes come first.
         let rest = whole.front().map_or(0, |request| request.range(sent).start);
         self.unsent.extend_from_slice(&old[..rest]);
         self.end = sent + rest as u64;
@@ -72,8 +72,8 @@ impl PendingRequests {
         self.spare.clear();
     }
 
-    /// Joins these as far as they fit. Releases leave before acquires, one of which may want a lock
-    /// that is being released.
+    /// Joins these requests in groups of one kind, whose common arguments are equal. Releases leave
+    /// before acquires, one of which may want a lock that is being released.
     fn join_run(&mut self, run: &mut Vec<Joinable<'_>>) {
         run.sort_by_key(|it| it.kind);
         while let Some(first) = run.first() {
