@@ -34,9 +34,9 @@
 //! later (a scheduler's slice), but must not wait for longer.
 //!
 //! **Replicas.** If [`Abilities::replication`] says so, a backend waits until as many replicas have
-//! confirmed an attempt or a renewal as its [`Replication`](crate::Replication) asks for, at most until `by`, and
-//! reports if fewer did. The owner then has the lock in the store all the same: whether to roll it
-//! back is policy.
+//! confirmed an attempt or a renewal as its [`Replication`](crate::Replication) asks for, at most
+//! until `by`, and reports if fewer did. The owner then has the lock in the store all the same:
+//! whether to roll it back is policy.
 //!
 //! **What must hold in the store.** Only one owner holds a name at a time. A lease that is not
 //! renewed ends. No request shortens a lease. A renewal never restores an acquisition that has
