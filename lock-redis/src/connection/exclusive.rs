@@ -12,26 +12,27 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A connection for one thread at a time, every wait on it bounded by a deadline.
+/// A connection for one thread at a time; every wait on it has a deadline.
 pub(crate) struct Connection {
-    /// `None` once it is closed.
+    /// `None` after the connection was closed.
     open: Option<Open>,
     pub(super) server: Arc<Server>,
     pub(super) clock: Arc<dyn Clock>,
     last_used: Moment,
-    /// To which connection changes of the keys are reported that are read on it; 0: to none.
+    /// The number of the connection to which the server reports changes of keys that are read on
+    /// this one; 0: none.
     pub(crate) reports_to: u64,
-    /// The bits of the scripts that were sent on it.
+    /// The scripts that were sent on this connection.
     sent_scripts: ScriptSet,
-    /// Which of the endpoint's servers it leads to.
+    /// The generation of the endpoint's server to which this connection leads.
     pub(super) generation: ServerGeneration,
-    /// Whether that server has said which one it is, and that it is no part of a cluster.
+    /// True if that server has reported its identity, and is not part of a cluster.
     pub(super) is_standalone: bool,
-    /// Whether all keys are there, by what its scripts have said.
+    /// True if scripts have proven that all keys are in one store.
     pub(super) is_one_store: bool,
 }
 
-/// What an open connection has.
+/// The parts of an open connection.
 struct Open {
     transport: Arc<Transport>,
     output: WriteBuffer,
@@ -112,7 +113,7 @@ impl Connection {
         }
     }
 
-    /// Completes the TLS handshake until `by`, if there is one.
+    /// Completes the TLS handshake, if there is one, until `by`.
     pub(super) fn handshake_tls(&mut self, by: Moment) -> io::Result<()> {
         let Some(Open {
             transport,
@@ -126,22 +127,23 @@ impl Connection {
         transport.handshake(output, input, reader.input(), &*self.clock, by)
     }
 
-    /// Whether it can still be used as far as is known.
+    /// Returns the generation of the endpoint's server to which this connection leads.
     pub(crate) fn is_open(&self) -> bool {
         self.open.is_some() && !self.generation.is_over()
     }
 
-    /// Whether requests for several locks may leave as one.
+    /// Returns `true` if the connection was idle for so long that the server may have closed it.
     pub(super) fn can_join(&self) -> bool {
         self.is_standalone && self.is_one_store
     }
 
-    /// Which of the endpoint's servers it leads to.
+    /// Returns `true` if the connection was idle for more than this time.
     pub(crate) fn generation(&self) -> &ServerGeneration {
         &self.generation
     }
 
-    /// Whether it was idle for so long that the server may have closed it.
+    /// Closes the connection if the server has closed it, or has sent unrequested bytes. Does not
+    /// wait.
     pub(crate) fn is_stale(&self) -> bool {
         self.is_idle_for(Self::FRESH)
     }
