@@ -127,33 +127,33 @@ impl Connection {
         transport.handshake(output, input, reader.input(), &*self.clock, by)
     }
 
-    /// Returns the generation of the endpoint's server to which this connection leads.
+    /// Returns `true` if the connection is not known to be unusable.
     pub(crate) fn is_open(&self) -> bool {
         self.open.is_some() && !self.generation.is_over()
     }
 
-    /// Returns `true` if the connection was idle for so long that the server may have closed it.
+    /// Returns `true` if requests for several locks may be joined into one.
     pub(super) fn can_join(&self) -> bool {
         self.is_standalone && self.is_one_store
     }
 
-    /// Returns `true` if the connection was idle for more than this time.
+    /// Returns the generation of the endpoint's server to which this connection leads.
     pub(crate) fn generation(&self) -> &ServerGeneration {
         &self.generation
     }
 
-    /// Closes the connection if the server has closed it, or has sent unrequested bytes. Does not
-    /// wait.
+    /// Returns `true` if the connection was idle for so long that the server may have closed it.
     pub(crate) fn is_stale(&self) -> bool {
         self.is_idle_for(Self::FRESH)
     }
 
-    /// Whether it was idle for so long.
+    /// Returns `true` if the connection was idle for more than this time.
     pub(super) fn is_idle_for(&self, time: Duration) -> bool {
         self.clock.now().since(self.last_used) > time
     }
 
-    /// Closes it if the server did, or has sent what was not asked for. Does not wait.
+    /// Closes the connection if the server has closed it, or has sent unrequested bytes. Does not
+    /// wait.
     pub(crate) fn check_idle(&mut self) {
         if !self
             .open
@@ -164,7 +164,8 @@ impl Connection {
         }
     }
 
-    /// The bare transport. `None` if the connection is closed, or just being shut from outside.
+    /// Returns the bare transport; `None` if the connection is closed, or another thread is just
+    /// shutting it.
     pub(crate) fn into_transport(self) -> Option<Transport> {
         self.open.and_then(|open| Arc::into_inner(open.transport))
     }
@@ -183,7 +184,7 @@ impl Connection {
                 self.server
             ))));
         };
-        // How many bytes count as sent, also after an error.
+        // The number of bytes that count as sent, even after an error.
         let mut taken = 0;
         let mut write_all = || loop {
             let left = time_left(&*self.clock, by)?;
@@ -205,7 +206,7 @@ impl Connection {
         })
     }
 
-    /// Reads so many replies.
+    /// Reads this number of replies.
     fn receive(&mut self, count: usize, replies: &mut Vec<Reply>, by: Moment) -> Result<(), Error> {
         let open = self
             .open
@@ -232,7 +233,7 @@ impl Connection {
         if reader.is_empty() {
             return Ok(());
         }
-        // One of the replies is to another request, and there is no telling which.
+        // One of the replies belongs to another request, but it is unknown which one.
         replies.clear();
         Err(self.server.garbage("there is more than was asked for"))
     }
@@ -267,7 +268,7 @@ mod tests {
     fn write_to_a_peer_that_does_not_read_ends_at_the_deadline() {
         let (mut connection, theirs) = pair();
         let much = vec![b'x'; 32 << 20];
-        // Enough to encode it, also unoptimised and beside other work.
+        // Enough time to encode the request, even in an unoptimised build on a busy machine.
         let by = soon() + Duration::from_secs(2);
         let outcome = connection.call(&Request(&[&[b"SET", b"k", &much]]), by);
         assert!(SystemClock.now().since(by) < Duration::from_secs(5));
@@ -296,7 +297,7 @@ mod tests {
         let outcome = connection.call(&PING, SystemClock.now() + Duration::from_secs(60));
         assert!(matches!(outcome, Err(CallError::Unknown(_))), "{outcome:?}");
         assert!(!connection.is_open());
-        // What the kernel's buffers hold comes on top.
+        // The factor allows for the bytes in the kernel's buffers.
         assert!(flood.join().unwrap() < 2 * LARGEST_REPLY as u64);
     }
 
@@ -320,7 +321,7 @@ mod tests {
         connection.check_idle();
         assert!(connection.is_open());
         theirs.write_all(b"+OK\r\n").unwrap();
-        // On a loopback it is there when the write has returned.
+        // On a loopback, the bytes have arrived when the write returns.
         connection.check_idle();
         assert!(!connection.is_open());
         let (mut connection, theirs) = pair();
@@ -354,7 +355,8 @@ mod tests {
         assert!(matches!(outcome, Err(CallError::Unknown(_))));
     }
 
-    /// On both kinds of connections: the requests may be out of step with the replies.
+    /// On both kinds of connections, invalid bytes discard all replies: the requests may be out of
+    /// step with the replies.
     #[test]
     fn replies_beside_invalid_bytes_are_not_believed() {
         for bytes in [

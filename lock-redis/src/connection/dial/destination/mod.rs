@@ -191,7 +191,7 @@ impl Destination {
         self.identity.as_ref()
     }
 
-    /// Returns the number of times that another server has replaced the expected one.
+    /// Returns the number of times that another server was followed, or the server lost its role.
     pub(crate) fn changes(&self) -> u64 {
         self.identity.as_ref().map_or(0, Identity::changes)
     }
