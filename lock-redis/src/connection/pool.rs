@@ -23,7 +23,7 @@ pub(crate) struct PoolSlot {
     /// The number of connections that had failed when this one was last checked.
     failures_seen: u64,
     /// The number of the subscriber's connection to which changes of keys read here were last
-    /// reported;
+    /// reported; zero if to none.
     reported_to: u64,
 }
 
