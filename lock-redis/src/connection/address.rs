@@ -44,8 +44,8 @@ impl Address {
         self
     }
 
-    /// Returns `true` if the host is known. A cluster node reports `?` if its own host name is not
-    /// configured.
+    /// Returns `true` if the host is known. A cluster node reports `?` for a host name that it does
+    /// not know.
     #[must_use]
     pub fn has_host(&self) -> bool {
         self.host != "?"

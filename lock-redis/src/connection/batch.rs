@@ -20,7 +20,7 @@ thread_local! {
 /// The requests of one write. See the [module's text](self).
 pub(crate) struct Batch {
     bytes: Vec<u8>,
-    /// The only request of most batches, which so need no allocation.
+    /// Most batches have only this request, and need no allocation for others.
     first: Option<Mark>,
     others: Vec<Mark>,
     first_decides: bool,

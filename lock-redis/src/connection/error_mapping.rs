@@ -130,7 +130,7 @@ fn without_user(server: &Server, detail: &str) -> String {
 
 /// Returns an error text without quotations: a quoted key may contain any word.
 fn unquoted(detail: &str) -> String {
-    // Every other apostrophe belongs to a quotation.
+    // The remaining apostrophes all belong to quotations.
     detail
         .replace("can't", "cannot")
         .split('\'')
@@ -434,8 +434,8 @@ fn inside_script(answer: &ServerError) -> Option<ServerError> {
     Some(if has_code {
         inner
     } else {
-        // With the line, by which `missing_commands` finds the command: these servers do not name
-        // the command.
+        // Adds the line number, by which `missing_commands` finds the command: these servers do not
+        // name it.
         let line = place.split(':').next().unwrap_or_default().trim();
         ServerError {
             code: "ERR".to_owned(),

@@ -2,7 +2,6 @@
 //! before.
 //! Every new connection is checked before the first request is sent on it, and so is every later
 //! report on an open connection, which may outlive a change of roles.
-//! and with later reports on an open connection, which outlives a change of roles.
 
 use crate::connection::Reply;
 use crate::connection::Server;

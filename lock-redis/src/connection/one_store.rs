@@ -13,8 +13,8 @@ use std::sync::OnceLock;
 /// The option: `auto`, the default, or `off`.
 pub(crate) const OPTION: &str = "joined";
 
-/// The number of these scripts. They fail to find the second of two servers once in 2
-/// 32 if both have equal shares of the keys, and once in 29 if one has a tenth of them.
+/// The number of these scripts. They fail to find the second of two servers once in 2^32 if both
+/// have equal shares of the keys, and once in 29 if one has a tenth of them.
 pub(crate) const PROBES: usize = 32;
 
 /// The permission to put several locks into one script.

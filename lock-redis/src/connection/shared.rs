@@ -175,7 +175,7 @@ impl SharedConnection {
         match outcome {
             Ok(connection) => {
                 let connection = Arc::new(connection);
-                // Before the waiting callers are woken, because they check it.
+                // Set before the waiting callers are woken, because they check it.
                 *self.current.lock() = Some(Arc::clone(&connection));
                 // If the server was retired meanwhile, the retirement did not close this
                 // connection.

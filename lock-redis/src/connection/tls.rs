@@ -237,7 +237,7 @@ fn config(
     identity: Option<&[String; 2]>,
     contents: &Contents,
 ) -> Result<ClientConfig, Error> {
-    // Explicitly, because the default provider of the process belongs to the application.
+    // The provider is named, because the default one of the process belongs to the application.
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .expect("ring has ciphers for the default versions")

@@ -63,7 +63,7 @@ pub(super) fn connect_to_any(
                 }
                 Some(error) => failure = error,
             }
-            // A decided attempt makes way for the next one at once.
+            // The attempt has failed, so the next one begins at once.
             next = time.now();
         }
     }

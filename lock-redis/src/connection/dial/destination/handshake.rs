@@ -137,8 +137,8 @@ impl Destination {
         let found = found.map(str::trim).filter(|id| !id.is_empty());
         self.identify(connection, identity, found, &introduction)?;
         connection.is_one_store = one_store.is_proven(probed, found);
-        // Valkey calls it `server_mode`. Envoy, which answers for the servers behind it, is a
-        // cluster.
+        // `server_mode` is the name in Valkey. Envoy, which answers for the servers behind it,
+        // reports a cluster.
         let mode = ["redis_mode", "server_mode"]
             .iter()
             .find_map(|name| info_field(&info, name));

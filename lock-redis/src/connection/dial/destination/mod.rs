@@ -40,7 +40,7 @@ pub(crate) struct Destination {
     timeouts: Timeouts,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) route: Route,
-    /// The exclusive connections. Shut when the server is [retired](Self::retire).
+    /// The exclusive connections. Shut down when the server is [retired](Self::retire).
     shutdown: ShutdownRegistry,
     /// The expected server; if given, each connection begins with a query of its identity.
     pub(super) identity: Option<Identity>,
@@ -53,15 +53,15 @@ pub(crate) struct Destination {
     advice: Option<String>,
 }
 
-/// The most connections that are made until one leads to a usable server, and not to a replica or
-/// to a server that is loading its data: behind a load balancer over a master and its replicas, the
-/// next one may lead to the master. With two replicas and a random choice, one in 600 such series
-/// finds no master.
+/// The most connections of one dial. Another connection is made if one leads to a replica, or to a
+/// server that is loading its data: behind a load balancer over a master and its replicas, the next
+/// one may lead to the master. With two replicas and a random choice, one in 600 such series finds
+/// no master.
 const DIALS: u32 = 16;
-/// The number of these that follow a replica at once; later ones follow after pauses.
+/// The number of these that are made without a pause, if they lead to replicas.
 const DIALS_AT_ONCE: u32 = 8;
-/// The first pause between the later ones, because a load balancer may need a moment to notice a
-/// new master. The pause doubles.
+/// The first pause before the other ones, because a load balancer may need a moment to notice a new
+/// master. The pause doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// The longest such pause, so that all dials fit into the default connect timeout.
 const LONGEST_PAUSE: Duration = Duration::from_millis(160);
@@ -203,8 +203,8 @@ impl Destination {
         }
     }
 
-    /// Ends the exclusive connections, on which no caller waits any longer, and the dials under
-    /// way, and makes no new ones.
+    /// Ends the exclusive connections, so that no caller waits on them any longer, and the dials
+    /// under way. New dials fail.
     pub(crate) fn retire(&self) {
         self.shutdown.shut();
     }
