@@ -288,8 +288,8 @@ fn no_list(answer: &ServerError, asked: &Asked<'_>) -> String {
     )
 }
 
-/// Returns the message for a release on a cluster whose script also pushes to this list, which is
-/// in another hash slot.
+/// Returns why a lock cannot be released on a cluster: the script also pushes to this list, which
+/// is in another hash slot.
 pub(crate) fn apart(list: &str) -> String {
     format!(
         "python-redis-lock's waiters sleep on the list {list:?}, which on a cluster is in another \
@@ -377,7 +377,7 @@ fn permission(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> Strin
 }
 
 /// Returns the pattern of an access control list for all keys (`~`) or channels (`&`) that begin
-/// like this one, up to the first colon; the key of the lock stands after the colon.
+/// like this one, up to the first colon: the key of the lock follows after that.
 pub(crate) fn acl_pattern(mark: char, name: &str) -> String {
     let begin = name.split(':').next().unwrap_or_default();
     format!("{mark}{begin}:*")
