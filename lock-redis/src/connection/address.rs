@@ -8,12 +8,12 @@ use std::fmt;
 pub struct Address {
     /// A host name, or an IP address without brackets.
     pub host: String,
-    /// The port, for TLS where that is used.
+    /// The port; the TLS port if TLS is used.
     pub port: u16,
 }
 
 impl Address {
-    /// This host and port.
+    /// Returns the address of this host and port.
     #[must_use]
     pub fn new(host: &str, port: u16) -> Self {
         Self {
@@ -22,7 +22,7 @@ impl Address {
         }
     }
 
-    /// Reads `host:port`; the host may be an address of IPv6, with brackets or without.
+    /// Parses `host:port`; the host may be an IPv6 address, with brackets or without.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
@@ -35,7 +35,7 @@ impl Address {
         ))
     }
 
-    /// The same, with the host of the reporting server where the report has none.
+    /// Returns this address; an empty host is replaced by the host of the reporting server.
     #[must_use]
     pub fn said_by(mut self, reporter: &str) -> Self {
         if self.host.is_empty() {
@@ -44,7 +44,8 @@ impl Address {
         self
     }
 
-    /// Whether the host is known. A cluster node writes `?` for a host name that it was not told.
+    /// Returns `true` if the host is known. A cluster node reports `?` for a host name that it does
+    /// not know.
     #[must_use]
     pub fn has_host(&self) -> bool {
         self.host != "?"

@@ -6,15 +6,15 @@ use lock_core::{Config, Error};
 use std::collections::HashMap;
 use std::net::Ipv6Addr;
 
-/// The address to connect to for an announced one; by default the announced one.
+/// The addresses to connect to in place of announced ones; others are used as announced.
 #[derive(Clone, Debug, Default)]
 pub struct AddressMap {
     addresses: HashMap<Address, Address>,
-    /// Hosts, with any port.
+    /// Hosts that are replaced, with any port.
     hosts: HashMap<String, String>,
 }
 
-/// One side of a pair.
+/// One side of a pair: `host:port` or a host.
 #[derive(Debug, PartialEq, Eq)]
 enum Side {
     Address(Address),
@@ -22,14 +22,14 @@ enum Side {
 }
 
 impl AddressMap {
-    /// The setting of the URL by this name.
+    /// The name of this setting in the URL.
     pub const OPTION: &str = "address_map";
 
-    /// The map in `config`.
+    /// Returns the map in `config`.
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] if it cannot be read.
+    /// [`Error::is_configuration`] if the map cannot be read.
     pub fn of(config: &Config) -> Result<Self, Error> {
         config
             .scheme_option(Self::OPTION)
@@ -39,11 +39,11 @@ impl AddressMap {
     }
 
     /// Parses `announced=real`, with commas between pairs; both sides are `host:port`, or both are
-    /// hosts. IPv6 stands in brackets, which may be left out where there is no port.
+    /// hosts. IPv6 addresses are in brackets, which are optional without a port.
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] with an example if a pair is neither.
+    /// [`Error::is_configuration`] with an example if a pair has neither form.
     pub fn read(text: &str) -> Result<Self, Error> {
         let mut map = Self::default();
         for pair in text.split(',') {
@@ -63,7 +63,7 @@ impl AddressMap {
         Ok(map)
     }
 
-    /// The address to connect to.
+    /// Returns the address to connect to for an announced one.
     #[must_use]
     pub fn real(&self, announced: &Address) -> Address {
         let canonical = canonical(announced);
@@ -109,7 +109,8 @@ impl Side {
     }
 }
 
-/// As addresses are compared: IPv6 has several spellings, and host names have two cases.
+/// Returns the form in which addresses are compared: IPv6 addresses have several spellings, and
+/// host names differ in case.
 fn canonical(address: &Address) -> Address {
     Address::new(&canonical_host(&address.host), address.port)
 }
@@ -141,7 +142,8 @@ mod tests {
         assert_eq!(real("x", 1), "x:1");
     }
 
-    /// Both sides, with and without a port, in every way that a host is written.
+    /// Pairs of hosts and of addresses are read in all spellings of a host; mixed pairs are
+    /// refused.
     #[test]
     fn each_side_of_the_map_is_read_in_all_its_forms() {
         let hosts = [
@@ -153,7 +155,7 @@ mod tests {
             ("[fd00::99]", "fd00::99"),
             ("[FD00:0:0:0:0:0:0:99]", "fd00::99"),
             ("fd00:0:0:0:0:0:0:99", "fd00::99"),
-            // Without brackets there is no telling a port from the end of the address.
+            // Without brackets, the last group cannot be distinguished from a port.
             ("fd00::1:7000", "fd00::1:7000"),
         ];
         let addresses = [

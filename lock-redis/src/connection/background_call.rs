@@ -1,4 +1,5 @@
-//! [`BackgroundCall`]: a call without a deadline, in the background; its callers have deadlines.
+//! [`BackgroundCall`]: a call without a deadline on a background thread, for callers with
+//! deadlines.
 
 use super::DialTime;
 use lock_core::backend::{contain, run_in_background};
@@ -11,16 +12,16 @@ use std::time::Duration;
 
 /// Calls of one kind, which share their results.
 ///
-/// One runs at a time. Beside one that has not returned for [`AGAIN`] another one is started, then
-/// after twice that time the next, until one returns; but never more than [`MOST`] at a time:
-/// threads must not pile up.
+/// One call runs at a time. If it has not returned for [`AGAIN`], another one is started in
+/// parallel, and the next after twice that time, until the newest returns. At most [`MOST`] run at
+/// a time, because threads must not pile up.
 pub(crate) struct BackgroundCall<T>(Arc<Shared<T>>);
 
 /// The time that a call may take before another one is started in parallel, because the system has
-/// no bound for reading files, looking up names and credentials providers. The next ones follow
-/// after twice that time and so on.
+/// no deadline for reading files, looking up names and credentials providers. The pause doubles for
+/// each further call.
 const AGAIN: Duration = Duration::from_secs(5);
-/// The most calls that have not returned.
+/// The most calls that run at the same time.
 const MOST: u64 = 8;
 
 struct Shared<T> {
@@ -29,25 +30,26 @@ struct Shared<T> {
 }
 
 struct State<T> {
-    /// How many calls were started.
+    /// The number of calls that were started.
     started: u64,
-    /// How many calls have ended.
+    /// The number of calls that have ended.
     ended: u64,
-    /// The number of the last one, while it runs.
+    /// The number of the newest call, while it runs.
     current: Option<u64>,
-    /// When another one may be started beside that, and how much later the one after it.
+    /// The time from which another call may be started in parallel; `pause` is doubled for the one
+    /// after it.
     next: Moment,
     pause: Duration,
-    /// What the last one returned; `None` if it panicked.
+    /// The result of the call that ended last; `None` if it panicked.
     last: Option<T>,
 }
 
-/// Why a call has no result.
+/// The reasons why a call has no result.
 #[derive(Debug)]
 pub(crate) enum CallNotDone {
     /// No thread could be started.
     NoThread(io::Error),
-    /// It has not returned until the deadline.
+    /// The call has not returned before the deadline.
     Late,
     Panicked,
 }
@@ -68,7 +70,7 @@ impl<T: Clone + Send + 'static> BackgroundCall<T> {
         }))
     }
 
-    /// The result of `call`, or of one that is already running, in `time`.
+    /// Returns the result of `call`, or of one that is already running, if one ends in `time`.
     pub(crate) fn call(
         &self,
         time: &DialTime<'_>,
@@ -128,7 +130,7 @@ impl<T: Clone + Send + 'static> BackgroundCall<T> {
         self.0.state.lock().ended
     }
 
-    /// Pretends that a call is running, which never ends.
+    /// Pretends that the most calls are running, and never end.
     #[cfg(test)]
     pub(crate) fn hang(&self) {
         self.0.state.lock().started += MOST;
@@ -147,7 +149,7 @@ impl<T> fmt::Debug for BackgroundCall<T> {
     }
 }
 
-/// An error of the system that can be cloned: its number, or a text.
+/// An operating system error that can be cloned: its number, or a text.
 #[derive(Clone, Debug)]
 pub(crate) enum SystemError {
     Number(i32),
@@ -212,7 +214,8 @@ mod tests {
             }
             clock.advance(AGAIN * (1 << (times - 1)));
         }
-        // Where one returns, those before it delay the next ones no longer.
+        // When the newest call has returned, older ones that still hang delay the next ones no
+        // longer.
         for times in 4..=7 {
             assert!(calls.call(&wait(Duration::from_secs(60)), || true).unwrap());
             assert_eq!(started(), times);

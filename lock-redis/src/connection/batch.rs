@@ -1,7 +1,7 @@
 //! [`Batch`]: the requests of one write, encoded once.
 //!
-//! Each request has a [`Mark`]: its script, its keys, and what a connection adds to it. So no other
-//! place parses the bytes to find these.
+//! Each request has a [`Mark`]: its script, its keys, and the commands that a connection adds to
+//! it. So no other place searches the bytes for these.
 
 use super::{Request, Text, encoded_words, with_text, write_count, write_word};
 use crate::connection::error_mapping::Asked;
@@ -13,14 +13,14 @@ use std::mem;
 use std::ops::Range;
 
 thread_local! {
-    /// Where requests are encoded. Taken out while in use.
+    /// The buffer in which requests are encoded. Empty while a batch uses it.
     static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
 /// The requests of one write. See the [module's text](self).
 pub(crate) struct Batch {
     bytes: Vec<u8>,
-    /// Most batches have one request.
+    /// Most batches have only this request, and need no allocation for others.
     first: Option<Mark>,
     others: Vec<Mark>,
     first_decides: bool,
@@ -31,7 +31,7 @@ pub(crate) struct Batch {
 pub(crate) struct Mark {
     bytes: Range<usize>,
     content: RequestContent,
-    /// Its keys, as they are sent.
+    /// The range of its keys, each with its length and line ends.
     keys: Range<usize>,
     key_count: usize,
     reads_keys: bool,
@@ -40,16 +40,16 @@ pub(crate) struct Mark {
 
 #[derive(Clone, Copy, Debug)]
 enum RequestContent {
-    /// A script, by its hash until it is sent by its text.
+    /// A script, named by its hash until it has to be sent by its text.
     Script(&'static Script),
     /// A command on the only key.
     Command(&'static str),
-    /// Another request, which is about no lock.
+    /// A request that is not about a lock.
     Words,
 }
 
 impl Mark {
-    /// The script that it runs.
+    /// Returns the script that this request runs.
     pub(crate) fn script(&self) -> Option<&'static Script> {
         match self.content {
             RequestContent::Script(script) => Some(script),
@@ -57,12 +57,13 @@ impl Mark {
         }
     }
 
-    /// Whether a read of its keys goes behind it, where changes of what is read are reported.
+    /// Returns `true` if a read of its keys follows on connections where the server reports changes
+    /// of keys that were read.
     pub(super) fn reads_keys(&self) -> bool {
         self.reads_keys
     }
 
-    /// Whether it is part of a transaction that was begun before.
+    /// Returns `true` if the request belongs to a transaction that an earlier request began.
     pub(super) fn in_transaction(&self) -> bool {
         self.in_transaction
     }
@@ -73,7 +74,7 @@ impl Mark {
 }
 
 impl Batch {
-    /// Without requests.
+    /// Returns a batch without requests.
     pub(crate) fn new() -> Self {
         let mut bytes = SCRATCH.try_with(Cell::take).unwrap_or_default();
         bytes.clear();
@@ -85,21 +86,21 @@ impl Batch {
         }
     }
 
-    /// One script.
+    /// Returns a batch of one script.
     pub(crate) fn script(script: &'static Script, keys: &[&[u8]], arguments: &[&[u8]]) -> Self {
         let mut batch = Self::new();
         batch.add_script(script, keys, arguments);
         batch.first_decides()
     }
 
-    /// One command about the lock under `key`.
+    /// Returns a batch of one command about the lock under `key`.
     pub(crate) fn command(command: &'static str, key: &[u8], arguments: &[&[u8]]) -> Self {
         let mut batch = Self::new();
         batch.add_command(command, key, arguments);
         batch.first_decides()
     }
 
-    /// Requests that are about no lock.
+    /// Returns a batch of requests that are not about a lock.
     pub(crate) fn from_requests(requests: &[Request<'_>]) -> Self {
         let mut batch = Self::new();
         for request in requests {
@@ -108,13 +109,14 @@ impl Batch {
         batch
     }
 
-    /// An error in reply to the first request is that of the batch, whatever the others say.
+    /// Makes an error in reply to the first request the outcome of the batch, regardless of the
+    /// other replies.
     pub(crate) fn first_decides(mut self) -> Self {
         self.first_decides = true;
         self
     }
 
-    /// The request that decides, if one does.
+    /// Returns the first request if its reply decides the outcome.
     pub(crate) fn decisive(&self) -> Option<&Mark> {
         self.first.as_ref().filter(|_| self.first_decides)
     }
@@ -166,7 +168,7 @@ impl Batch {
         );
     }
 
-    /// Adds a request that is about no lock.
+    /// Adds a request that is not about a lock.
     pub(crate) fn add(&mut self, request: &Request<'_>) {
         let start = self.bytes.len();
         request.encode(&mut self.bytes);
@@ -191,7 +193,7 @@ impl Batch {
         self.mark(mark.moved(start, mark.bytes.len()));
     }
 
-    /// Adds a script of another batch, which is there by its hash, by its text.
+    /// Adds a script of another batch with its text in place of its hash.
     fn add_by_text(&mut self, batch: &Self, mark: &Mark, script: &Script) {
         let start = self.bytes.len();
         let by_text = with_text(&batch.bytes[mark.bytes.clone()], script.source);
@@ -227,21 +229,22 @@ impl Batch {
         self.others.last_mut().or(self.first.as_mut())
     }
 
-    /// A read of its keys goes behind the request that was added last.
+    /// Marks the last added request as followed by a read of its keys.
     pub(crate) fn with_read_of_keys(&mut self) {
         if let Some(last) = self.last() {
             last.reads_keys = true;
         }
     }
 
-    /// The request that was added last is part of a transaction that was begun before.
+    /// Marks the last added request as part of a transaction that an earlier request began.
     pub(crate) fn inside_transaction(&mut self) {
         if let Some(last) = self.last() {
             last.in_transaction = true;
         }
     }
 
-    /// The same requests, the scripts that `is_by_text` selects by their text.
+    /// Returns a copy of the batch in which the scripts that `is_by_text` selects are sent by their
+    /// text.
     pub(crate) fn with_texts(&self, mut is_by_text: impl FnMut(&'static Script) -> bool) -> Self {
         let mut batch = Self::new();
         for mark in self.marks() {
@@ -253,7 +256,7 @@ impl Batch {
         batch
     }
 
-    /// Repeats the scripts at the selected places, by their text.
+    /// Returns a batch of only the scripts at the selected places, by their text.
     pub(crate) fn repeated(&self, is_repeated: impl Fn(usize) -> bool) -> Self {
         let mut batch = Self::new();
         for (place, mark) in self.marks().enumerate() {
@@ -264,12 +267,12 @@ impl Batch {
         batch
     }
 
-    /// What is known of each request.
+    /// Returns the marks of all requests.
     pub(crate) fn marks(&self) -> impl Iterator<Item = &Mark> {
         self.first.iter().chain(&self.others)
     }
 
-    /// The only request, if it is the only one.
+    /// Returns the request of a batch that has only one.
     pub(crate) fn only(&self) -> Option<&Mark> {
         self.first.as_ref().filter(|_| self.others.is_empty())
     }
@@ -278,17 +281,17 @@ impl Batch {
         usize::from(self.first.is_some()) + self.others.len()
     }
 
-    /// All requests, as they are sent.
+    /// Returns all requests, encoded.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// One request, as it is sent.
+    /// Returns one request, encoded.
     pub(super) fn bytes_of(&self, mark: &Mark) -> &[u8] {
         &self.bytes[mark.bytes.clone()]
     }
 
-    /// The first key of a request.
+    /// Returns the first key of a request.
     pub(crate) fn key_of(&self, mark: &Mark) -> Cow<'_, str> {
         let word = encoded_words(&self.bytes[mark.keys.clone()]).next();
         let word = word.and_then(|word| {
@@ -298,7 +301,8 @@ impl Batch {
         String::from_utf8_lossy(word.unwrap_or_default())
     }
 
-    /// What the server refuses if it answers this request with an error; `key` is its first key.
+    /// Returns the subject of the error message if the server answers this request with an error;
+    /// `key` is its first key.
     pub(crate) fn asked<'k>(mark: &Mark, key: &'k str) -> Asked<'k> {
         match mark.content {
             RequestContent::Script(script) => Asked::Script(script, key),
@@ -309,8 +313,8 @@ impl Batch {
 }
 
 impl Mark {
-    /// Describes a copy of the request at `start`, with this length. The part before the keys may
-    /// have another length than here; the rest is the same.
+    /// Returns the mark of a copy of the request at `start`, with this length. Only the part before
+    /// the keys may differ in length from this request.
     fn moved(&self, start: usize, length: usize) -> Self {
         let place = |at: usize| start + (at - self.bytes.start + length) - self.bytes.len();
         Self {
@@ -321,7 +325,7 @@ impl Mark {
     }
 }
 
-/// Without the bytes: a password may be among them.
+/// Omits the bytes, which may contain a password.
 impl fmt::Debug for Batch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Batch")

@@ -1,10 +1,10 @@
-//! [`DialTime`]: how long a dial, or a part of it, may take.
+//! [`DialTime`]: the time limit of a dial, or of a part of it.
 
 use lock_core::{Clock, Moment};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Ends at a deadline, or with the connections of the server, whichever is earlier.
+/// The end of a dial: a deadline, or the shutdown of the server's connections if that is earlier.
 #[derive(Clone, Copy)]
 pub(crate) struct DialTime<'a> {
     clock: &'a dyn Clock,
@@ -21,7 +21,7 @@ impl<'a> DialTime<'a> {
         }
     }
 
-    /// The same, and no longer than until this is `true`.
+    /// Returns this time limit, which also ends when `is_over` becomes `true`.
     pub(super) fn unless(self, is_over: &'a AtomicBool) -> Self {
         Self {
             is_over: Some(is_over),
@@ -33,7 +33,7 @@ impl<'a> DialTime<'a> {
         self.clock.now()
     }
 
-    /// How much of it is left.
+    /// Returns the time that is left.
     pub(crate) fn left(&self) -> Duration {
         let is_over = self.is_over.is_some_and(|it| it.load(Ordering::Acquire));
         if is_over {
@@ -43,7 +43,7 @@ impl<'a> DialTime<'a> {
         }
     }
 
-    /// The first of so many equal parts of what is left.
+    /// Returns the first of `parts` equal parts of the time that is left.
     #[cfg(feature = "tls")]
     pub(crate) fn part(self, parts: u32) -> Self {
         Self {

@@ -1,5 +1,5 @@
-//! [`Endpoint`]: the address of a server; [`SocketRoute`]: how a socket in the file system is
-//! connected to.
+//! [`Endpoint`]: the address of a server; [`SocketRoute`]: the connecting to a socket in the file
+//! system.
 
 use super::DialTime;
 use super::address::write_address;
@@ -15,7 +15,7 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The address of a server. Prints as `host:port` or as the path of its socket.
+/// The address of a server. Its `Display` form is `host:port` or the path of its socket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Endpoint {
     Tcp { host: String, port: u16 },
@@ -30,7 +30,7 @@ impl Endpoint {
         }
     }
 
-    /// A socket in the file system; refuses a path that no socket can have.
+    /// Returns the endpoint of a socket in the file system; refuses a path that no socket can have.
     pub(crate) fn unix(path: &str) -> Result<Self, Error> {
         SocketAddr::from_pathname(path).map_err(|error| {
             Error::configuration(format!(
@@ -53,11 +53,12 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// How a socket in the file system is connected to.
+/// Connects to a socket in the file system.
 #[derive(Debug)]
 pub(super) struct SocketRoute {
     path: PathBuf,
-    /// Looks at the path: the system has no deadline for one on a file system that hangs.
+    /// Reads of the path's file type, in the background: the system has no deadline for a path on a
+    /// file system that hangs.
     looks: BackgroundCall<Result<FileType, SystemError>>,
 }
 
@@ -103,7 +104,7 @@ impl SocketRoute {
             if left.is_zero() {
                 return Err(ErrorKind::TimedOut.into());
             }
-            // Bounds the wait while the server's queue is full, as that of a frozen server is.
+            // Bounds the wait while the server's queue is full, as that of a frozen server may be.
             let slice = left.clamp(Duration::from_millis(1), SystemClock::SLICE);
             socket.set_write_timeout(Some(slice))?;
             match socket.connect(&address) {
@@ -115,8 +116,8 @@ impl SocketRoute {
         }
     }
 
-    /// Why connecting failed, and how to mend it. A missing socket may appear when the server
-    /// starts; what is not a socket, or not permitted, is a matter of configuration.
+    /// Explains why connecting failed, and how to mend it. A missing socket may appear when the
+    /// server starts; a path that is no socket, or may not be used, is a configuration error.
     pub(super) fn explain(&self, kind: Option<FileType>, error: io::Error) -> Error {
         let shown = self.path.display();
         if let Some(mend) = no_descriptor(&error) {
@@ -201,7 +202,7 @@ mod tests {
             SystemClock.now() + Duration::from_millis(100)
         });
         let connect = |by| route.connect(&DialTime::until(&SystemClock, by));
-        // The queue takes one, or a few.
+        // The queue accepts one connection, or a few.
         let mut queued = Vec::new();
         let error = loop {
             let by = short();

@@ -1,5 +1,4 @@
-//! What a server's errors mean. The one place that turns them into ours, each with what to do about
-//! it.
+//! Maps a server's errors to those of this library, with advice for each. No other place maps them.
 
 use crate::connection::history::Shown;
 use crate::connection::{Cause, Server, ServerError};
@@ -7,32 +6,32 @@ use crate::lua::Script;
 use lock_core::backend::Failure;
 use lock_core::{Error, ErrorKind};
 
-/// What to do about a server on which our scripts end in an error because it is too old.
+/// The advice if scripts fail because the server is too old.
 pub(crate) const OLDEST: &str = "Redis 6.2, or Valkey 7.2, is the oldest that will do";
 
-/// What the server was asked when it refused.
+/// The request that the server refused.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Asked<'a> {
-    /// To let us in.
+    /// The handshake of a new connection.
     Handshake,
     /// To run this script on this key.
     Script(&'static Script, &'a str),
     /// To carry out this command on this key.
     Command(&'static str, &'a str),
-    /// To tell us what is published on this channel.
+    /// To subscribe to this channel.
     Subscribe(&'a str),
-    /// To publish on this channel, by this command.
+    /// To publish on this channel, with this command.
     Publish(&'static str, &'a str),
-    /// To say how many replicas have it.
+    /// To return how many replicas have a write.
     Confirmation,
-    /// To tell us which node of a cluster serves what.
+    /// To return which node of a cluster serves which slots.
     Cluster,
-    /// To say which server it is.
+    /// To return its identity.
     Introduction,
 }
 
 impl Asked<'_> {
-    /// The list that the script, or another of its format, pushes to.
+    /// Returns the list to which scripts of this format push, if there is one.
     fn list(&self) -> Option<String> {
         let Self::Script(script, key) = self else {
             return None;
@@ -41,19 +40,19 @@ impl Asked<'_> {
     }
 }
 
-/// The failure of a request that the server answered with an error.
+/// Returns the failure of a request that the server answered with an error.
 pub(crate) fn refused(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> Failure {
     Failure::Refused(explain(server, answer, asked))
 }
 
-/// Whether this is the error of a server that takes no writes because it is a replica.
+/// Returns `true` if this is the error of a server that refuses writes because it is a replica.
 pub(crate) fn is_by_a_replica(error: &Error) -> bool {
     ServerError::behind(error)
         .is_some_and(|answer| matches!(answer.code.as_str(), "READONLY" | "MASTERDOWN"))
 }
 
-/// The error of a server that grants no locks now, by what it shows of itself: what it would answer
-/// to a write.
+/// Returns the error of a server that, by its own report, grants no locks now: the error that it
+/// would answer to a write.
 pub(crate) fn unready(server: &Server, shown: &Shown) -> Option<Error> {
     let (code, message) = match (shown.is_loading, shown.is_master) {
         (Some(true), _) => ("LOADING", passing(server, "LOADING")),
@@ -77,8 +76,8 @@ pub(crate) fn unready(server: &Server, shown: &Shown) -> Option<Error> {
     }))
 }
 
-/// Whether the server, or what stands before it, will not carry out this command, now or later: it
-/// is no passing state, and no word of where to ask instead.
+/// Returns `true` if the server, or a proxy before it, will never carry out this command: the error
+/// is neither a passing state nor a redirect.
 pub(crate) fn will_not(answer: &ServerError) -> bool {
     let answer = inside_script(answer).unwrap_or_else(|| answer.clone());
     !matches!(
@@ -101,8 +100,8 @@ pub(crate) fn will_not(answer: &ServerError) -> bool {
     )
 }
 
-/// By what a refusal to serve a channel is told apart from other refusals: the same for all
-/// channels that one rule of the access control list would allow.
+/// Returns the cause of a refusal to serve a channel. Its `change` is equal for all channels that
+/// one rule of the access control list would allow.
 pub(crate) fn cause_on_channel<'a>(
     server: &Server,
     answer: &ServerError,
@@ -118,20 +117,20 @@ pub(crate) fn cause_on_channel<'a>(
     }
 }
 
-/// Whether it is the channel that is not allowed, and not the command.
+/// Returns `true` if the channel is not allowed; `false` if the command is not allowed.
 fn is_about_channel(server: &Server, answer: &ServerError) -> bool {
     let detail = without_arguments(answer).detail;
     unquoted(&without_user(server, &detail)).contains("channel")
 }
 
-/// What an error says without the name of our user, which may be any word.
+/// Returns an error text without the name of the connection's user, which may be any word.
 fn without_user(server: &Server, detail: &str) -> String {
     detail.replacen(&format!("User {} ", server.user()), "User ", 1)
 }
 
-/// What an error says outside of quotations: a quoted key may contain any word.
+/// Returns an error text without quotations: a quoted key may contain any word.
 fn unquoted(detail: &str) -> String {
-    // So that every apostrophe that is left belongs to a quotation.
+    // The remaining apostrophes all belong to quotations.
     detail
         .replace("can't", "cannot")
         .split('\'')
@@ -139,14 +138,14 @@ fn unquoted(detail: &str) -> String {
         .collect()
 }
 
-/// What the error means, and what to do about it.
+/// Explains the error, and how to mend its cause.
 pub(crate) fn explain(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> Error {
     if let Some(inner) = inside_script(answer) {
         return explain(server, &inner, asked);
     }
     let answer = without_arguments(answer);
     let (kind, message) = match answer.code.as_str() {
-        // Not the lock, which is as it was: that is still ours.
+        // The list has the wrong type, not the lock, which is unchanged and still held.
         "WRONGTYPE" if answer.detail.starts_with("the list of signals") => {
             (ErrorKind::Configuration, no_list(&answer, asked))
         }
@@ -191,7 +190,7 @@ pub(crate) fn explain(server: &Server, answer: &ServerError, asked: &Asked<'_>) 
     Error::new(kind, message).with_source(answer)
 }
 
-/// What may be over the next time we ask.
+/// Returns the message for a state that may have passed at the next request.
 fn passing(server: &Server, code: &str) -> String {
     let meaning = match code {
         "LOADING" => "is still reading its data from the disk after a start",
@@ -211,7 +210,7 @@ fn passing(server: &Server, code: &str) -> String {
     format!("{server} {meaning}")
 }
 
-/// The errors that have no code of their own.
+/// Returns the kind and the message of an error without a code of its own.
 fn general(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> (ErrorKind, String) {
     let detail = answer.detail.as_str();
     let begins = |beginnings: &[&str]| beginnings.iter().any(|it| detail.starts_with(it));
@@ -242,8 +241,8 @@ fn general(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> (ErrorKi
             ),
         }
     } else if begins(&[
-        // Where the commands are known, and not all their options: of `SET` or, before Redis 3, of
-        // `EXISTS` in the script that acquires, or of `AUTH`.
+        // The server knows the commands, but not all their options: of `SET`; before Redis 3, of
+        // `EXISTS` in the script that acquires; or of `AUTH`.
         "syntax error",
         "Wrong number of args calling Redis command",
         "wrong number of arguments for 'auth'",
@@ -278,7 +277,8 @@ fn general(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> (ErrorKi
     (ErrorKind::Configuration, message)
 }
 
-/// What stands where python-redis-lock's waiters would sleep on a list.
+/// Returns the message for another value under the key of the list on which python-redis-lock's
+/// waiters sleep.
 fn no_list(answer: &ServerError, asked: &Asked<'_>) -> String {
     let list = asked.list().unwrap_or_default();
     format!(
@@ -288,7 +288,8 @@ fn no_list(answer: &ServerError, asked: &Asked<'_>) -> String {
     )
 }
 
-/// Why a lock cannot be given back on a cluster by a script that signals on this list, too.
+/// Returns why a lock cannot be released on a cluster: the script also pushes to this list, which
+/// is in another hash slot.
 pub(crate) fn apart(list: &str) -> String {
     format!(
         "python-redis-lock's waiters sleep on the list {list:?}, which on a cluster is in another \
@@ -326,7 +327,7 @@ fn foreign(answer: &ServerError, asked: &Asked<'_>) -> String {
     }
 }
 
-/// Which rule is missing in the server's access control list.
+/// Returns the message that names the missing rule of the server's access control list.
 fn permission(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> String {
     let user = server.user();
     let detail = without_user(server, &answer.detail).replace("can't", "cannot");
@@ -375,15 +376,15 @@ fn permission(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> Strin
     )
 }
 
-/// What an access control list calls all keys (`~`) or channels (`&`) that are called like this
-/// one, whatever the lock, whose key stands behind the colon.
+/// Returns the pattern of an access control list for all keys (`~`) or channels (`&`) that begin
+/// like this one, up to the first colon: the key of the lock follows after that.
 pub(crate) fn acl_pattern(mark: char, name: &str) -> String {
     let begin = name.split(':').next().unwrap_or_default();
     format!("{mark}{begin}:*")
 }
 
-/// The command that the error names; failing that, the one that stands on the line it names;
-/// failing that, all that the script needs.
+/// Returns the command that the error names; otherwise the command on the line of the script that
+/// the error names; otherwise all commands of the script.
 fn missing_commands(detail: &str, asked: &Asked<'_>) -> Vec<String> {
     if let Some(named) = detail.split('\'').nth(1) {
         return vec![named.to_owned()];
@@ -417,8 +418,9 @@ fn missing_commands(detail: &str, asked: &Asked<'_>) -> Vec<String> {
     }
 }
 
-/// Redis before 7 wraps the error of a command inside a script, once or twice: `ERR Error running
-/// script (call to f_..): @user_script:9: @user_script: 9: -OOM command not allowed ..`.
+/// Unwraps the error of a command inside a script. Redis before 7 wraps it once or twice: `ERR
+/// Error running script (call to f_..): @user_script:9: @user_script: 9: -OOM command not allowed
+/// ..`.
 fn inside_script(answer: &ServerError) -> Option<ServerError> {
     let wrapped = answer.code == "ERR" && answer.detail.starts_with("Error running script");
     if !wrapped && answer.code != "@user_script:" {
@@ -432,8 +434,8 @@ fn inside_script(answer: &ServerError) -> Option<ServerError> {
     Some(if has_code {
         inner
     } else {
-        // With the line, from which `missing_commands` knows the command: these servers do not name
-        // it.
+        // Adds the line number, by which `missing_commands` finds the command: these servers do not
+        // name it.
         let line = place.split(':').next().unwrap_or_default().trim();
         ServerError {
             code: "ERR".to_owned(),
@@ -442,8 +444,8 @@ fn inside_script(answer: &ServerError) -> Option<ServerError> {
     })
 }
 
-/// The error without the arguments that the server repeats of a command it does not know: one of
-/// them may be the password.
+/// Returns the error without the arguments of an unknown command, which the server repeats: one of
+/// the arguments may be the password.
 fn without_arguments(answer: &ServerError) -> ServerError {
     let mut answer = answer.clone();
     if let Some(at) = answer.detail.find(", with args") {
@@ -495,7 +497,7 @@ mod tests {
         );
     }
 
-    /// The texts are those of redis-server 7.0.15, and of 6.0, 6.2 and 7.2 where they differ.
+    /// The texts are from redis-server 7.0.15, and from 6.0, 6.2 and 7.2 where they differ.
     #[test]
     fn every_error_of_a_server_has_a_kind_and_a_meaning() {
         use ErrorKind::{Configuration, ForeignFormat, Unavailable};
@@ -656,7 +658,7 @@ mod tests {
         }
     }
 
-    /// Since Redis 7 the server names the user, which may be called anything.
+    /// Since Redis 7 the error names the user, whose name may be any word.
     #[test]
     fn user_name_is_not_read_as_the_missing_right() {
         for user in ["monkey", "key", "channels", "o'key"] {
@@ -676,7 +678,7 @@ mod tests {
         }
     }
 
-    /// A script that pushes to a list has one key more, about which a server may complain.
+    /// A script that pushes to a list has an additional key, about which a server may complain.
     #[test]
     fn errors_of_signal_lists_and_channels_are_explained() {
         let server = Server::new(Endpoint::tcp("h", 1), Some("me"));
@@ -701,7 +703,7 @@ mod tests {
             ),
         ] {
             let error = said(text);
-            // No error reports a loss: the client still holds the lock.
+            // None of these errors is reported as a loss: the client still holds the lock.
             assert!(
                 error.is_configuration() && error.to_string().contains(says),
                 "{error:?}"
@@ -716,7 +718,7 @@ mod tests {
         );
     }
 
-    /// One `ACL SETUSER` is enough, whatever key it was that the user may not use.
+    /// One `ACL SETUSER` grants all keys, whichever key the server named.
     #[test]
     fn rights_to_the_keys_of_each_kind_are_named() {
         let server = Server::new(Endpoint::tcp("h", 1), Some("me"));
@@ -737,7 +739,7 @@ mod tests {
         }
     }
 
-    /// Redis before 7 says on which line of the script it was, and not which command.
+    /// Redis before 7 names the line of the script, but not the command.
     #[test]
     fn command_is_found_by_its_script_line() {
         let at = |text| {

@@ -12,26 +12,27 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A connection for one thread at a time, every wait on it bounded by a deadline.
+/// A connection for one thread at a time; every wait on it has a deadline.
 pub(crate) struct Connection {
-    /// `None` once it is closed.
+    /// `None` after the connection was closed.
     open: Option<Open>,
     pub(super) server: Arc<Server>,
     pub(super) clock: Arc<dyn Clock>,
     last_used: Moment,
-    /// To which connection changes of the keys are reported that are read on it; 0: to none.
+    /// The number of the connection to which the server reports changes of keys that are read on
+    /// this one; 0: none.
     pub(crate) reports_to: u64,
-    /// The bits of the scripts that were sent on it.
+    /// The scripts that were sent on this connection.
     sent_scripts: ScriptSet,
-    /// Which of the endpoint's servers it leads to.
+    /// The generation of the endpoint's server to which this connection leads.
     pub(super) generation: ServerGeneration,
-    /// Whether that server has said which one it is, and that it is no part of a cluster.
+    /// True if that server has reported its identity, and is not part of a cluster.
     pub(super) is_standalone: bool,
-    /// Whether all keys are there, by what its scripts have said.
+    /// True if scripts have proven that all keys are in one store.
     pub(super) is_one_store: bool,
 }
 
-/// What an open connection has.
+/// The parts of an open connection.
 struct Open {
     transport: Arc<Transport>,
     output: WriteBuffer,
@@ -112,7 +113,7 @@ impl Connection {
         }
     }
 
-    /// Completes the TLS handshake until `by`, if there is one.
+    /// Completes the TLS handshake, if there is one, until `by`.
     pub(super) fn handshake_tls(&mut self, by: Moment) -> io::Result<()> {
         let Some(Open {
             transport,
@@ -126,32 +127,33 @@ impl Connection {
         transport.handshake(output, input, reader.input(), &*self.clock, by)
     }
 
-    /// Whether it can still be used as far as is known.
+    /// Returns `true` if the connection is not known to be unusable.
     pub(crate) fn is_open(&self) -> bool {
         self.open.is_some() && !self.generation.is_over()
     }
 
-    /// Whether requests for several locks may leave as one.
+    /// Returns `true` if requests for several locks may be joined into one.
     pub(super) fn can_join(&self) -> bool {
         self.is_standalone && self.is_one_store
     }
 
-    /// Which of the endpoint's servers it leads to.
+    /// Returns the generation of the endpoint's server to which this connection leads.
     pub(crate) fn generation(&self) -> &ServerGeneration {
         &self.generation
     }
 
-    /// Whether it was idle for so long that the server may have closed it.
+    /// Returns `true` if the connection was idle for so long that the server may have closed it.
     pub(crate) fn is_stale(&self) -> bool {
         self.is_idle_for(Self::FRESH)
     }
 
-    /// Whether it was idle for so long.
+    /// Returns `true` if the connection was idle for more than this time.
     pub(super) fn is_idle_for(&self, time: Duration) -> bool {
         self.clock.now().since(self.last_used) > time
     }
 
-    /// Closes it if the server did, or has sent what was not asked for. Does not wait.
+    /// Closes the connection if the server has closed it, or has sent unrequested bytes. Does not
+    /// wait.
     pub(crate) fn check_idle(&mut self) {
         if !self
             .open
@@ -162,7 +164,8 @@ impl Connection {
         }
     }
 
-    /// The bare transport. `None` if the connection is closed, or just being shut from outside.
+    /// Returns the bare transport; `None` if the connection is closed, or another thread is just
+    /// shutting it.
     pub(crate) fn into_transport(self) -> Option<Transport> {
         self.open.and_then(|open| Arc::into_inner(open.transport))
     }
@@ -181,7 +184,7 @@ impl Connection {
                 self.server
             ))));
         };
-        // How many bytes count as sent, also after an error.
+        // The number of bytes that count as sent, even after an error.
         let mut taken = 0;
         let mut write_all = || loop {
             let left = time_left(&*self.clock, by)?;
@@ -203,7 +206,7 @@ impl Connection {
         })
     }
 
-    /// Reads so many replies.
+    /// Reads this number of replies.
     fn receive(&mut self, count: usize, replies: &mut Vec<Reply>, by: Moment) -> Result<(), Error> {
         let open = self
             .open
@@ -230,7 +233,7 @@ impl Connection {
         if reader.is_empty() {
             return Ok(());
         }
-        // One of the replies is to another request, and there is no telling which.
+        // One of the replies belongs to another request, but it is unknown which one.
         replies.clear();
         Err(self.server.garbage("there is more than was asked for"))
     }
@@ -265,7 +268,7 @@ mod tests {
     fn write_to_a_peer_that_does_not_read_ends_at_the_deadline() {
         let (mut connection, theirs) = pair();
         let much = vec![b'x'; 32 << 20];
-        // Enough to encode it, also unoptimised and beside other work.
+        // Enough time to encode the request, even in an unoptimised build on a busy machine.
         let by = soon() + Duration::from_secs(2);
         let outcome = connection.call(&Request(&[&[b"SET", b"k", &much]]), by);
         assert!(SystemClock.now().since(by) < Duration::from_secs(5));
@@ -294,7 +297,7 @@ mod tests {
         let outcome = connection.call(&PING, SystemClock.now() + Duration::from_secs(60));
         assert!(matches!(outcome, Err(CallError::Unknown(_))), "{outcome:?}");
         assert!(!connection.is_open());
-        // What the kernel's buffers hold comes on top.
+        // The factor allows for the bytes in the kernel's buffers.
         assert!(flood.join().unwrap() < 2 * LARGEST_REPLY as u64);
     }
 
@@ -318,7 +321,7 @@ mod tests {
         connection.check_idle();
         assert!(connection.is_open());
         theirs.write_all(b"+OK\r\n").unwrap();
-        // On a loopback it is there when the write has returned.
+        // On a loopback, the bytes have arrived when the write returns.
         connection.check_idle();
         assert!(!connection.is_open());
         let (mut connection, theirs) = pair();
@@ -352,7 +355,8 @@ mod tests {
         assert!(matches!(outcome, Err(CallError::Unknown(_))));
     }
 
-    /// On both kinds of connections: the requests may be out of step with the replies.
+    /// On both kinds of connections, invalid bytes discard all replies: the requests may be out of
+    /// step with the replies.
     #[test]
     fn replies_beside_invalid_bytes_are_not_believed() {
         for bytes in [

@@ -1,15 +1,15 @@
-//! [`FramedConnection`]: a connection with commands of its own before and behind the requests of a
-//! write.
+//! [`FramedConnection`]: a connection that adds commands of its own before and after the requests
+//! of a write.
 //!
 //! - `ASKING` before each request, so that a node serves a slot that is just being moved to it.
-//! - A read of the keys behind each renewal, so that the server reports their next change.
-//! - `WAIT` behind all requests. It says how many replicas have what *this connection* wrote, so it
-//!   leaves in the same write. It cannot be called in a script, where Redis refuses it.
-//! - `INFO replication` behind all requests: how far the history of the server's data has come.
-//!   Inside the script or transaction the offset would be that before the write.
+//! - A read of the keys after each renewal, so that the server reports their next change.
+//! - `WAIT` after all requests. It returns how many replicas have the writes of *this connection*,
+//!   so it is part of the same write. Redis refuses it inside a script.
+//! - `INFO replication` after all requests, for the position in the history of the server's data.
+//!   Inside the script or transaction, the offset would be the one before the write.
 //!
-//! The server answers nothing else on a connection during `WAIT`, so that is sent on a borrowed
-//! connection only.
+//! During `WAIT` the server answers nothing else on the connection, so `WAIT` is sent only on
+//! borrowed connections.
 
 use super::history::HISTORY;
 use super::replica_ack::Acknowledgement;
@@ -24,38 +24,38 @@ use lock_core::{Clock, Error, InsufficientReplicas, Moment};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A connection, and what is sent along with each write on it.
+/// A connection, and the commands that accompany each write on it.
 pub(crate) struct FramedConnection<'a> {
     connection: BaseConnection<'a>,
     is_asking: bool,
     tracking: Option<Tracking>,
     wait: Option<ReplicaWait<'a>>,
-    /// Where the history of the server's data is noted.
+    /// The dialer that records the history of the server's data.
     notes: Option<&'a Dialer>,
 }
 
 enum BaseConnection<'a> {
-    /// The one that all threads share.
+    /// The connection that all threads share.
     Shared(Arc<MultiplexedConnection>),
-    /// For this caller alone.
+    /// A connection for this caller alone.
     Borrowed(BorrowedConnection<'a>),
 }
 
-/// `CLIENT TRACKING ON OPTIN` was sent: the server tracks what the command behind a `CLIENT CACHING
-/// YES` reads, and nothing that a script reads. A read inside the script would make the server go
-/// through all keys of the script (Redis 7.0).
+/// The results of tracked reads, after `CLIENT TRACKING ON OPTIN`: the server tracks the keys that
+/// the command after a `CLIENT CACHING YES` reads, but none that a script reads. A read inside the
+/// script would make the server process all keys of the script (Redis 7.0).
 #[derive(Default)]
 pub(crate) struct Tracking {
-    /// Whether a key was deleted between its renewal and its read: that change is not reported.
+    /// True if a key was deleted between its renewal and its read: that change is not reported.
     pub(crate) has_missed_change: bool,
-    /// Whether a missed change cannot be excluded, because some keys are other owners': one of
-    /// those may be counted in place of a key that was deleted.
+    /// True if a missed change cannot be excluded: if other owners hold some of the keys, the read
+    /// may count one of these in place of a deleted key.
     pub(crate) may_have_missed_change: bool,
-    /// Why the server tracks no keys any more, if it says so.
+    /// The server's error if it tracks keys no longer.
     pub(crate) refusal: Option<ServerError>,
 }
 
-/// The `WAIT` that goes behind all requests of a write.
+/// The `WAIT` after all requests of a write.
 struct ReplicaWait<'a> {
     clock: &'a dyn Clock,
     replicas: u32,
@@ -63,12 +63,12 @@ struct ReplicaWait<'a> {
     acknowledgement: Acknowledgement,
 }
 
-/// What a reply answers.
+/// The command that a reply answers.
 enum Place {
     Request,
     Asking,
     Caching,
-    /// The read of so many keys.
+    /// The read of this number of keys.
     Read(usize),
     Wait,
     History,
@@ -76,7 +76,7 @@ enum Place {
 
 const ASKING: Request<'static> = Request(&[&[b"ASKING"]]);
 
-/// Has the keys tracked that the next command reads.
+/// Makes the server track the keys that the next command reads.
 const CACHING: Request<'static> = Request(&[&[b"CLIENT", b"CACHING", b"YES"]]);
 
 impl<'a> FramedConnection<'a> {
@@ -98,7 +98,7 @@ impl<'a> FramedConnection<'a> {
         }
     }
 
-    /// With `ASKING` before each request.
+    /// Adds `ASKING` before each request.
     pub(crate) fn asking(self) -> Self {
         Self {
             is_asking: true,
@@ -106,7 +106,7 @@ impl<'a> FramedConnection<'a> {
         }
     }
 
-    /// With a read of the keys behind each renewal.
+    /// Adds a read of the keys after each renewal.
     pub(crate) fn tracked(self) -> Self {
         Self {
             tracking: Some(Tracking::default()),
@@ -114,8 +114,8 @@ impl<'a> FramedConnection<'a> {
         }
     }
 
-    /// With a question for the history of the server's data behind each write, where the server
-    /// answers that.
+    /// Adds a query for the history of the server's data after each write, if the server answers
+    /// such queries.
     pub(crate) fn noting(self, dialer: &'a Dialer) -> Self {
         Self {
             notes: Some(dialer),
@@ -123,7 +123,7 @@ impl<'a> FramedConnection<'a> {
         }
     }
 
-    /// Waits behind each write for so many replicas, and for so long.
+    /// Adds a wait for this number of replicas, for at most this time, after each write.
     pub(crate) fn waiting(self, clock: &'a dyn Clock, replicas: u32, time: Duration) -> Self {
         let wait = ReplicaWait {
             clock,
@@ -137,13 +137,13 @@ impl<'a> FramedConnection<'a> {
         }
     }
 
-    /// What the reads behind the renewals have shown.
+    /// Returns the results of the reads after the renewals.
     pub(crate) fn tracking(&self) -> Option<&Tracking> {
         self.tracking.as_ref()
     }
 
-    /// The subscriber's connection to which the server reports changes of what is read here; 0: to
-    /// none.
+    /// Returns the number of the subscriber's connection to which the server reports changes of
+    /// keys that are read on this one; 0: none.
     pub(crate) fn reports_to(&self) -> u64 {
         match &self.connection {
             BaseConnection::Shared(_) => 0,
@@ -151,8 +151,8 @@ impl<'a> FramedConnection<'a> {
         }
     }
 
-    /// Whether the last write, which was carried out, counts for a request that needs so many
-    /// replicas: if not, what is missing.
+    /// Checks if enough replicas have the last write, which was carried out, for a request with
+    /// this need. Returns the shortage, or `None`.
     pub(crate) fn weigh(
         &self,
         needed: NeededReplicas,
@@ -163,7 +163,7 @@ impl<'a> FramedConnection<'a> {
         }
     }
 
-    /// How many replicas have the last write, as far as the server has said.
+    /// Returns how many replicas have the last write, according to the server.
     pub(crate) fn confirmed(&self) -> u32 {
         self.wait
             .as_ref()
@@ -184,12 +184,12 @@ impl<'a> FramedConnection<'a> {
         }
     }
 
-    /// What `WAIT` is sent for; `None` where it is not sent.
+    /// Returns the `WAIT` to send; `None` if none is sent.
     fn sent_wait(&self) -> Option<&ReplicaWait<'a>> {
         self.wait.as_ref().filter(|wait| wait.replicas > 0)
     }
 
-    /// Whether nothing is sent but these requests.
+    /// Returns `true` if only these requests are sent.
     fn is_plain(&self, batch: &Batch) -> bool {
         !self.is_asking
             && (self.tracking.is_none() || !batch.marks().any(Mark::reads_keys))
@@ -197,8 +197,8 @@ impl<'a> FramedConnection<'a> {
             && (self.notes.is_none() || self.history().is_none())
     }
 
-    /// Puts the replies where they belong. Returns those to the requests, and what the server said
-    /// to `WAIT`.
+    /// Handles each reply by its place. Returns the replies to the requests, and the reply to
+    /// `WAIT`.
     fn sort(
         &mut self,
         places: Vec<Place>,
@@ -209,8 +209,8 @@ impl<'a> FramedConnection<'a> {
         let (mut refused, mut waited) = (None, None);
         for (place, reply) in places.into_iter().zip(replies) {
             match place {
-                // Behind an `ASKING` that was refused the next reply only says that the slot is
-                // elsewhere.
+                // The error of a refused `ASKING` replaces the next reply, which only says that the
+                // slot is elsewhere.
                 Place::Request => answers.push(refused.take().unwrap_or(reply)),
                 Place::Asking => refused = Some(reply).filter(|it| matches!(it, Reply::Error(_))),
                 Place::Caching => {
@@ -239,7 +239,7 @@ impl<'a> FramedConnection<'a> {
 }
 
 impl Tracking {
-    /// `reply` says how many of these keys are there behind their renewal.
+    /// Compares the renewal with the read after it; `reply` is the number of these keys that exist.
     fn read(&mut self, renewal: &Reply, keys: usize, reply: &Reply) {
         let Reply::Int(there) = *reply else { return };
         let written = renewed(renewal, keys);
@@ -248,7 +248,7 @@ impl Tracking {
     }
 }
 
-/// How many of these keys a renewal has written.
+/// Returns how many of these keys a renewal has written.
 fn renewed(reply: &Reply, keys: usize) -> usize {
     match reply {
         Reply::Int(1) => keys,
@@ -258,8 +258,9 @@ fn renewed(reply: &Reply, keys: usize) -> usize {
 }
 
 impl ReplicaWait<'_> {
-    /// How long the server may wait. Never zero, which is "for ever", and with time left for the
-    /// answer: a number that is too small says more than no answer, and the connection lives on.
+    /// Returns the time for which the server may wait. Never zero, which is no limit. Leaves time
+    /// for the answer: a count that is too small says more than no answer, and the connection stays
+    /// open.
     fn patience(&self, by: Moment) -> Duration {
         let left = by.since(self.clock.now());
         self.time.min(left / 4 * 3).max(Duration::from_millis(1))
@@ -267,11 +268,11 @@ impl ReplicaWait<'_> {
 }
 
 impl FramedConnection<'_> {
-    /// These requests with all that goes along with them, and what each of those is.
+    /// Returns these requests with the commands that accompany them, and the place of each.
     fn framed(&self, batch: &Batch, by: Moment) -> (Batch, Vec<Place>) {
         let (mut all, mut places) = (Batch::new(), Vec::with_capacity(batch.len() + 2));
         for mark in batch.marks() {
-            // Between `MULTI` and `EXEC` it would be queued with the rest.
+            // Between `MULTI` and `EXEC`, `ASKING` would be queued with the other commands.
             if self.is_asking && !mark.in_transaction() {
                 all.add(&ASKING);
                 places.push(Place::Asking);
@@ -318,7 +319,7 @@ impl ConnectionLike for FramedConnection<'_> {
         let (replies, outcome) = self.base().exchange(&all, by);
         let (answers, waited) = self.sort(places, replies, asked);
         if answers.len() < batch.len() {
-            // The requests that were answered have no answer of replicas, which is not "none".
+            // The number of replicas that have the answered requests is unknown, which is not zero.
             if let (true, Err(error)) = (waits, &outcome) {
                 self.note_acknowledgement(None, Err(error.clone()), by);
             }
@@ -327,7 +328,7 @@ impl ConnectionLike for FramedConnection<'_> {
         if waits {
             self.note_acknowledgement(waited, outcome, by);
         }
-        // What the answers say counts, also if the connection broke behind them.
+        // The answers count even if the connection broke after them.
         (answers, Ok(()))
     }
 
@@ -335,9 +336,9 @@ impl ConnectionLike for FramedConnection<'_> {
         self.base().is_first_use(script)
     }
 
-    /// Behind a script that the server does not know, `WAIT` would wait all its time for nothing,
-    /// and the text would have what is left of it: a short lease would end before its first
-    /// renewal.
+    /// After a script that the server does not know, `WAIT` would wait for its whole time in vain,
+    /// and only the rest of the time would be left to send the text: a short lease would end before
+    /// its first renewal.
     fn needs_script_text(&mut self, script: &Script) -> bool {
         if self.sent_wait().is_some() {
             self.base().is_first_use(script)
@@ -375,7 +376,7 @@ impl ConnectionLike for FramedConnection<'_> {
 }
 
 impl FramedConnection<'_> {
-    /// Notes what the server said to `WAIT`, behind requests that it has answered.
+    /// Records the server's reply to `WAIT` after requests that were answered.
     fn note_acknowledgement(
         &mut self,
         waited: Option<Reply>,
@@ -408,8 +409,8 @@ impl FramedConnection<'_> {
 }
 
 impl Connection {
-    /// Has the server report changes of what is read on this connection to the one with this
-    /// number. The error, if it refuses.
+    /// Makes the server report changes of keys that are read on this connection to the connection
+    /// with this number. Returns the server's error if it refuses.
     pub(crate) fn report_to(
         &mut self,
         subscriber: u64,
@@ -425,7 +426,7 @@ impl Connection {
             b"OPTIN",
             b"NOLOOP",
         ];
-        // Without the second nothing would be tracked.
+        // A refusal of `CACHING` counts, too: without it, nothing would be tracked.
         let (replies, outcome) = self.call_many(&[Request(&[tracking]), CACHING], by);
         outcome?;
         let refused = replies.into_iter().find_map(|reply| match reply {
@@ -452,7 +453,7 @@ mod tests {
     fn replies_cut_before_wait_do_not_count_as_no_replica() {
         let (shared, mut theirs) = pair();
         let peer = thread::spawn(move || {
-            // Answers the first of two requests, and closes.
+            // Answers the first of two requests, and closes the connection.
             let mut byte = [0];
             theirs.read_exact(&mut byte).unwrap();
             theirs.write_all(b":1\r\n").unwrap();

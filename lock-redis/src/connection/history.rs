@@ -1,90 +1,92 @@
-//! [`judge`]: whether a server continues the data of the one that was known before.
+//! [`judge`]: decides if a server continues the data of the one that was known before.
 //!
-//! A `run_id` changes with every restart and says nothing of data. The replication ID and the
-//! offset do: see `Judgement of a server` in `docs/DESIGN.md`.
+//! A `run_id` changes with every restart and says nothing about the data. The replication ID and
+//! the offset do: see `Judgement of a server` in `docs/DESIGN.md`.
 
 use crate::connection::{Request, info_field};
 use std::time::Duration;
 
-/// Has a server show its replication IDs and offsets.
+/// Queries a server's replication IDs and offsets.
 pub(crate) const HISTORY: Request<'static> = Request(&[&[b"INFO", b"replication"]]);
 
-/// What a server showed of its data's history after a write of ours was answered.
+/// The position in a server's history that it reported after it had answered a write.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Noted {
-    /// The process.
+    /// The ID of the process.
     pub(crate) run_id: String,
-    /// Its replication ID, from the same reply as the offset.
+    /// The server's replication ID, from the same reply as the offset.
     pub(crate) id: String,
     pub(crate) offset: i64,
 }
 
-/// What a server shows of itself in reply to `INFO`. A field that it leaves out is `None`.
+/// A server's report about itself in reply to `INFO`. A missing field is `None`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Shown {
     pub(crate) run_id: Option<String>,
     pub(crate) is_master: Option<bool>,
-    /// The address of its master, if it is a replica.
+    /// The address of the server's master, if it is a replica.
     pub(crate) master: Option<String>,
-    /// Whether its link to that stands.
+    /// True if the link to that master is up.
     pub(crate) has_master_link: Option<bool>,
     pub(crate) is_loading: Option<bool>,
     pub(crate) id: Option<String>,
     pub(crate) offset: Option<i64>,
-    /// Its replication ID before the present one, and the first offset that it did not apply of it.
+    /// The replication ID before the present one, and the first offset of it that the server did
+    /// not apply.
     pub(crate) former_id: Option<String>,
     pub(crate) former_end: Option<i64>,
     pub(crate) has_backlog: Option<bool>,
-    /// In seconds. Follows the server's time of day: negative where that was set back.
+    /// In seconds, by the server's time of day: negative if that was set back.
     pub(crate) uptime: Option<i64>,
 }
 
-/// What a server that was met is to one that was known. See [`judge`].
+/// The relation of a server to the one that was known before. See [`judge`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Judgement {
-    /// It does not show enough.
+    /// The server does not report enough.
     NotShown,
-    /// It is reading its data: its IDs are not final.
+    /// The server is loading its data: its IDs are not final.
     Loading,
-    /// It is a replica.
+    /// The server is a replica.
     Replica,
-    /// The same process, which was master all the time: it has what was noted.
+    /// The same process, which was always master: it has the noted data.
     Same,
-    /// Another process, or the same one after a while as a replica, that has what was noted.
+    /// Another process with the noted data, or the same one after a while as a replica.
     Continued,
-    /// It has a part of the same history that ends before what was noted.
+    /// The server has a part of the same history, which ends before the noted offset.
     Cut,
     Unknown(Doubt),
 }
 
-/// Why a server may have the noted data or not.
+/// The reasons why it is unknown if a server has the noted data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Doubt {
-    /// It continued the history, and may have been emptied by a resynchronisation that failed.
+    /// The server continued the history, but a failed resynchronisation may have emptied it.
     NoBacklog,
     /// The same process with a new ID and no former one: its first replica was attached.
     Renewed,
-    /// The same process, which was a replica of another server meanwhile.
+    /// The same process, which was meanwhile a replica of another server.
     Demoted,
-    /// The same ID, and another process.
+    /// Another process with the same ID.
     SameId,
-    /// It was started since: the known server, restarted, or a new one.
+    /// The server was started after the noted report: it is the known server, restarted, or a new
+    /// one.
     StartedSince,
-    /// Another server, or the known data two failovers later.
+    /// Another server, or one with the known data after two failovers.
     Stranger,
 }
 
 impl Judgement {
-    /// Whether the server has a part of the same history at least: it was a replica of the known
-    /// one, or is that one. A master that lives on while it is replaced goes on with its history,
-    /// so its successor's mostly ends before what was noted.
+    /// Returns `true` if the server has at least a part of the same history: it was a replica of
+    /// the known server, or is that server. A master that runs on while it is replaced continues
+    /// its own history, so that of its successor mostly ends before the noted offset.
     pub(crate) fn is_of_same_history(self) -> bool {
         matches!(self, Self::Same | Self::Continued | Self::Cut)
     }
 }
 
 impl Shown {
-    /// Reads replies to `INFO`, of whatever sections.
+    /// Reads replies to `INFO`, whichever sections they have.
     pub(crate) fn read(info: &str) -> Self {
         let text = |name| {
             info_field(info, name)
@@ -110,7 +112,7 @@ impl Shown {
         }
     }
 
-    /// What is to be noted of it, if it shows that.
+    /// Returns the process, ID and offset to be noted, if the server reports them.
     pub(crate) fn noted(&self) -> Option<Noted> {
         let (run_id, id) = (self.run_id.clone()?, self.id.clone()?);
         Some(Noted {
@@ -121,11 +123,11 @@ impl Shown {
     }
 }
 
-/// Judges a server by what it shows; `silence` is the time since `noted` was shown.
+/// Judges a server by its report; `silence` is the time since `noted` was reported.
 ///
 /// [`Same`](Judgement::Same) and [`Continued`](Judgement::Continued) are proofs,
-/// [`Cut`](Judgement::Cut) is one if the offset was read right after the write. The rest proves
-/// nothing: what was held is settled by its keys.
+/// [`Cut`](Judgement::Cut) is one if the offset was read right after the write. The other
+/// judgements prove nothing: then the keys of the held locks decide.
 pub(crate) fn judge(noted: &Noted, shown: &Shown, silence: Duration) -> Judgement {
     let Shown {
         is_master: Some(is_master),
@@ -197,7 +199,7 @@ mod tests {
         }
     }
 
-    /// What a master shows that has these IDs and offsets, and runs for an hour.
+    /// Returns the report of a master with these IDs and offsets, which has run for an hour.
     fn shown(run_id: &str, id: &str, offset: i64, former: (&str, i64), backlog: i64) -> String {
         format!(
             "# Server\r\nrun_id:{run_id}\r\nuptime_in_seconds:3600\r\n# Persistence\r\n\
@@ -212,7 +214,7 @@ mod tests {
         judge(&noted(), &Shown::read(info), SILENCE)
     }
 
-    /// Row by row, the first that fits.
+    /// The rows are those of the table; the first row that fits decides.
     #[test]
     fn each_row_of_the_table_has_its_judgement() {
         use Doubt::{Demoted, NoBacklog, Renewed, SameId, StartedSince, Stranger};
@@ -221,7 +223,8 @@ mod tests {
         let other = shown("other", "Y", 500, (ZEROS, -1), 0);
         let with_uptime = |seconds: &str| other.replace("3600", seconds);
         for (row, info, expected) in [
-            // The role decides before the IDs, and before it, whether they are final.
+            // The role decides before the IDs, and loading before the role, because the IDs are not
+            // final.
             (2, same.replace("loading:0", "loading:1"), Loading),
             (
                 2,
@@ -269,7 +272,7 @@ mod tests {
                 other.replace("uptime_in_seconds", "uptime"),
                 Unknown(Stranger),
             ),
-            // An address that no service shows: a proxy, an own implementation.
+            // A reply without the section, as of a proxy or of another implementation.
             (1, String::new(), NotShown),
             (1, "# Replication\r\n".to_owned(), NotShown),
         ] {
@@ -299,10 +302,10 @@ mod tests {
                 "without {field}"
             );
         }
-        // Of a service that hides what it does on its disk the rest is good enough.
+        // A service that hides `loading` can still be judged.
         let without_loading = whole.replace("loading:0\r\n", "");
         assert_eq!(judged(&without_loading), Judgement::Continued);
-        // A replica is none to be followed, whatever else it leaves out.
+        // A replica is not followed, even if other fields are missing.
         let replica = "role:slave\r\nmaster_host:10.0.0.7\r\nmaster_port:6380\r\n";
         assert_eq!(judged(replica), Judgement::Replica);
         assert_eq!(

@@ -1,7 +1,7 @@
-//! [`Identity`]: which server answers at an endpoint, and what it has of the data that were there.
-//!
-//! Every new connection is compared with it before the first request on that connection is sent,
-//! and what a server shows on a standing one, too: that outlives a change of roles.
+//! [`Identity`]: the server that answers at an endpoint, and its relation to the data of the one
+//! before.
+//! Every new connection is checked before the first request is sent on it, and so is every later
+//! report on an open connection, which may outlive a change of roles.
 
 use crate::connection::Reply;
 use crate::connection::Server;
@@ -14,52 +14,53 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// By what the servers of an endpoint are told apart.
+/// The property by which the servers of an endpoint are distinguished.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum IdentityKind {
-    /// A server's `run_id`, which is new whenever the server is started.
+    /// The `run_id` of a server, which changes with each start.
     Run,
-    /// The ID of a cluster node, which it keeps.
+    /// The ID of a cluster node, which does not change.
     Node,
 }
 
-/// What happens where another server answers than before.
+/// The reaction to another server than before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum IdentityPolicy {
-    /// Connections to it are refused.
+    /// Connections to the other server are refused.
     Keep,
-    /// It is used from now on. The server before it is not used again for so long, unless it is
-    /// proven to continue the data.
+    /// The other server is used from now on. The server before is not used again for this time,
+    /// unless it is proven to continue the data.
     Follow(Duration),
 }
 
-/// See the [module's text](self).
+/// The identity of an endpoint's server. See the [module's text](self).
 #[derive(Debug)]
 pub(crate) struct Identity {
     kind: IdentityKind,
     policy: IdentityPolicy,
-    /// What the server before it showed last: as long as none was met, one that was its replica
-    /// belongs there, too.
+    /// The last report of the server before. Until a server was met, one that was a replica of that
+    /// server is accepted, too.
     former: Option<(Noted, Moment)>,
     state: Mutex<State>,
-    /// Counts the servers that were followed, and how often one lost its role. Written under the
-    /// lock of the state, read by every connection.
+    /// The number of servers that were followed, and of losses of the master's role. Written under
+    /// the lock of the state, read by every connection.
     latest: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     known: Option<Arc<str>>,
-    /// The servers before, and since when they are not used any more.
+    /// The servers before, and the time since when each is not used any more.
     left: Vec<(Arc<str>, Moment)>,
     /// The last server that was refused.
     refused: Option<String>,
-    /// What was last shown, and when that arrived.
+    /// The last report, and the time of its arrival.
     noted: Option<(Noted, Moment)>,
     running: Option<Running>,
 }
 
-/// For how long a process had run when it was first met: its clock may be set later.
+/// The time for which a process had run when it was first met. Not updated, because the server's
+/// clock may be set later.
 #[derive(Debug)]
 struct Running {
     run_id: String,
@@ -67,16 +68,16 @@ struct Running {
     uptime: Duration,
 }
 
-/// To which of the servers that were followed a connection leads.
+/// The generation of an endpoint's server to which a connection leads.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ServerGeneration {
     own: u64,
     latest: Option<Arc<AtomicU64>>,
-    /// Whether the server shows its data's history.
+    /// True if the server reports the history of its data.
     pub(crate) shows_history: bool,
 }
 
-/// What a server showed of itself, and when it was asked and had answered.
+/// A server's report about itself, with the times of the query and of the answer.
 #[derive(Debug)]
 pub(crate) struct Introduction {
     pub(crate) shown: Shown,
@@ -96,7 +97,7 @@ impl Introduction {
     }
 }
 
-/// What is reported when the state is unlocked.
+/// The consequence of a judgement, carried out after the state is unlocked.
 enum Report {
     Nothing,
     /// Held locks are verified.
@@ -110,8 +111,8 @@ enum Report {
 }
 
 impl ServerGeneration {
-    /// Whether another server was followed since, or this one lost its role: what this connection's
-    /// server says does not count any more.
+    /// Returns `true` if another server was followed since, or this one lost its role: then replies
+    /// on this connection no longer count.
     pub(crate) fn is_over(&self) -> bool {
         self.latest
             .as_ref()
@@ -120,8 +121,8 @@ impl ServerGeneration {
 }
 
 impl Identity {
-    /// An endpoint that belongs to this server alone; to the first that answers, where it is
-    /// `None`.
+    /// Returns the identity of an endpoint that belongs to the expected server alone; to the first
+    /// server that answers if `expected` is `None`.
     pub(crate) fn of(kind: IdentityKind, expected: Option<&str>) -> Self {
         let state = State {
             known: expected.map(Arc::from),
@@ -130,8 +131,8 @@ impl Identity {
         Self::new(kind, IdentityPolicy::Keep, state)
     }
 
-    /// An endpoint whose server may be another one, which is followed then, and not back to the one
-    /// before for `rest` without a proof.
+    /// Returns the identity of an endpoint whose server may change. The new server is followed; the
+    /// one before is not followed again for `rest` without a proof that it continues the data.
     pub(crate) fn followed(rest: Duration) -> Self {
         Self::new(
             IdentityKind::Run,
@@ -150,8 +151,8 @@ impl Identity {
         }
     }
 
-    /// The same where a server that has shown this, at that time, was replaced by one that was
-    /// perhaps restarted since its ID was said.
+    /// Returns this identity with the last report of the server before. The server that replaced it
+    /// may have been restarted since its ID was announced.
     pub(crate) fn after(self, former: Option<(Noted, Moment)>) -> Self {
         Self { former, ..self }
     }
@@ -160,27 +161,27 @@ impl Identity {
         self.kind
     }
 
-    /// The server that belongs there, as far as is known.
+    /// Returns the server that belongs at the endpoint, if it is known.
     pub(crate) fn known(&self) -> Option<Arc<str>> {
         self.state.lock().known.clone()
     }
 
-    /// What the server last showed, and when that arrived.
+    /// Returns the last report of the server, and the time of its arrival.
     pub(crate) fn noted(&self) -> Option<(Noted, Moment)> {
         self.state.lock().noted.clone()
     }
 
-    /// How often another server was followed.
+    /// Returns how often another server was followed, or the server lost its role.
     pub(super) fn changes(&self) -> u64 {
         self.latest.load(Ordering::SeqCst)
     }
 
-    /// Whether a connection whose server does not say which one it is may be used.
+    /// Returns `true` if a connection may be used whose server does not report its ID.
     pub(super) fn is_optional(&self) -> bool {
         matches!(self.policy, IdentityPolicy::Follow(_)) || self.known().is_none()
     }
 
-    /// For how long the server has run at least, if it says that.
+    /// Returns the time for which the server has run at least, if it reports its uptime.
     pub(crate) fn age(&self, now: Moment) -> Option<Duration> {
         let state = self.state.lock();
         let Running { at, uptime, .. } = state.running.as_ref()?;
@@ -209,11 +210,11 @@ impl Identity {
         }
     }
 
-    /// A new connection has found the server `found` at the endpoint, which shows this.
+    /// Judges the server `found` at a new connection by its report.
     ///
     /// # Errors
     ///
-    /// If it is not the one that belongs there, or cannot grant locks now.
+    /// If the server is not the one that belongs there, or cannot grant locks now.
     pub(super) fn admit(
         &self,
         server: &Server,
@@ -226,7 +227,8 @@ impl Identity {
             ..
         } = introduction;
         let mut state = self.state.lock();
-        // As it would refuse a write. A node of a cluster says so itself, and who is asked instead.
+        // Refuses as the server would refuse a write. A cluster node refuses by itself, and names
+        // the node to use instead.
         if let Some(error) = error_mapping::unready(server, shown)
             && self.kind == IdentityKind::Run
         {
@@ -310,8 +312,8 @@ impl Identity {
         Err(Refusal::Here(error))
     }
 
-    /// The server of a standing connection shows this. It is judged as at a new connection; one
-    /// that is no master any more loses its connections, so that new ones find out what is there.
+    /// Judges a report on an open connection as on a new one. If the server is no longer a master,
+    /// its connections end, so that new ones find the server that replaced it.
     pub(crate) fn note(
         &self,
         server: &Server,
@@ -323,7 +325,7 @@ impl Identity {
             return;
         }
         let shown = &mut introduction.shown;
-        // The connection is the same one, and so is the process.
+        // The same connection leads to the same process.
         shown.run_id = shown
             .run_id
             .take()
@@ -360,13 +362,13 @@ impl State {
             return Judgement::NotShown;
         };
         if shown.run_id.as_ref() == Some(&noted.run_id) && asked < at {
-            // Two answers that crossed: the later one was judged already.
+            // The answers crossed: the later one was already judged.
             return Judgement::Same;
         }
         judge(noted, shown, answered.since(*at))
     }
 
-    /// What the judgement of a server that is still used means.
+    /// Returns the consequence of a judgement of a server that is still used.
     fn report(&self, judgement: Judgement, shown: &Shown) -> Report {
         let was = self.noted_process().unwrap_or_default().to_owned();
         let is = shown.run_id.clone().unwrap_or_default();
@@ -398,8 +400,9 @@ impl State {
                 .is_none_or(|running| running.run_id != *run_id)
         {
             self.running = shown.uptime.map(|uptime| {
-                // Both ends are whole seconds: it may be one less. It may have been read at the end
-                // of the time that the answer took.
+                // One second less, because the uptime is the difference of two times in whole
+                // seconds. Counted from the answer, because the uptime may have been read just
+                // before it.
                 let uptime = u64::try_from(uptime.saturating_sub(1)).unwrap_or(0);
                 let uptime = Duration::from_secs(uptime);
                 Running {
@@ -432,7 +435,7 @@ impl Report {
 }
 
 impl Judgement {
-    /// The same for the event.
+    /// Returns the judgement as the event reports it.
     fn data(self) -> ServerData {
         match self {
             Self::Same | Self::Continued => ServerData::Continued,
@@ -444,11 +447,11 @@ impl Judgement {
     }
 }
 
-/// Why a new connection is not used.
+/// The reasons why a new connection is not used.
 #[derive(Debug)]
 pub(super) enum Refusal {
-    /// The server cannot grant locks now, and is not the one that is known: a new connection may
-    /// lead to that.
+    /// The server cannot grant locks now, and is not the known one, to which a new connection may
+    /// lead.
     Elsewhere(Error),
     Here(Error),
 }
@@ -477,7 +480,7 @@ mod tests {
         Moment::from_nanos(1) + Duration::from_secs(seconds)
     }
 
-    /// A server that shows nothing but its ID.
+    /// Admits a server that reports only its ID.
     fn admit(identity: &Identity, found: &str, seconds: u64) -> Result<ServerGeneration, Error> {
         let (asked, answered) = (at(seconds), at(seconds));
         let introduction = Introduction {
@@ -536,7 +539,7 @@ mod tests {
         assert!(!admit(&identity, "aaa", 31).unwrap().is_over() && second.is_over());
     }
 
-    /// A master with these IDs and offsets, whose connection took no time.
+    /// Returns the report of a master with these IDs and offsets, answered at once.
     fn master(
         run_id: &str,
         id: &str,
@@ -573,7 +576,7 @@ mod tests {
 
     #[test]
     fn expected_server_may_be_another_replica_of_the_one_before() {
-        // Its history ends before or after what was noted; it is another one.
+        // The history ends after or before the noted offset, or is another one.
         for (history, is_met) in [(("X", 101), true), (("X", 74), true), (("W", 101), false)] {
             let noted = (
                 master("old", "X", 100, NONE, at(0)).shown.noted().unwrap(),
@@ -584,7 +587,7 @@ mod tests {
             assert_eq!(met.is_ok(), is_met, "{history:?}");
             let belongs = if is_met { "found" } else { "listed" };
             assert_eq!(identity.known().as_deref(), Some(belongs));
-            // From then on it is the only one.
+            // From then on the server that was found is the only one accepted.
             let other = meet(&identity, &master("third", "Z", 200, ("X", 101), at(2)));
             assert_eq!(other.is_err(), is_met, "{history:?}");
         }
@@ -618,7 +621,7 @@ mod tests {
             for (unready, says) in [(replica("aaa"), "of 10.0.0.7:6379"), (loading, "reading")] {
                 let met = meet(&identity, &unready);
                 if kind == IdentityKind::Node {
-                    // It redirects to its master itself.
+                    // A cluster node redirects to its master itself.
                     met.unwrap();
                     continue;
                 }
@@ -654,7 +657,7 @@ mod tests {
         replica.shown.is_master = Some(false);
         identity.note(&server(), &first, replica);
         assert!(first.is_over());
-        // What is heard on the old ones afterwards ends no new one.
+        // A late report on an old connection does not end the new one.
         let second = meet(&identity, &master("aaa", "Z", 100, ("Y", 101), at(2))).unwrap();
         let mut late = master("aaa", "Y", 100, NONE, at(2));
         late.shown.is_master = Some(false);
@@ -678,7 +681,7 @@ mod tests {
             .as_ref()
             .map(|(noted, _)| noted.offset);
         assert_eq!(noted, Some(200));
-        // Asked for later, it is one.
+        // A report that was queried later counts.
         let later = master("aaa", "X", 150, NONE, at(6));
         assert_eq!(identity.state.lock().judge(&later), Judgement::Cut);
     }
@@ -695,7 +698,7 @@ mod tests {
         for (run_id, uptime, when, age) in [
             ("aaa", 5, 10, 4),
             ("aaa", 16, 20, 14),
-            // Its clock was set forwards, and backwards.
+            // The server's clock was set forwards, then backwards.
             ("aaa", 116, 21, 15),
             ("aaa", -80, 22, 16),
             ("bbb", -80, 60, 0),

@@ -1,11 +1,11 @@
-//! What a broken connection means, in words.
+//! The error texts of broken connections.
 
 use super::{Server, tls};
 use lock_core::Error;
 use std::io::{self, ErrorKind};
 
 impl Server {
-    /// `failure` kept this server from doing `what`.
+    /// Returns the error for a failure that prevented this server from doing `what`.
     pub(super) fn io_error(&self, what: &str, failure: io::Error) -> Error {
         if let Some(error) = tls::explain(self, &failure) {
             return error;

@@ -1,21 +1,21 @@
 //! Connections to one server: dialled, used by one thread at a time or by all, and pooled.
 //!
 //! - [`Batch`]: the requests of one write
-//! - [`Connection`]: for one thread at a time, every wait bounded by a deadline
+//! - [`Connection`]: for one thread at a time, with a deadline for every wait
 //! - [`SharedConnection`]: for all threads at once, on a [`multiplexed`] connection
 //! - [`ConnectionPool`]: connections to borrow
-//! - [`dial`]: how connections are made
-//! - [`server`], [`identity`]: a server's name and the warnings about it, and which server it is
-//! - [`history`]: whether a server continues the data of the one that was known before
-//! - [`resp`]: requests to bytes, bytes to replies
-//! - [`error_mapping`]: what the errors mean that a server replies with
-//! - [`framed`]: a connection with commands of its own before and behind each request
-//! - [`replica_ack`]: what replicas confirm
-//! - [`one_store`]: whether all keys that a connection reaches are on one server
-//! - [`server_kind`]: what a server is that does not know a command
+//! - [`dial`]: the making of connections
+//! - [`server`], [`identity`]: the name of a server and warnings about it, and its identity
+//! - [`history`]: decides if a server continues the data of the one that was known before
+//! - [`resp`]: the encoding of requests and the parsing of replies
+//! - [`error_mapping`]: the meaning of a server's error replies
+//! - [`framed`]: a connection that adds commands of its own before and after requests
+//! - [`replica_ack`]: the acknowledgements of replicas
+//! - [`one_store`]: the proof that all keys that a connection reaches are on one server
+//! - [`server_kind`]: the kind of a server that does not know a command
 //!
-//! A connection that failed once is closed. A late reply to an older request would be taken for the
-//! reply to the next one, and that is how a lock gets granted twice.
+//! A connection that failed once is closed. Otherwise a late reply to an older request could be
+//! read as the reply to the next one, and so a lock could be granted twice.
 
 mod address;
 mod address_map;
@@ -78,12 +78,13 @@ use lock_core::backend::Failure;
 use lock_core::{Error, Moment};
 use std::sync::Arc;
 
-/// Why a request has no reply. An error that the server replies with is a reply: [`Reply::Error`].
+/// The reasons why a request has no reply. An error that the server replies with is a reply:
+/// [`Reply::Error`].
 #[derive(Clone, Debug)]
 pub(crate) enum CallError {
-    /// Not one byte of the request left.
+    /// No byte of the request was sent.
     NotSent(Error),
-    /// The request left, and may be carried out.
+    /// The request was sent, at least in part, and may be carried out.
     Unknown(Error),
 }
 
@@ -98,8 +99,8 @@ impl From<CallError> for Failure {
 
 /// A connection that requests can be sent on: an exclusive or a multiplexed one.
 pub(crate) trait ConnectionLike {
-    /// Sends requests, on an exclusive connection in one write, and returns the replies in order,
-    /// and why some are missing. A request without a reply may have been carried out.
+    /// Sends requests, on an exclusive connection in one write. Returns the replies in order, and
+    /// the error if some are missing. A request without a reply may have been carried out.
     fn exchange(&mut self, batch: &Batch, by: Moment) -> (Vec<Reply>, Result<(), CallError>);
 
     /// Sends the only request of a batch and returns the reply.
@@ -108,12 +109,12 @@ pub(crate) trait ConnectionLike {
         outcome.map(|()| replies.pop().expect("as many replies as requests"))
     }
 
-    /// Sends a request that is about no lock, and returns the reply.
+    /// Sends a request that is not about a lock, and returns the reply.
     fn call(&mut self, request: &Request<'_>, by: Moment) -> Result<Reply, CallError> {
         self.exchange_one(&Batch::from_requests(&[*request]), by)
     }
 
-    /// Sends requests that are about no lock. See [`exchange`](Self::exchange).
+    /// Sends requests that are not about a lock. See [`exchange`](Self::exchange).
     fn call_many(
         &mut self,
         requests: &[Request<'_>],
@@ -122,32 +123,33 @@ pub(crate) trait ConnectionLike {
         self.exchange(&Batch::from_requests(requests), by)
     }
 
-    /// Whether this script was never sent on this exclusive connection. Marks it as sent.
+    /// Returns `true` if this script was never sent on this exclusive connection, and marks it as
+    /// sent.
     fn is_first_use(&mut self, _script: &Script) -> bool {
         false
     }
 
-    /// Whether the script is sent by its text at once, because a reply that its hash is not known
-    /// would cost more than a round trip.
+    /// Returns `true` if the script is to be sent by its text at once, because the reply to an
+    /// unknown hash would cost more than a round trip.
     fn needs_script_text(&mut self, _script: &Script) -> bool {
         false
     }
 
-    /// Whether all keys are on one server: otherwise each lock needs a script of its own.
+    /// Returns `true` if all keys are on one server; otherwise each lock needs a script of its own.
     fn is_one_store(&self) -> bool {
         false
     }
 
-    /// To which of the endpoint's servers it leads, if that shows its data's history and may be
-    /// asked for it behind any request.
+    /// Returns the generation of the endpoint's server, if the server reports the history of its
+    /// data and may be queried for it after any request.
     fn history(&self) -> Option<&ServerGeneration> {
         None
     }
 
-    /// The server at the other end.
+    /// Returns the server at the other end.
     fn server(&self) -> &Arc<Server>;
 
-    /// Closes the connection: the last reply was none to the request.
+    /// Closes the connection because the last reply did not belong to the request.
     fn close(&mut self) {
         let why = self
             .server()
@@ -155,14 +157,14 @@ pub(crate) trait ConnectionLike {
         self.close_with(&why);
     }
 
-    /// Closes the connection for another reason, which other threads that wait on it are told.
+    /// Closes the connection with this error, which other threads that wait on it get, too.
     fn close_with(&mut self, why: &Error);
 
-    /// Whether [`mark_verified`](Self::mark_verified) was called on this connection.
+    /// Returns `true` if [`mark_verified`](Self::mark_verified) was called on this connection.
     fn is_verified(&self) -> bool {
         false
     }
 
-    /// Notes that it was verified which server this is: that stays so until the connection breaks.
+    /// Records that the server's identity was verified, which holds until the connection breaks.
     fn mark_verified(&mut self) {}
 }

@@ -1,4 +1,4 @@
-//! Stands in for [`tls`](super) where the feature `tls` is off: types without values.
+//! Replaces [`tls`](super) if the feature `tls` is off: types without values.
 
 use super::{DialTime, Server, TlsOptions};
 use lock_core::Error;

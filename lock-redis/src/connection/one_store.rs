@@ -1,9 +1,9 @@
-//! [`OneStore`]: whether all keys that a connection reaches are on one server.
+//! [`OneStore`]: the proof that all keys that a connection reaches are on one server.
 //!
-//! A proxy may send each script to the server of its first key, and pass `INFO` on to one of them.
-//! A script for several locks would look for most of them on the wrong server, and let a second
-//! owner in. So every new connection begins with scripts for pairs of random keys, each of which
-//! says on which server it ran.
+//! A proxy may send each script to the server of its first key, and `INFO` to any of its servers. A
+//! script for several locks would then look for most of them on the wrong server, and grant a lock
+//! to a second owner. So every new connection begins with scripts for pairs of random keys, each of
+//! which returns the server on which it ran.
 
 use super::Reply;
 use crate::lua::WHICH;
@@ -13,11 +13,11 @@ use std::sync::OnceLock;
 /// The option: `auto`, the default, or `off`.
 pub(crate) const OPTION: &str = "joined";
 
-/// So many scripts run. Of two servers with equal shares they find both, but once in 2^32; of two
-/// of which one has a tenth of the keys, but once in 29.
+/// The number of these scripts. They fail to find the second of two servers once in 2^32 if both
+/// have equal shares of the keys, and once in 29 if one has a tenth of them.
 pub(crate) const PROBES: usize = 32;
 
-/// Whether several locks may share a script, where they are proven to be in one store.
+/// The permission to put several locks into one script.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum OneStore {
     Proven,
@@ -30,10 +30,10 @@ impl OneStore {
         config.scheme_word(OPTION, &[("auto", Self::Proven), ("off", Self::Off)])
     }
 
-    /// The scripts that a new connection begins with.
+    /// Returns the scripts that a new connection begins with.
     pub(super) fn probes(self) -> Vec<Probe> {
         let count = if self == Self::Proven { PROBES } else { 0 };
-        // Keys that a client may use whatever its locks are called.
+        // Keys that a client may use, whatever the names of its locks.
         let key = || format!("distlock_closed:{{{:016x}}}:probe", fastrand::u64(..));
         let keys: Vec<_> = (0..=count).map(|_| key()).collect();
         keys.windows(2)
@@ -42,8 +42,8 @@ impl OneStore {
             .collect()
     }
 
-    /// Whether these replies to the probes prove it; `run_id` is that of the server that has said
-    /// which one it is.
+    /// Returns `true` if these replies to the probes are the proof; `run_id` is that of the server,
+    /// if it has reported its identity.
     pub(super) fn is_proven(self, replies: &[Reply], run_id: Option<&str>) -> bool {
         let expected = run_id
             .map(str::as_bytes)
@@ -53,14 +53,15 @@ impl OneStore {
     }
 }
 
-/// One of the scripts.
+/// One of the scripts that a connection begins with.
 pub(super) struct Probe {
     command: [&'static [u8]; 3],
     keys: [String; 2],
 }
 
 impl Probe {
-    /// The first brings the script: the others are refused by a server that has not got it.
+    /// Creates a probe. The first one sends the script's text: the others, with its hash, are
+    /// refused by a server that has not run the first.
     fn new(brings_text: bool, keys: &[String]) -> Self {
         static HASH: OnceLock<String> = OnceLock::new();
         let hash = HASH.get_or_init(|| redis::Script::new(WHICH).get_hash().to_owned());

@@ -1,8 +1,8 @@
 //! [`ConnectionPool`]: exclusive connections to borrow, dialled by the borrower.
 //!
-//! `r2d2` pools slots, not connections: it would dial on its own threads, back off between tries,
-//! and report every cause as a time-out. A slot is cold until its borrower dials, within its
-//! deadline.
+//! `r2d2` pools slots, not connections: it would dial on its own threads, back off between
+//! attempts, and report every cause as a time-out. A slot is cold until its borrower dials, with
+//! the borrower's deadline.
 
 use super::{Connection, Dialer};
 use lock_core::backend::{Failure, contain};
@@ -16,25 +16,27 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// A place for a connection. Cold while there is none.
+/// A place for a connection; cold while there is none.
 #[derive(Default)]
 pub(crate) struct PoolSlot {
     connection: Option<Connection>,
-    /// How many connections had failed when this one was last looked at.
+    /// The number of connections that had failed when this one was last checked.
     failures_seen: u64,
-    /// To which subscriber's connection changes were last reported of what was read here; 0: none.
+    /// The number of the subscriber's connection to which changes of keys read here were last
+    /// reported; zero if to none.
     reported_to: u64,
 }
 
 impl PoolSlot {
-    /// Closes a connection that was idle for so long: the server may have no room for others.
+    /// Closes a connection that was idle for longer than `time`: the server may have no room for
+    /// others.
     pub(crate) fn close_if_idle(&mut self, time: Duration) {
         self.connection
             .take_if(|connection| connection.is_idle_for(time));
     }
 
-    /// Whether changes were reported of what was read here, and are not any more, because the
-    /// connection is gone. Says so once. Does not wait.
+    /// Returns `true`, once, if changes of keys read here were reported, but no longer are because
+    /// the connection is closed. Does not wait.
     pub(crate) fn has_lost_reports(&mut self) -> bool {
         let reports = |connection: &mut Connection| {
             connection.check_idle();
@@ -48,15 +50,15 @@ impl PoolSlot {
     }
 }
 
-/// The connection of a slot. A connection that was closed leaves the slot cold; so does a panic:
-/// the reply to its request would be taken for the next borrower's.
+/// The connection of a slot. The slot is cold after a drop of a closed connection, and after a
+/// panic: the reply to the request would be read as the reply to the next borrower's.
 pub(crate) struct BorrowedConnection<'a> {
     slot: Box<dyn DerefMut<Target = PoolSlot> + 'a>,
     dialer: &'a Dialer,
 }
 
 impl<'a> BorrowedConnection<'a> {
-    /// This slot's connection, dialled first if there is none that can be used.
+    /// Borrows the connection of this slot, dialled first if there is no usable one.
     pub(crate) fn new(
         mut slot: Box<dyn DerefMut<Target = PoolSlot> + 'a>,
         dialer: &'a Dialer,
@@ -102,8 +104,8 @@ impl DerefMut for BorrowedConnection<'_> {
 }
 
 impl BorrowedConnection<'_> {
-    /// This connection has changes reported to the subscriber's from now on: whether another one of
-    /// this slot had so before.
+    /// Records that this connection has changes reported to the subscriber. Returns `true` if an
+    /// earlier connection of this slot had, too.
     pub(crate) fn replaces_one_that_reported_to(&mut self, subscriber: u64) -> bool {
         std::mem::replace(&mut self.slot.reported_to, subscriber) == subscriber
     }
@@ -113,8 +115,8 @@ const BORROWED: &str = "a slot keeps its connection while that is borrowed";
 
 impl Drop for BorrowedConnection<'_> {
     fn drop(&mut self) {
-        // Also if the thread panicked before: a second panic, contained in a destructor, cannot be
-        // told from the first.
+        // Even if the thread was already panicking: a second panic, contained in a destructor,
+        // cannot be distinguished from the first.
         if thread::panicking() {
             self.slot.connection = None;
         } else if !self.is_open() {
@@ -140,7 +142,7 @@ impl ManageConnection for SlotManager {
         Ok(())
     }
 
-    /// A slot never breaks: its connection does, and leaves it cold.
+    /// A slot never breaks: its connection breaks, and leaves the slot cold.
     fn has_broken(&self, _: &mut PoolSlot) -> bool {
         false
     }
@@ -150,7 +152,7 @@ impl ManageConnection for SlotManager {
 pub(crate) struct PoolThread(Arc<ScheduledThreadPool>);
 
 impl PoolThread {
-    /// One thread, instead of three for each pool.
+    /// Starts the one thread, which replaces three for each pool.
     pub(crate) fn start() -> Result<Self, Error> {
         let threads = || {
             ScheduledThreadPool::builder()
@@ -158,7 +160,7 @@ impl PoolThread {
                 .thread_name_pattern("distlock-slots")
                 .build()
         };
-        // The builder panics where it cannot start a thread.
+        // The builder panics if it cannot start a thread.
         let threads = contain(threads).ok_or_else(|| {
             Error::unavailable("could not start the thread of the connection pool")
         })?;
@@ -179,7 +181,7 @@ pub(crate) struct ConnectionPool {
 }
 
 impl ConnectionPool {
-    /// A pool of `size` slots, all cold.
+    /// Creates a pool of `size` slots, all cold.
     pub(crate) fn new(size: u32, thread: &PoolThread, dialer: Arc<Dialer>) -> Result<Self, Error> {
         let slots = Pool::builder()
             .max_size(size)
@@ -195,8 +197,8 @@ impl ConnectionPool {
         Ok(Self { slots, dialer })
     }
 
-    /// Borrows a connection, and waits for one until `by`: a warm one if possible, as the last one
-    /// given back is the first one handed out.
+    /// Borrows a connection, and waits for one until `by`. Prefers an open connection, because the
+    /// last one returned is the first one borrowed.
     pub(crate) fn borrow(&self, by: Moment) -> Result<BorrowedConnection<'_>, Failure> {
         let slot = loop {
             if let Some(slot) = self.slots.try_get() {

@@ -1,4 +1,4 @@
-//! How many replicas must confirm a write, and what the server said of them.
+//! The number of replicas that must confirm a write, and the server's answer about them.
 
 use crate::connection::error_mapping::{self, Asked};
 use crate::connection::{Server, ServerError};
@@ -6,38 +6,38 @@ use lock_core::backend::Failure;
 use lock_core::{Error, InsufficientReplicas};
 use std::sync::Arc;
 
-/// Says how many replicas a node has now that are not held for down: for the policy "all". An
-/// error if that is not known; nothing is sent then.
+/// Returns how many replicas of a node are not marked as down, for the policy "all". Fails if that
+/// is unknown; then nothing is sent.
 ///
-/// Asked at every attempt and every batch of renewals under that policy, so it answers from what it
-/// knows.
+/// Called at every attempt and every batch of renewals under that policy, so it answers from known
+/// state, without a query.
 pub(crate) type ReplicaCount = Arc<dyn Fn() -> Result<u32, Error> + Send + Sync>;
 
-/// How many replicas must confirm a request.
+/// The replicas that must confirm a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct NeededReplicas {
-    /// By the policy.
+    /// The number that the policy requires.
     pub(crate) count: u32,
-    /// How many do not count: so many more must confirm.
+    /// The number of replicas that do not count: so many more must confirm.
     pub(crate) ahead: u32,
-    /// How many are waited for: no more than there are.
+    /// The number that is waited for: at most all existing replicas.
     pub(crate) awaited: u32,
 }
 
-/// What the server said of the last request.
+/// The server's answer about the replicas of the last request.
 pub(crate) enum Acknowledgement {
-    /// So many replicas have it.
+    /// This number of replicas has the write.
     By(u32),
-    /// Nothing until the deadline.
+    /// No answer before the deadline.
     Late,
-    /// It would not say.
+    /// The server refused to answer.
     Refused(ServerError),
-    /// The connection ended, or made no sense.
+    /// The connection ended, or the answer was invalid.
     Lost(Error),
 }
 
 impl Acknowledgement {
-    /// Whether the write counts for a request that needs so many replicas: if not, what is missing.
+    /// Checks if the write counts for a request with this need. Returns the shortage, or `None`.
     pub(crate) fn weigh(
         &self,
         server: &Server,
@@ -50,12 +50,12 @@ impl Acknowledgement {
         } = needed;
         let insufficient = |it: InsufficientReplicas| Ok(Some(it.clocks_ahead(ahead)));
         match self {
-            // Which ones have confirmed it is not known: it may be those that do not count.
+            // It is unknown which replicas have confirmed: they may be those that do not count.
             Self::By(count) if needed > 0 && *count >= needed.saturating_add(ahead) => Ok(None),
             Self::By(count) => insufficient(InsufficientReplicas::new(*count, needed)),
             Self::Late => insufficient(InsufficientReplicas::unanswered(needed)),
-            // It was carried out, and is not to be kept like this: the caller must take it for
-            // unknown.
+            // The write was carried out, but must not count as it is: the caller has to treat the
+            // outcome as unknown.
             Self::Refused(error) => Err(Failure::Unknown(error_mapping::explain(
                 server,
                 error,
@@ -65,7 +65,7 @@ impl Acknowledgement {
         }
     }
 
-    /// How many replicas have the write, as far as the server has said.
+    /// Returns how many replicas have the write, according to the server.
     pub(crate) fn count(&self) -> u32 {
         match self {
             Self::By(count) => *count,

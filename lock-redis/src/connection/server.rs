@@ -1,4 +1,4 @@
-//! [`Server`]: a server's name in messages, and the warnings about it.
+//! [`Server`]: the name of a server in messages, and the warnings about it.
 
 use crate::connection::Endpoint;
 use lock_core::{Error, Notices, WarningKind};
@@ -6,15 +6,15 @@ use parking_lot::Mutex;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A server. Prints as `host:port` or as the path of its socket.
+/// A server. Its `Display` form is `host:port` or the path of its socket.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(super) endpoint: Endpoint,
     is_tls: bool,
-    /// Our user there. Written at each handshake.
+    /// The user of the connections. Written at each dial.
     user: Mutex<Option<String>>,
     pub(super) notices: Notices,
-    /// The warnings that were reported and still apply; and whether there are any.
+    /// The warnings that were reported and still apply; `has_warned` is true if there are any.
     warned: Mutex<Vec<Reported>>,
     has_warned: AtomicBool,
 }
@@ -24,16 +24,16 @@ pub(crate) struct Server {
 struct Reported {
     kind: WarningKind,
     cause: String,
-    /// The channel that was refused, where the server allows some channels and not others.
+    /// The refused channel, if the server allows some channels and not others.
     channel: Option<String>,
 }
 
-/// Which warning of a kind it is. Each is reported once until it no longer applies.
+/// The cause of a warning within its kind. Each is reported once until it no longer applies.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cause {
-    /// What the administrator has to change. Empty for a kind that has one cause only.
+    /// The change that the administrator has to make. Empty for a kind with only one cause.
     pub(crate) change: String,
-    /// The channel that was refused, where the server allows some channels and not others.
+    /// The refused channel, if the server allows some channels and not others.
     pub(crate) channel: Option<String>,
 }
 
@@ -52,22 +52,22 @@ impl Server {
         }
     }
 
-    /// The same, over TLS or not.
+    /// Returns this server, used over TLS or not.
     pub(crate) fn over_tls(self, is_tls: bool) -> Self {
         Self { is_tls, ..self }
     }
 
-    /// The same, with warnings reported to `notices`.
+    /// Returns this server with its warnings reported to `notices`.
     pub(crate) fn warning(self, notices: Notices) -> Self {
         Self { notices, ..self }
     }
 
-    /// Where is told what a client should know of it.
+    /// Returns the receiver of warnings and events about this server.
     pub(crate) fn notices(&self) -> &Notices {
         &self.notices
     }
 
-    /// Our user there.
+    /// Returns the user of the connections.
     pub(crate) fn user(&self) -> String {
         self.user
             .lock()
@@ -75,18 +75,18 @@ impl Server {
             .unwrap_or_else(|| "default".to_owned())
     }
 
-    /// A connection was made as this user.
+    /// Records the user of a new connection.
     pub(super) fn set_user(&self, user: Option<&str>) {
         let mut known = self.user.lock();
         if known.as_deref() != user {
             *known = user.map(str::to_owned);
-            // Permissions belong to a user: another user's refusals say nothing of this one.
+            // Permissions belong to a user: another user's refusals do not apply to this one.
             self.clear_warnings(WarningKind::NotPublished);
             self.clear_warnings(WarningKind::NotSubscribed);
         }
     }
 
-    /// The URL of this server with this scheme, or with its variant for TLS.
+    /// Returns the URL of this server with this scheme, or with the variant of it for TLS.
     pub(crate) fn url(&self, scheme: &str) -> String {
         match (&self.endpoint, scheme.strip_prefix("redis")) {
             (Endpoint::Unix(_), Some("")) => format!("redis+unix://{self}"),
@@ -95,13 +95,13 @@ impl Server {
         }
     }
 
-    /// Reports a warning of a kind that has one cause, once until it
-    /// [is mended](Self::clear_warnings).
+    /// Reports a warning of a kind with one cause, once until the warning [is
+    /// cleared](Self::clear_warnings).
     pub(crate) fn warn(&self, kind: WarningKind, message: impl FnOnce() -> String) {
         self.warn_of(kind, Cause::default(), message);
     }
 
-    /// Reports a warning, once for each cause until it no longer applies.
+    /// Reports a warning, once for each cause until that no longer applies.
     pub(crate) fn warn_of(
         &self,
         kind: WarningKind,
@@ -125,18 +125,19 @@ impl Server {
         self.notices.warn(kind, message);
     }
 
-    /// Whether a warning of this kind was reported and still applies.
+    /// Returns `true` if a warning of this kind was reported and still applies.
     pub(crate) fn has_reported(&self, kind: WarningKind) -> bool {
         self.has_warned.load(Ordering::Relaxed)
             && self.warned.lock().iter().any(|known| known.kind == kind)
     }
 
-    /// No warning of this kind applies any more.
+    /// Removes the warnings of this kind, which no longer apply.
     pub(crate) fn clear_warnings(&self, kind: WarningKind) {
         self.retain_warnings(|known| known.kind != kind);
     }
 
-    /// The server served this channel. The refusal of another channel still applies.
+    /// Removes the warnings of this kind, because the server has served this channel. Refusals of
+    /// other channels still apply.
     pub(crate) fn clear_channel_warning(
         &self,
         kind: WarningKind,
@@ -158,7 +159,8 @@ impl Server {
         }
     }
 
-    /// Another server is used at this address since a request left, or it is no master any more.
+    /// Returns the error of a request during which the server was replaced, or lost the master's
+    /// role.
     pub(super) fn superseded(&self) -> Error {
         Error::unavailable(format!(
             "another server answers at {self} since, or that is no master any more: what it said \
@@ -166,7 +168,7 @@ impl Server {
         ))
     }
 
-    /// What arrived from this server is not a reply.
+    /// Returns the error for received bytes that are not a reply.
     pub(crate) fn garbage(&self, why: &str) -> Error {
         Error::unavailable(format!(
             "{self} answered with something that is no answer ({why}): is this the port of a Redis \

@@ -1,13 +1,13 @@
-//! What kind of server it is that does not know a command: a Sentinel, perhaps, behind a URL that
-//! means a Redis server.
+//! Finds out if a server that does not know a command is a Sentinel, behind a URL for a Redis
+//! server.
 
 use super::{ConnectionLike, Request};
 use crate::connection::{Reply, ServerError};
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment};
 
-/// The failure; and where it is that the server does not know a command, whether that is a
-/// Sentinel, if it says so by then.
+/// Returns the failure. If the server does not know a command, queries it until `by`, and returns
+/// an error that names the right URL if it is a Sentinel.
 pub(crate) fn with_server_kind(
     link: &mut dyn ConnectionLike,
     failure: Failure,

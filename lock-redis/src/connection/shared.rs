@@ -14,7 +14,7 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-/// Dials a [multiplexed connection](MultiplexedConnection) when there is none that can be used.
+/// Dials a [multiplexed connection](MultiplexedConnection) when there is no usable one.
 pub(crate) struct SharedConnection {
     dialer: Arc<Dialer>,
     current: Mutex<Option<Arc<MultiplexedConnection>>>,
@@ -24,7 +24,7 @@ pub(crate) struct SharedConnection {
 }
 
 impl SharedConnection {
-    /// `joins` says which requests may leave as one.
+    /// Creates it without a connection; `joins` lists the requests that may be joined.
     pub(crate) fn new(dialer: Arc<Dialer>, joins: &'static [Join]) -> Self {
         let poller = ReplyPoller::new(Arc::clone(dialer.clock()));
         Self {
@@ -36,16 +36,16 @@ impl SharedConnection {
         }
     }
 
-    /// The server at the other end.
+    /// Returns the server at the other end.
     pub(crate) fn server(&self) -> &Arc<Server> {
         self.dialer.server()
     }
 
-    /// Sends the only request of a batch and returns. A script goes by its text the first time on a
-    /// connection.
+    /// Sends the only request of a batch, and returns without the reply. The first time on a
+    /// connection, a script is sent by its text.
     ///
-    /// The callback gets the outcome: at once if the request could not be sent, else from the
-    /// thread that reads next or from the poller, at the deadline at the latest.
+    /// The callback gets the outcome: at once if the request could not be sent, otherwise from the
+    /// next thread that reads or from the poller, at the latest at the deadline.
     pub(crate) fn submit(&self, batch: &Batch, by: Moment, done: OnReply) {
         debug_assert!(batch.only().is_some(), "one reply, one callback");
         let mut callback = CallbackRequest {
@@ -77,8 +77,8 @@ impl SharedConnection {
         }
     }
 
-    /// Returns when the callbacks that were pending have their replies: requests on other
-    /// connections then overtake none.
+    /// Waits until the pending callbacks have their replies, so that their requests are not
+    /// overtaken by requests on other connections.
     pub(crate) fn wait_for_callbacks(&self, by: Moment) -> Result<(), Failure> {
         const PING: Request<'static> = Request(&[&[b"PING"]]);
         let current = self.current.lock().clone();
@@ -86,8 +86,8 @@ impl SharedConnection {
             return Ok(());
         };
         let mut awaited = connection.last_callback(RequestId::MAX);
-        // Replies come in the order of requests, except for those that are sent again. A connection
-        // that is closed has run its callbacks.
+        // Replies arrive in the order of requests, except for requests that are sent again. A
+        // connection that is closed has run its callbacks.
         while let Some(last) = awaited {
             match connection.call(&PING, by) {
                 Err(CallError::NotSent(error) | CallError::Unknown(error))
@@ -101,7 +101,7 @@ impl SharedConnection {
         Ok(())
     }
 
-    /// The connection, dialled first if there is none that can be used. One caller dials, the
+    /// Returns the connection, dialled first if there is no usable one. One caller dials; the
     /// others wait, each until its own deadline.
     pub(crate) fn connection(&self, by: Moment) -> Result<Arc<MultiplexedConnection>, Failure> {
         loop {
@@ -118,7 +118,7 @@ impl SharedConnection {
             }
             match self.dialing.join(&**self.dialer.clock(), by) {
                 Flight::Lead(leader) => {
-                    // The leader before may have dialled since the look above.
+                    // The previous leader may have dialled since the check above.
                     return self.usable(now).map_or_else(|| self.dial(by, leader), Ok);
                 }
                 Flight::Finished(FlightResult::Retry) => {}
@@ -131,18 +131,18 @@ impl SharedConnection {
         }
     }
 
-    /// To which server the connection leads, if there is one that can be used and shows its data's
-    /// history.
+    /// Returns the generation of the server to which the connection leads, if it is usable and the
+    /// server reports the history of its data.
     pub(crate) fn history(&self) -> Option<ServerGeneration> {
         self.usable(self.dialer.clock().now())?.history().cloned()
     }
 
-    /// Whether there is a connection that can be used.
+    /// Returns `true` if there is a usable connection.
     pub(crate) fn is_connected(&self) -> bool {
         self.usable(self.dialer.clock().now()).is_some()
     }
 
-    /// The connection that there is, if it can be used.
+    /// Returns the present connection, if it is usable.
     fn usable(&self, now: Moment) -> Option<Arc<MultiplexedConnection>> {
         let mut current = self.current.lock();
         let connection = current.as_ref()?;
@@ -175,16 +175,17 @@ impl SharedConnection {
         match outcome {
             Ok(connection) => {
                 let connection = Arc::new(connection);
-                // Before the waiting callers are woken: they look here.
+                // Set before the waiting callers are woken, because they check it.
                 *self.current.lock() = Some(Arc::clone(&connection));
-                // If the server was retired meanwhile, that did not find this connection.
+                // If the server was retired meanwhile, the retirement did not close this
+                // connection.
                 if self.dialer.is_retired() {
                     self.end(&self.dialer.retired());
                 }
                 Ok(connection)
             }
             Err(failure) => {
-                // At this deadline only the caller is late; the others may succeed.
+                // At its deadline only this caller is late; the others may succeed.
                 if self.dialer.clock().now() < by {
                     leader.result = FlightResult::Failed(failure.clone());
                 }
@@ -193,7 +194,7 @@ impl SharedConnection {
         }
     }
 
-    /// Closes the connection, and tells its callers why.
+    /// Closes the connection with this error for its callers.
     pub(crate) fn end(&self, why: &Error) {
         let connection = self.current.lock().take();
         if let Some(connection) = connection {

@@ -17,7 +17,7 @@ pub(super) struct ShutdownRegistry {
 }
 
 impl ShutdownRegistry {
-    /// Adds a new connection; `false` after [`shut`](Self::shut).
+    /// Adds a new connection; returns `false` after [`shut`](Self::shut).
     pub(super) fn register(&self, transport: &Arc<Transport>) -> bool {
         let mut open = self.open.lock();
         let is_shut = self.is_shut();
@@ -32,7 +32,7 @@ impl ShutdownRegistry {
         self.is_shut.load(Ordering::Acquire)
     }
 
-    /// What [`is_shut`](Self::is_shut) reads.
+    /// Returns the flag that [`is_shut`](Self::is_shut) reads.
     pub(super) fn flag(&self) -> &AtomicBool {
         &self.is_shut
     }

@@ -1,19 +1,19 @@
-//! [`SingleFlight`]: concurrent calls that need the same thing done share one, the leader's.
+//! [`SingleFlight`]: concurrent calls with the same task share one execution, the leader's.
 //!
-//! The others wait for its outcome, each until its own deadline.
+//! The other calls wait for its outcome, each until its own deadline.
 
 use lock_core::backend::Failure;
 use lock_core::{Clock, Moment, Signal};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// One thing that is done once for all that need it. See the [module's text](self).
+/// A task that is carried out once for all concurrent calls. See the [module's text](self).
 #[derive(Default)]
 pub(crate) struct SingleFlight(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// Whether there is a leader.
+    /// True while there is a leader.
     busy: bool,
     waiting: Vec<Arc<Waiting>>,
 }
@@ -24,33 +24,33 @@ struct Waiting {
     result: Mutex<Option<FlightResult>>,
 }
 
-/// What the followers are told.
+/// The outcome for the followers.
 #[derive(Clone, Default)]
 pub(crate) enum FlightResult {
-    /// Look again: it may be done.
+    /// The task may be done: the follower has to check.
     #[default]
     Retry,
     Failed(Failure),
 }
 
-/// How a call takes part.
+/// The role of a call.
 pub(crate) enum Flight<'a> {
-    /// As the leader. It may have been done just before: look first.
+    /// The leader. The task may have been done just before, so the leader has to check first.
     Lead(FlightLeader<'a>),
-    /// As a follower, and the leader has finished.
+    /// A follower; the leader has finished.
     Finished(FlightResult),
-    /// As a follower whose deadline came first.
+    /// A follower whose deadline passed first.
     TimedOut,
 }
 
-/// The right to do it. Followers are woken when it is dropped, also by a panic.
+/// The right to carry out the task. The drop, even by a panic, wakes the followers.
 pub(crate) struct FlightLeader<'a> {
     flight: &'a SingleFlight,
     pub(crate) result: FlightResult,
 }
 
 impl SingleFlight {
-    /// Becomes the leader, or waits for it until `by`.
+    /// Becomes the leader, or waits for the leader until `by`.
     pub(crate) fn join(&self, clock: &dyn Clock, by: Moment) -> Flight<'_> {
         let mut state = self.0.lock();
         if !state.busy {
@@ -68,12 +68,12 @@ impl SingleFlight {
             .lock()
             .waiting
             .retain(|other| !Arc::ptr_eq(other, &waiting));
-        // A result that comes together with the deadline counts.
+        // A result that arrives together with the deadline counts.
         let told = waiting.result.lock().take();
         told.map_or(Flight::TimedOut, Flight::Finished)
     }
 
-    /// How many wait for the leader.
+    /// Returns how many calls wait for the leader.
     #[cfg(test)]
     pub(crate) fn followers(&self) -> usize {
         self.0.lock().waiting.len()

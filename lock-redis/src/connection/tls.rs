@@ -1,5 +1,5 @@
-//! TLS by rustls: certificates, sessions, and what their errors mean. Nothing here waits, but for
-//! the files of certificates.
+//! TLS by rustls: certificates, sessions, and the meaning of errors. Only the reads of certificate
+//! files wait.
 
 use super::background_call::{BackgroundCall, CallNotDone};
 use super::{DialTime, Server, TlsOptions};
@@ -15,19 +15,19 @@ use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::sync::Arc;
 
-/// TLS with all servers of a client. The files are read for each new connection; while they do not
-/// change, sessions are resumed.
+/// The TLS settings for all servers of a client. The files are read for each new connection; while
+/// they do not change, sessions are resumed.
 #[derive(Clone)]
 pub(crate) struct TlsSettings {
     files: Arc<Files>,
-    /// The name in the servers' certificates, if not their hosts.
+    /// The name in the servers' certificates, if it is not the host.
     name: Option<String>,
 }
 
-/// The files of certificates, and the configuration made of them.
+/// The certificate files, and the configuration made from them.
 struct Files {
     ca: Option<String>,
-    /// Our own certificate, and its key.
+    /// The client's own certificate, and its key.
     identity: Option<[String; 2]>,
     /// Not locked while a file is read.
     current: Mutex<Option<Current>>,
@@ -37,7 +37,7 @@ struct Files {
 struct Current {
     contents: Contents,
     config: Arc<ClientConfig>,
-    /// Whether a server was not trusted: the system's authorities may have changed.
+    /// True if a server was not trusted: the system's authorities may have changed.
     doubtful: bool,
 }
 
@@ -49,7 +49,7 @@ struct Contents {
 }
 
 impl TlsSettings {
-    /// Reads the files, in `time`.
+    /// Reads the files within `time`.
     pub(crate) fn read(options: &TlsOptions<'_>, time: &DialTime<'_>) -> Result<Self, Error> {
         let ca = options.ca.map(str::to_owned);
         let identity = options
@@ -76,7 +76,7 @@ impl TlsSettings {
         })
     }
 
-    /// TLS with the server on this host.
+    /// Returns the TLS settings for the server on this host.
     pub(crate) fn of(&self, host: &str) -> Result<Tls, Error> {
         let name = self.name.as_deref().unwrap_or(host);
         let name = ServerName::try_from(name.to_owned()).map_err(|error| {
@@ -99,8 +99,9 @@ impl fmt::Debug for TlsSettings {
 }
 
 impl Files {
-    /// The configuration of the files. While they are not consistent, or cannot be read in a part
-    /// of the `time`, the one before: a certificate and its key are not replaced in one moment.
+    /// Returns the configuration of the files. If they are not consistent, or cannot be read in a
+    /// part of the `time`, returns the previous one: a certificate and its key are not replaced at
+    /// the same moment.
     fn config(
         self: &Arc<Self>,
         server: &Server,
@@ -120,7 +121,7 @@ impl Files {
         config.ok_or_else(|| io::Error::other("no certificates were read"))
     }
 
-    /// Reads the files, in `time`, and makes another configuration if they have changed.
+    /// Reads the files within `time`, and makes a new configuration if they have changed.
     fn renew(self: &Arc<Self>, time: &DialTime<'_>) -> Result<(), Error> {
         let files = Arc::clone(self);
         self.reads
@@ -137,7 +138,7 @@ impl Files {
             })?
     }
 
-    /// Reads the files, however long that takes.
+    /// Reads the files, without a time limit.
     fn read(&self) -> Result<(), Error> {
         let (ca, identity) = (self.ca.as_deref(), self.identity.as_ref());
         let contents = Contents::read(ca, identity)?;
@@ -154,7 +155,7 @@ impl Files {
         Ok(())
     }
 
-    /// The files, as in messages.
+    /// Returns the names of the files for messages.
     fn named(&self) -> String {
         let ca = self.ca.as_ref().map(|ca| format!("`tls_ca={ca}`"));
         let identity = self
@@ -169,8 +170,8 @@ impl Files {
     }
 }
 
-/// The files get one of so many parts of the time to connect. After that the previous files are
-/// used.
+/// Reading the files may take one of this many parts of the time to connect. After that the
+/// previous files are used.
 const PARTS: u32 = 4;
 
 impl Contents {
@@ -192,21 +193,22 @@ impl Contents {
     }
 }
 
-/// TLS with one server.
+/// The TLS settings for one server.
 pub(crate) struct Tls {
     files: Arc<Files>,
     name: ServerName<'static>,
 }
 
 impl Tls {
-    /// A session on a new connection, which may take that `time`.
+    /// Begins a session on a new connection, within `time`.
     pub(super) fn session(&self, server: &Server, time: &DialTime<'_>) -> io::Result<TlsSession> {
         let config = self.files.config(server, time)?;
         let session = ClientConnection::new(config, self.name.clone());
         session.map(TlsSession).map_err(io::Error::other)
     }
 
-    /// A handshake failed. The next one reads the system's authorities again.
+    /// Records a failed handshake. If the server was not trusted, the next handshake reads the
+    /// system's authorities again.
     pub(super) fn failed(&self, failure: &io::Error) {
         let error = failure
             .get_ref()
@@ -227,7 +229,7 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// What files of certificates contain.
+/// The content of certificate files, as messages name it.
 const CERTIFICATES: &str = "certificates";
 
 fn config(
@@ -235,7 +237,7 @@ fn config(
     identity: Option<&[String; 2]>,
     contents: &Contents,
 ) -> Result<ClientConfig, Error> {
-    // By name: the default provider of the process belongs to the program.
+    // The provider is named, because the default one of the process belongs to the application.
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .expect("ring has ciphers for the default versions")
@@ -254,11 +256,11 @@ fn config(
         })
 }
 
-/// The trusted authorities: those in this file, or those of the system.
+/// Returns the trusted authorities: those in this file, or those of the system.
 fn roots(ca: Option<(&str, &[u8])>) -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
     let Some((path, text)) = ca else {
-        // Certificates of the system that cannot be read are left out.
+        // Certificates of the system that cannot be read are ignored.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         if roots.is_empty() {
             return Err(Error::configuration(
@@ -296,7 +298,7 @@ fn unreadable(option: &str, path: &str, what: &str) -> Error {
     ))
 }
 
-/// One TLS session: turns ciphertext to plaintext and back. The socket belongs to the
+/// One TLS session: encrypts and decrypts. The socket belongs to the
 /// [`Transport`](super::transport::Transport).
 #[derive(Debug)]
 pub(crate) struct TlsSession(ClientConnection);
@@ -306,7 +308,8 @@ impl TlsSession {
         self.0.is_handshaking()
     }
 
-    /// Decrypts what the socket gave, and appends it. `true`: the peer ended the session with it.
+    /// Decrypts received bytes, and appends the plaintext. Returns `true` if the peer has ended the
+    /// session.
     pub(super) fn decrypt(&mut self, mut received: &[u8], plain: &mut Vec<u8>) -> io::Result<bool> {
         while !received.is_empty() {
             self.0.read_tls(&mut received)?;
@@ -324,10 +327,10 @@ impl TlsSession {
         Ok(false)
     }
 
-    /// Appends what the session itself has to send, and then `plain`, encrypted.
+    /// Appends the session's own messages and `plain`, encrypted.
     pub(super) fn encrypt(&mut self, mut plain: &[u8], sealed: &mut Vec<u8>) -> io::Result<()> {
         while !plain.is_empty() || self.0.wants_write() {
-            // It takes only so much until that is fetched.
+            // The writer takes a limited amount until its output is fetched.
             let count = self.0.writer().write(plain)?;
             plain = &plain[count..];
             while self.0.wants_write() {
@@ -338,7 +341,7 @@ impl TlsSession {
     }
 }
 
-/// What a failure of TLS means, and what to do about it; `None` for other failures.
+/// Explains a failure of TLS, and how to mend its cause; `None` for other failures.
 pub(super) fn explain(server: &Server, failure: &io::Error) -> Option<Error> {
     let error = failure.get_ref()?.downcast_ref::<rustls::Error>()?;
     let (kind, message) = match error {
@@ -360,7 +363,7 @@ pub(super) fn explain(server: &Server, failure: &io::Error) -> Option<Error> {
     Some(Error::new(kind, message).with_source(error.clone()))
 }
 
-/// What it means that the handshake did not finish.
+/// Explains why a handshake did not finish.
 pub(super) fn unfinished(server: &Server, failure: io::Error) -> Error {
     if let Some(error) = explain(server, &failure) {
         return error;
@@ -374,11 +377,11 @@ fn no_tls(server: &Server) -> String {
     )
 }
 
-/// Why we do not trust the server.
+/// Returns why the client does not trust the server.
 fn distrust(server: &Server, why: &CertificateError) -> String {
     use CertificateError as C;
     match why {
-        // `BadSignature`: an authority with the name of a trusted one, and another key.
+        // `BadSignature`: an authority with the name of a trusted one, but another key.
         C::UnknownIssuer | C::BadSignature => format!(
             "the certificate of {server} is by an authority that is not trusted here: name the \
              right one with `tls_ca=FILE`"
@@ -399,7 +402,7 @@ fn distrust(server: &Server, why: &CertificateError) -> String {
     }
 }
 
-/// Why the server does not trust us.
+/// Returns why the server does not trust the client.
 fn refusal(server: &Server, alert: AlertDescription) -> (Kind, String) {
     use AlertDescription as A;
     match alert {

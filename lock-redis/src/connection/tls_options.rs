@@ -1,6 +1,6 @@
-//! [`TlsOptions`]: what a URL says about TLS.
+//! [`TlsOptions`]: the TLS options of a URL.
 
-/// What a URL says about TLS.
+/// The TLS options of a URL.
 #[derive(Clone, Copy, Debug, Default)]
 #[cfg_attr(
     not(feature = "tls"),
@@ -9,8 +9,8 @@
 pub(crate) struct TlsOptions<'a> {
     /// The file of the authorities to trust, and no others; `None`: those that the system trusts.
     pub(crate) ca: Option<&'a str>,
-    /// The files of our own certificate and its key.
+    /// The files of the client's own certificate and its key.
     pub(crate) identity: Option<(&'a str, &'a str)>,
-    /// The name in the server's certificate, if not the host.
+    /// The name in the server's certificate, if it is not the host.
     pub(crate) name: Option<&'a str>,
 }

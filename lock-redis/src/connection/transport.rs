@@ -1,8 +1,9 @@
 //! [`Transport`]: a connected socket, with or without TLS, read by one thread and written by
 //! another.
 //!
-//! All connections use it, so no byte has a second path. A TLS session cannot be read and written
-//! at once: it has a lock of its own, which is never held while a thread waits for the socket.
+//! All connections use it, so all bytes take the same path. A TLS session cannot be read and
+//! written at the same time: it has a lock of its own, which is never held while a thread waits for
+//! the socket.
 
 use super::tls::TlsSession;
 use lock_core::{Clock, Moment, OpenConnection, SystemClock};
@@ -22,7 +23,7 @@ pub(crate) struct Transport {
     socket: Socket,
     /// Locked after the pending requests of a connection, never before.
     tls: Option<Mutex<TlsSession>>,
-    /// Counts it while it is open.
+    /// Counts the connection while it is open.
     _counted: Option<OpenConnection>,
 }
 
@@ -34,13 +35,13 @@ pub(crate) struct WriteBuffer {
     sent: usize,
 }
 
-/// How far a write came.
+/// The progress of a write.
 pub(crate) struct WriteProgress {
-    /// How many of the bytes count as sent.
+    /// The number of bytes that count as sent.
     pub(crate) taken: usize,
-    /// Whether the peer takes no more for now.
+    /// True if the peer takes no more for now.
     pub(crate) stalled: bool,
-    /// Whether bytes that count as sent are still in the [`WriteBuffer`].
+    /// True if bytes that count as sent are still in the [`WriteBuffer`].
     pub(crate) backlog: bool,
 }
 
@@ -50,7 +51,7 @@ pub(crate) struct ReadBuffer {
     /// The socket's current timeout.
     timeout: Duration,
     received: Box<[u8]>,
-    /// Whether the peer has said by TLS that nothing more follows. What came with that counts.
+    /// True if the peer has ended the TLS session. The bytes that arrived before the end count.
     pub(crate) ended: bool,
 }
 
@@ -65,35 +66,36 @@ impl Default for ReadBuffer {
 }
 
 impl ReadBuffer {
-    /// What one read takes at most. The replies to more than a hundred callers fit.
+    /// The most bytes of one read. The replies to more than a hundred callers fit.
     const SIZE: usize = 16 << 10;
 }
 
-/// For how long a socket is waited for at one go. Never zero, which stands for no timeout.
+/// Returns the length of one wait for a socket. Never zero, which means no timeout.
 fn slice_of(left: Duration) -> Duration {
     left.clamp(Duration::from_millis(1), SystemClock::SLICE)
 }
 
-/// The time by which a socket's timeout may be too long, because to change it is a system call and
+/// The time by which a socket's timeout may be too long, because changing it is a system call and
 /// the kernel's timers are about as coarse.
 const SLACK: Duration = Duration::from_millis(8);
 
-/// The pause where sockets cannot be polled, because a thread must not spin.
+/// The pause if sockets cannot be polled, because a thread must not spin.
 const POLL_PAUSE: Duration = Duration::from_millis(10);
 
-/// Sending waits for no peer, and raises no signal.
+/// Sending does not wait for the peer, and raises no signal.
 const SEND_FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 
-/// Whether sockets could be waited for.
+/// The result of a wait for sockets.
 pub(crate) enum Polled {
-    /// They were.
+    /// The wait took place.
     Done,
-    /// No: that needs memory, and a limit of descriptors above the number of those polled. It has
-    /// paused instead, and the caller has to try what it waited for, without blocking.
+    /// Polling failed: it needs memory, and a limit of descriptors above the number of those
+    /// polled. The call has paused instead, and the caller has to try its operation without
+    /// blocking.
     Impossible,
 }
 
-/// Waits for one of `sources`, at most for `longest`. Never returns at once because of an error.
+/// Waits for one of `sources`, for at most `longest`. After an error, pauses before it returns.
 pub(crate) fn poll(sources: &mut [PollFd<'_>], longest: Duration) -> Polled {
     let timeout = Timespec::try_from(longest).ok();
     match rustix::event::poll(sources, timeout.as_ref()) {
@@ -106,7 +108,7 @@ pub(crate) fn poll(sources: &mut [PollFd<'_>], longest: Duration) -> Polled {
     }
 }
 
-/// How long it is until `by`; an error when that has come.
+/// Returns the time until `by`; an error if that has passed.
 pub(crate) fn time_left(clock: &dyn Clock, by: Moment) -> io::Result<Duration> {
     let left = by.since(clock.now());
     if left.is_zero() {
@@ -117,7 +119,8 @@ pub(crate) fn time_left(clock: &dyn Clock, by: Moment) -> io::Result<Duration> {
 }
 
 impl Transport {
-    /// How many reads a look at the connection takes before the peer is taken for faulty.
+    /// The most reads of one check of the connection, which bound the time that a faulty peer
+    /// costs.
     const LOOKS: usize = 16;
 
     pub(crate) fn new(socket: impl Into<Socket>, tls: Option<TlsSession>) -> io::Result<Self> {
@@ -130,7 +133,7 @@ impl Transport {
         })
     }
 
-    /// The same, counted as open until it is dropped.
+    /// Returns this transport, counted as open until it is dropped.
     pub(crate) fn counted(self, counted: OpenConnection) -> Self {
         Self {
             _counted: Some(counted),
@@ -138,7 +141,7 @@ impl Transport {
         }
     }
 
-    /// From now on, what is sent stays unacknowledged for `longest` at most.
+    /// Limits the time for which bytes that are sent from now on stay unacknowledged.
     pub(crate) fn limit_unacknowledged(&self, longest: Duration) -> io::Result<()> {
         #[cfg(target_os = "linux")]
         if self.socket.domain()? != Domain::UNIX {
@@ -168,7 +171,7 @@ impl Transport {
         by: Moment,
     ) -> io::Result<()> {
         let Some(tls) = &self.tls else { return Ok(()) };
-        // The last message of ours leaves together with the first request.
+        // The client's last message is sent together with the first request.
         while tls.lock().is_handshaking() {
             while self.write(output, &[])?.stalled {
                 self.wait(false, time_left(clock, by)?);
@@ -178,7 +181,7 @@ impl Transport {
         Ok(())
     }
 
-    /// Writes as much as the peer takes at once. After an error, nothing of `bytes` has left.
+    /// Writes as much as the peer takes at once. After an error, no part of `bytes` was sent.
     pub(crate) fn write(
         &self,
         output: &mut WriteBuffer,
@@ -189,7 +192,7 @@ impl Transport {
             let unsent = match &self.tls {
                 None => &bytes[taken..],
                 Some(tls) => {
-                    // What is encrypted has to leave in this order, before more is encrypted.
+                    // Encrypted bytes have to be sent in this order, before more are encrypted.
                     if output.ciphertext.is_empty() && !is_encrypted {
                         tls.lock().encrypt(bytes, &mut output.ciphertext)?;
                         (taken, is_encrypted, has_left) = (bytes.len(), true, false);
@@ -213,7 +216,7 @@ impl Transport {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
                 Err(error) if !has_left => return Err(error.into()),
-                // The next write fails in the same way; then it is known what has left.
+                // The next write fails in the same way; so this one can return how much was sent.
                 Err(_) => break,
             }
         }
@@ -225,8 +228,8 @@ impl Transport {
         })
     }
 
-    /// Waits until the socket can be written (or read, if `read`), at most for `longest` and for a
-    /// slice. Whether it can be read.
+    /// Waits until the socket can be written (or read, if `read`), for at most `longest` and one
+    /// slice. Returns `true` if it can be read.
     pub(crate) fn wait(&self, read: bool, longest: Duration) -> bool {
         let flags = if read {
             PollFlags::IN | PollFlags::OUT
@@ -242,11 +245,12 @@ impl Transport {
         read && found.intersects(PollFlags::IN | PollFlags::ERR | PollFlags::HUP)
     }
 
-    /// Waits for bytes, at most for `longest` and for a slice, and appends them to `plain`.
-    /// `false`: none have come.
+    /// Waits for bytes, for at most `longest` and one slice, and appends them to `plain`. Returns
+    /// `false` if none have arrived.
     ///
-    /// A socket's timeout alone bounds nothing: it is rounded up to the kernel's ticks, and starts
-    /// again with every byte of a slow peer. It is changed only where it does not serve.
+    /// A socket's timeout alone is no bound: it is rounded up to the kernel's ticks, and starts
+    /// again with every byte of a slow peer. It is changed only if it differs too much from
+    /// `longest`.
     pub(crate) fn read(
         &self,
         input: &mut ReadBuffer,
@@ -261,7 +265,7 @@ impl Transport {
         self.receive(input, plain, RecvFlags::empty())
     }
 
-    /// The same without waiting. `false`: there is nothing to read.
+    /// Reads without waiting. Returns `false` if there is nothing to read.
     pub(crate) fn read_available(
         &self,
         input: &mut ReadBuffer,
@@ -292,7 +296,7 @@ impl Transport {
         };
         let mut tls = tls.lock();
         input.ended = tls.decrypt(received, plain).inspect_err(|_| {
-            // The peer is told why, if it takes that at once.
+            // Sends the peer the reason, if it takes that at once.
             let mut alert = Vec::new();
             let _told = tls.encrypt(&[], &mut alert).map(|()| {
                 let _sent = rustix::net::send(self.fd(), &alert, SEND_FLAGS);
@@ -301,7 +305,7 @@ impl Transport {
         Ok(true)
     }
 
-    /// Why the peer ended the TLS session, if it said so: it may have while we wrote.
+    /// Returns why the TLS session failed, if the peer has said so, perhaps during a write.
     pub(crate) fn tls_error(&self, input: &mut ReadBuffer) -> Option<io::Error> {
         self.tls.as_ref()?;
         for _ in 0..Self::LOOKS {
@@ -314,7 +318,8 @@ impl Transport {
         None
     }
 
-    /// Whether the peer has neither closed the connection nor sent data, while no thread reads.
+    /// Returns `true` if the peer has neither closed the connection nor sent data, while no thread
+    /// reads.
     pub(crate) fn is_quiet(&self) -> bool {
         if self.tls.is_none() {
             let look = rustix::net::recv(
@@ -324,7 +329,7 @@ impl Transport {
             );
             return matches!(look, Err(Errno::AGAIN));
         }
-        // What belongs to TLS itself, such as a session ticket, is read.
+        // Messages of TLS itself, such as a session ticket, are read.
         let (mut input, mut plain) = (ReadBuffer::default(), Vec::new());
         for _ in 0..Self::LOOKS {
             match self.read_available(&mut input, &mut plain) {
@@ -336,7 +341,7 @@ impl Transport {
         false
     }
 
-    /// Ends the connection: threads that wait on it return.
+    /// Shuts the connection down: threads that wait on it return.
     pub(crate) fn shut(&self) {
         let _closed_before = self.socket.shutdown(Shutdown::Both);
     }

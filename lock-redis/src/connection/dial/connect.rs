@@ -1,4 +1,4 @@
-//! Connecting to one of a host's addresses, as RFC 8305 ("Happy Eyeballs") says.
+//! Connecting to one of the addresses of a host, by RFC 8305 ("Happy Eyeballs").
 
 use crate::connection::DialTime;
 use lock_core::{Moment, SystemClock};
@@ -11,15 +11,16 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// The time after one address of a host until the next is tried in parallel, as in RFC 8305, so
-/// that a silent or distant address takes no time of the others. It is less where all would not be
-/// begun in half of the time.
+/// The pause between the attempts for two addresses of a host, which run in parallel, as in RFC
+/// 8305, so that a silent or distant address takes no time from the others. Shorter if the first
+/// half of the time would not suffice to begin all attempts.
 const PACE: Duration = Duration::from_millis(250);
 
-/// Connects to the first of `addresses` that accepts in `time`; else fails as the last one did.
+/// Connects to the first of `addresses` that accepts in `time`; otherwise fails with the last
+/// error.
 ///
-/// An attempt goes on beside the ones begun after it. All are begun in the first half of the time:
-/// an address far away needs the rest.
+/// Earlier attempts continue while later ones begin. All begin in the first half of the time, so
+/// that a distant address has the second half to answer.
 pub(super) fn connect_to_any(
     addresses: &[SocketAddr],
     time: &DialTime<'_>,
@@ -62,13 +63,13 @@ pub(super) fn connect_to_any(
                 }
                 Some(error) => failure = error,
             }
-            // The next one need not wait for its turn.
+            // The attempt has failed, so the next one begins at once.
             next = time.now();
         }
     }
 }
 
-/// The addresses with those of IPv6 and IPv4 in turn, as one of the two may lead nowhere.
+/// Returns the addresses with IPv6 and IPv4 in turn, because one of the two may be unreachable.
 fn alternating(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
     let first_is_ipv6 = addresses.first().is_some_and(SocketAddr::is_ipv6);
     let (mut one, mut other): (VecDeque<_>, VecDeque<_>) = addresses
@@ -82,7 +83,7 @@ fn alternating(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
     ordered
 }
 
-/// Begins to connect to this address.
+/// Begins to connect to this address, without waiting.
 fn begin(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
@@ -92,7 +93,8 @@ fn begin(address: SocketAddr) -> io::Result<Socket> {
     }
 }
 
-/// Waits for `longest` at most. Which of them, in their order, are connected or have failed.
+/// Waits for at most `longest`. Returns the positions, in ascending order, of the sockets that are
+/// connected or have failed.
 fn wait_for_any(begun: &[Socket], longest: Duration) -> io::Result<Vec<usize>> {
     let fd = |socket| PollFd::from_borrowed_fd(AsFd::as_fd(socket), PollFlags::OUT);
     let mut fds: Vec<_> = begun.iter().map(fd).collect();
@@ -107,18 +109,19 @@ fn wait_for_any(begun: &[Socket], longest: Duration) -> io::Result<Vec<usize>> {
         .collect())
 }
 
-/// Sets the options of a socket. What is sent stays unacknowledged for `unacknowledged` at most.
+/// Sets the options of a socket. Sent bytes may stay unacknowledged for at most `unacknowledged`.
 pub(super) fn prepare(stream: &TcpStream, unacknowledged: Duration) -> io::Result<()> {
-    // Requests are small and written whole: waiting for more would only cost time.
+    // Requests are small and written whole, so waiting for more bytes to send has no benefit.
     stream.set_nodelay(true)?;
-    // For a server that vanished while a connection was idle. Requests have their own deadlines.
+    // Detects a server that vanished while the connection was idle. Requests have their own
+    // deadlines.
     let keepalive = TcpKeepalive::new()
         .with_time(Duration::from_secs(30))
         .with_interval(Duration::from_secs(10));
     let socket = SockRef::from(stream);
     socket.set_tcp_keepalive(&keepalive)?;
-    // For a server that vanished with a request on the way: the kernel would send that again for a
-    // quarter of an hour, also on a socket that was closed.
+    // For a server that vanished before it received a request: otherwise the kernel would
+    // retransmit the request for a quarter of an hour, even after the socket was closed.
     #[cfg(target_os = "linux")]
     socket.set_tcp_user_timeout(Some(unacknowledged))?;
     #[cfg(not(target_os = "linux"))]
@@ -133,7 +136,7 @@ mod tests {
     use std::net::TcpListener;
     use std::sync::Arc;
 
-    /// A listener whose queue is full drops what arrives, as a firewall does.
+    /// A listener whose queue is full, so that it drops connections like a firewall.
     struct Hole {
         listener: Socket,
         address: SocketAddr,
@@ -181,8 +184,8 @@ mod tests {
         assert!(SystemClock.now().since(by) < Duration::from_secs(5));
     }
 
-    /// The first of seven answers when its share of the time is over: to the kernel's second try,
-    /// after a second.
+    /// The first of seven addresses answers only after its share of the time: to the kernel's
+    /// second attempt, after one second.
     #[test]
     fn slow_address_among_silent_ones_is_connected_to() {
         let (slow, hole) = (Hole::new(), Hole::new());
@@ -190,7 +193,8 @@ mod tests {
         addresses[0] = slow.address;
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // Room for it, but not before it was turned away once.
+                // The queue gets room for the connection, but only after its first attempt was
+                // dropped.
                 SystemClock.wait(&Arc::default(), SystemClock.now() + PACE);
                 (0..=slow.queued.len()).for_each(|_| drop(slow.listener.accept().unwrap()));
             });
@@ -213,7 +217,7 @@ mod tests {
         let begun = SystemClock.now();
         let stream = connect_to_any(&addresses, &time(soon(600))).unwrap();
         assert_eq!(stream.peer_addr().unwrap(), good.local_addr().unwrap());
-        // Not 40 paces.
+        // Without a pause of `PACE` after each of the 40 refusals.
         assert!(SystemClock.now().since(begun) < Duration::from_secs(5));
     }
 

@@ -1,4 +1,4 @@
-//! [`CredentialsSource`]: where user and password come from. Looked up for each connection.
+//! [`CredentialsSource`]: the source of user and password, which is read for each connection.
 
 use crate::connection::background_call::{BackgroundCall, CallNotDone, SystemError};
 use crate::connection::{DialTime, Server};
@@ -9,19 +9,19 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Where user and password come from.
+/// The source of user and password.
 #[derive(Clone, Default)]
 pub(crate) struct CredentialsSource {
-    /// The user where the provider names none.
+    /// The user if the provider gives none.
     pub(crate) user: Option<String>,
     pub(crate) password: PasswordSource,
-    /// Asked first.
+    /// The first source: a password is read only if there is no provider, or it gives none.
     pub(crate) provider: Option<Arc<dyn CredentialsProvider>>,
-    /// Whether the provider is asked for the credentials of a Sentinel.
+    /// True if the provider is queried for the credentials of a Sentinel.
     pub(crate) is_sentinel: bool,
 }
 
-/// Where the password comes from, if no provider gives it.
+/// The source of the password if no provider gives it.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum PasswordSource {
     #[default]
@@ -30,7 +30,7 @@ pub(crate) enum PasswordSource {
     InFile(PasswordFile),
 }
 
-/// A file with a password. Its clones share the reads, because they hang together.
+/// A file with a password. Clones share their reads: if one read hangs, the others would, too.
 #[derive(Clone, Debug)]
 pub(crate) struct PasswordFile {
     /// The option that names the file.
@@ -50,7 +50,7 @@ pub(super) struct ResolvedCredentials {
 pub(super) type ProviderCalls = BackgroundCall<Result<Option<Credentials>, Error>>;
 
 impl CredentialsSource {
-    /// Refuses a file that cannot be read in `time`.
+    /// Fails if the password file cannot be read in `time`.
     pub(crate) fn check(&self, time: &DialTime<'_>) -> Result<(), Error> {
         self.password
             .read(time)
@@ -58,7 +58,7 @@ impl CredentialsSource {
             .map_err(|error| Error::configuration(error.to_string()).with_source(error))
     }
 
-    /// The credentials of a connection that is made now, in `time`.
+    /// Returns the credentials for a new connection, if they are found in `time`.
     pub(super) fn resolve(
         &self,
         calls: &ProviderCalls,
@@ -106,7 +106,7 @@ impl CredentialsSource {
         })?
     }
 
-    /// The error of credentials that were not there in time.
+    /// Returns the error for credentials that were not found in time.
     pub(super) fn late(&self, server: &Server) -> Error {
         match &self.password {
             PasswordSource::InFile(file) if self.provider.is_none() => file.late(),
@@ -166,7 +166,7 @@ impl PasswordFile {
     }
 }
 
-/// The password in a file: all of it, without one line end.
+/// Reads the password from a file: the whole content, without one line end.
 fn read(path: &Path) -> io::Result<Secret> {
     let text = fs::read_to_string(path)?;
     let line = text

@@ -1,7 +1,7 @@
-//! [`Dialer`]: makes connections. Look-up, connecting and handshake share one deadline.
+//! [`Dialer`]: makes connections. Name look-up, connecting and handshake share one deadline.
 //!
-//! Whatever the system has no deadline for (name look-ups, files, providers of credentials) runs in
-//! background, and the dial waits for it within its own.
+//! Calls for which the system has no deadline (name look-ups, files, providers of credentials) run
+//! in the background, and the dial waits for them until its own deadline.
 
 mod connect;
 mod credentials;
@@ -23,24 +23,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Makes connections to one server. Dropping it ends the dials under way.
+/// Makes connections to one server. The drop ends all unfinished dials.
 #[derive(Debug)]
 pub(crate) struct Dialer {
     destination: Arc<Destination>,
-    /// The dials whose callers wait no longer. The next callers take their connections.
+    /// The dials whose callers have stopped waiting. The next callers use their connections.
     unclaimed: Mutex<Vec<Arc<PendingDial>>>,
-    /// How many connections have failed. After the first, users look at theirs before they trust
-    /// it: a restart of the server costs one request, and not one for each connection.
+    /// The number of connections that have failed. When it grows, each user checks its connection
+    /// before use: so a restart of the server costs one request, not one for each connection.
     failures: AtomicU64,
 }
 
-/// A caller that waits for all of the connect timeout but this part dials on its own thread.
+/// A caller whose deadline leaves the whole connect timeout, or all but one such part of it, dials
+/// on its own thread.
 const SPARED: u32 = 8;
-/// The time that the first dial may take before another one is begun in parallel, because its
-/// connection may be stuck where a new one is not. The next follows after twice that time.
+/// The time that the first dial may take before another one is begun in parallel, because a new
+/// connection may succeed while the first is stuck. The next follows after twice that time.
 const AGAIN: Duration = Duration::from_secs(2);
-/// The least such time once the duration of a dial is known, so that a dial of usual length has no
-/// companion. It is twice the last duration if that is longer.
+/// The least such time once the duration of a dial is known, so that no parallel dial is begun
+/// while the first takes no longer than usual. It is twice the last duration if that is longer.
 const LEAST_AGAIN: Duration = Duration::from_millis(250);
 
 impl Dialer {
@@ -53,21 +54,23 @@ impl Dialer {
         }
     }
 
-    /// To a test's listener, without a login.
+    /// Returns a dialer to a test's listener, without a login.
     #[cfg(test)]
     pub(crate) fn to(listener: &std::net::TcpListener, command: Duration) -> Self {
         Self::new(Destination::of(listener, Duration::from_secs(5), command))
     }
 
-    /// Makes a connection until `by`, and never takes longer than the connect timeout.
+    /// Makes a connection until `by`, and for at most the connect timeout.
     ///
-    /// Where `by` is earlier than that, the dial goes on in background: the next call gets its
-    /// connection, and makes none beside it unless it takes long.
+    /// If `by` is earlier than the end of the connect timeout, the dial continues in the
+    /// background: the next call gets its connection, and begins another dial only if the first
+    /// takes long.
     ///
-    /// Fails with [`Failure::Refused`] where the server replied that it will never let us in, and
-    /// with [`Failure::NotSent`] otherwise.
+    /// Fails with [`Failure::Refused`] if a repetition cannot succeed, and with
+    /// [`Failure::NotSent`] otherwise.
     pub(crate) fn dial(&self, by: Moment) -> Result<Connection, Failure> {
-        // What a server has said says more than a time-out does, unless it was long ago.
+        // Unless it is older than the connect timeout, a server's refusal is returned in place of a
+        // time-out, because it says more.
         let (mut refusal, begun) = (None, self.clock().now());
         while let Some(dial) = self.claim() {
             match dial.wait(self.clock(), by) {
@@ -104,8 +107,8 @@ impl Dialer {
         outcome.map_err(|failure| refusal.filter(|_| is_late).unwrap_or(failure))
     }
 
-    /// One of the dials that no caller waits for, if possible one that has ended. None where
-    /// another one is to be begun beside them.
+    /// Removes a dial that no caller waits for, and returns it: one that has ended, or the
+    /// youngest. Returns `None` if another dial is to be begun in parallel, or there is none.
     fn claim(&self) -> Option<Arc<PendingDial>> {
         let now = self.clock().now();
         let first = self
@@ -127,15 +130,16 @@ impl Dialer {
             .map(|place| unclaimed.swap_remove(place))
     }
 
-    /// Leaves the dial to the next caller. The failure of this one, whose deadline has come.
+    /// Puts the dial back for the next caller. Returns the failure of this caller, whose deadline
+    /// has passed.
     fn leave(&self, dial: Arc<PendingDial>, refusal: Option<Failure>) -> Failure {
         let failure = refusal.unwrap_or_else(|| self.late(dial.state()));
         self.unclaimed.lock().push(dial);
         failure
     }
 
-    /// Whether the server shows that it belongs to the one that has shown this at that time, by a
-    /// connection that is made until `by`: see [`Judgement::is_of_same_history`].
+    /// Connects until `by`, and returns `true` if the server has at least a part of the history
+    /// that was noted at the given time: see [`Judgement::is_of_same_history`].
     pub(crate) fn succeeds(&self, (noted, at): &(Noted, Moment), by: Moment) -> bool {
         let Some(shown) = self.show(by) else {
             return false;
@@ -154,18 +158,18 @@ impl Dialer {
         })
     }
 
-    /// How many connections have failed so far.
+    /// Returns the number of connections that have failed so far.
     pub(crate) fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// A connection failed.
+    /// Counts a failed connection.
     pub(crate) fn count_failure(&self) {
         self.failures.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// What is known of the server, and what its connections have in common.
+/// Gives access to the destination: the server, and the properties that its connections share.
 impl Deref for Dialer {
     type Target = Destination;
 

@@ -1,4 +1,4 @@
-//! [`PendingDial`]: a dial on a thread of its own, which goes on when its caller waits no longer.
+//! [`PendingDial`]: a dial on a thread of its own, which continues when its caller stops waiting.
 
 use super::destination::{Destination, DialState};
 use crate::connection::{Connection, ConnectionLike};
@@ -10,8 +10,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The time for which an opened connection is offered to callers, because an unused one takes a
-/// place on the server.
+/// The time for which an opened connection is offered to callers, because an unused connection
+/// counts against the server's limit of clients.
 const KEPT: Duration = Duration::from_secs(10);
 
 /// A dial under way, or its outcome.
@@ -19,20 +19,20 @@ pub(super) struct PendingDial {
     began: Moment,
     state: DialState,
     outcome: Mutex<Option<DialOutcome>>,
-    /// Raised with the outcome.
+    /// Raised when the outcome is set.
     ended: Arc<Signal>,
-    /// Raised when that was fetched, or will not be.
+    /// Raised when the outcome has been fetched, or will never be fetched.
     fetched: Arc<Signal>,
 }
 
-/// How a dial has ended, and when.
+/// The result of a dial, and the time of its end.
 pub(super) struct DialOutcome {
     pub(super) at: Moment,
     pub(super) result: Result<Connection, Failure>,
 }
 
 impl PendingDial {
-    /// Begins to dial, for as long as until `by`. Fails if the system has no thread left.
+    /// Begins a dial with the deadline `by`. Fails if the system cannot start a thread.
     pub(super) fn start(destination: &Arc<Destination>, by: Moment) -> io::Result<Arc<Self>> {
         let (began, destination) = (destination.clock().now(), Arc::clone(destination));
         let (state, outcome, ended, fetched) = <_>::default();
@@ -61,7 +61,7 @@ impl PendingDial {
         Ok(dial)
     }
 
-    /// The outcome, which is given once; `None` if there is none until `by`.
+    /// Waits for the outcome, and returns it once; `None` if there is none by the deadline.
     pub(super) fn wait(&self, clock: &Arc<dyn Clock>, by: Moment) -> Option<DialOutcome> {
         let outcome = self.outcome.lock().take();
         let outcome = outcome.or_else(|| {
@@ -72,12 +72,12 @@ impl PendingDial {
         Some(outcome)
     }
 
-    /// No caller comes any more.
+    /// Ends the offer of the connection: no caller will fetch it.
     pub(super) fn abandon(&self) {
         self.fetched.raise();
     }
 
-    /// Closes a connection that was not fetched: the next caller dials anew.
+    /// Closes a connection that was not fetched; the next caller dials anew.
     fn close(&self) {
         if let Some(DialOutcome {
             result: Ok(connection),
@@ -96,7 +96,7 @@ impl PendingDial {
         self.began
     }
 
-    /// How far it has come.
+    /// Returns the progress of the dial.
     pub(super) fn state(&self) -> &DialState {
         &self.state
     }

@@ -1,4 +1,4 @@
-//! [`Resolver`]: the addresses of a host. The system's look-up has no deadline: it runs in
+//! [`Resolver`]: the addresses of a host. The system's look-up has no deadline, so it runs in the
 //! background.
 
 use crate::connection::DialTime;
@@ -8,7 +8,7 @@ use socket2::{Domain, Socket, Type};
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
-/// Looks up one host, never twice at the same time.
+/// Looks up the addresses of one host; concurrent callers share a look-up.
 #[derive(Debug)]
 pub(super) struct Resolver {
     host: String,
@@ -16,7 +16,7 @@ pub(super) struct Resolver {
     look_ups: BackgroundCall<Result<Vec<SocketAddr>, SystemError>>,
 }
 
-/// Why there are no addresses.
+/// The reasons why there are no addresses.
 #[derive(Debug)]
 pub(super) enum LookUpError {
     /// No thread could be started.
@@ -33,7 +33,8 @@ impl Resolver {
         }
     }
 
-    /// The host's addresses, in `time`; at once if the host is an address.
+    /// Returns the addresses of the host, if they are found in `time`; at once if the host is an IP
+    /// address.
     pub(super) fn resolve(&self, time: &DialTime<'_>) -> Result<Vec<SocketAddr>, LookUpError> {
         if let Ok(address) = self.host.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(address, self.port)]);
@@ -64,8 +65,8 @@ impl LookUpError {
     }
 }
 
-/// The cause of a failed look-up: without free descriptors the C library reports that the name is
-/// not known.
+/// Returns the cause of a failed look-up: if no descriptor is free, the C library reports an
+/// unknown name.
 fn cause(error: io::Error) -> SystemError {
     let limit = Socket::new(Domain::UNIX, Type::STREAM, None).err();
     limit

@@ -22,7 +22,7 @@ fn after(time: Duration) -> Moment {
     SystemClock.now() + time
 }
 
-/// The next connection, with the request that sets its name read.
+/// Returns the next connection, after it has read the request that sets the client's name.
 fn accept(listener: &TcpListener) -> TcpStream {
     let (mut peer, _) = listener.accept().unwrap();
     peer.set_read_timeout(Some(LONG)).unwrap();
@@ -64,7 +64,7 @@ fn dial_goes_on_without_its_caller_for_the_next() {
         .local_addr()
         .unwrap();
     assert_eq!(port.as_socket().unwrap(), peer.peer_addr().unwrap());
-    // The next caller needs one of its own.
+    // The next caller needs another connection.
     is_late(&dialer);
     accept(&listener);
 }
@@ -103,7 +103,7 @@ fn refusal_to_an_unclaimed_dial_is_what_the_next_late_caller_is_told() {
     let mut peer = accept(&listener);
     peer.write_all(b"-NOAUTH Authentication required.\r\n")
         .unwrap();
-    // It closes when it has read that.
+    // The client closes the connection when it has read the error.
     assert_eq!(peer.read(&mut [0]).unwrap_or(0), 0);
     let failure = loop {
         let failure = dialer.dial(after(SHORT)).err().expect("no server answers");
@@ -129,28 +129,29 @@ fn old_refusal_to_an_unclaimed_dial_is_forgotten() {
     peer.write_all(b"-NOAUTH Authentication required.\r\n")
         .unwrap();
     assert_eq!(peer.read(&mut [0]).unwrap_or(0), 0);
-    // Its password may be right by then.
+    // The password may be right by then.
     SystemClock.wait(&Arc::default(), after(connect * 2));
     is_late(&dialer);
 }
 
-/// As behind a balancer whose target has vanished: a connection never gets a reply.
+/// A connection never gets a reply, as from a balancer whose target has vanished.
 #[test]
 fn dial_without_an_end_is_not_all_that_callers_wait_for() {
     let (listener, dialer) = far();
     let mut silent = vec![next_is_tried_behind_a_silent_one(&listener, &dialer)];
-    // It is known how long they take.
+    // From now on the usual duration of a dial is known.
     let began = SystemClock.now();
     silent.extend((0..2).map(|_| next_is_tried_behind_a_silent_one(&listener, &dialer)));
     println!("two after {:?}", SystemClock.now().since(began));
 }
 
-/// Returns the silent one, which is not to break before the end.
+/// Checks that the next dial succeeds while one gets no reply. Returns the silent connection, which
+/// must not break before the end of the test.
 fn next_is_tried_behind_a_silent_one(listener: &TcpListener, dialer: &Dialer) -> TcpStream {
     is_late(dialer);
     let silent = accept(listener);
     std::thread::scope(|scope| {
-        // Stays open: the caller that takes it may be a later one.
+        // The connection stays open, because a later caller may fetch it.
         let _served = scope.spawn(|| {
             let mut peer = accept(listener);
             peer.write_all(b"+OK\r\n").unwrap();
@@ -159,7 +160,7 @@ fn next_is_tried_behind_a_silent_one(listener: &TcpListener, dialer: &Dialer) ->
         let until = after(LONG);
         while dialer.dial(after(SHORT)).is_err() {
             if SystemClock.now() >= until {
-                // Ends the thread, too.
+                // Ends the accepting thread, too.
                 TcpStream::connect(listener.local_addr().unwrap()).unwrap();
                 panic!("the dial that hangs is waited for");
             }
@@ -169,7 +170,7 @@ fn next_is_tried_behind_a_silent_one(listener: &TcpListener, dialer: &Dialer) ->
     silent
 }
 
-/// How many connections three dials of a second each make to a server that says this of itself.
+/// Returns how many connections three dials of a second each make to a server with this report.
 fn connections_to(says: &str) -> usize {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let destination = Destination::of(&listener, LONG, LONG).identified(Identity::followed(LONG));
@@ -185,7 +186,7 @@ fn connections_to(says: &str) -> usize {
             {
                 connections += 1;
                 peer.write_all(reply.as_bytes()).unwrap();
-                // Until it has gone: what is unread then would reset the connection.
+                // Reads until the client has closed the connection: unread bytes would reset it.
                 while peer.read(&mut [0; 100]).is_ok_and(|read| read > 0) {}
             }
             connections
@@ -204,17 +205,17 @@ fn connections_to(says: &str) -> usize {
     })
 }
 
-/// Many clients wait for it, and it has data to read.
+/// Pauses are needed because many clients wait for the server, which has data to load.
 #[test]
 fn server_that_is_loading_is_dialled_after_pauses_from_the_first_on() {
     let dialled = connections_to("role:master\r\nloading:1");
     assert!((3..20).contains(&dialled), "{dialled} connections");
-    // Behind a balancer the next one may lead to the master.
+    // A replica is dialled again at once: behind a balancer the next one may be the master.
     let dialled = connections_to("role:slave\r\nmaster_host:10.0.0.7\r\nmaster_port:1");
     assert!(dialled > 3 * 8, "{dialled} connections");
 }
 
-/// Dropped or retired, with the caller there or not.
+/// A dialer ends its dials when it is dropped or retired, with or without a waiting caller.
 #[test]
 fn dials_end_with_their_dialer() {
     let (listener, dialer) = far();
@@ -236,7 +237,7 @@ fn dials_end_with_their_dialer() {
     });
 }
 
-/// A connect timeout longer than what TCP waits for an acknowledgement of a request.
+/// After the handshake, the limit is the command timeout, even if the connect timeout is longer.
 #[cfg(target_os = "linux")]
 #[test]
 fn unacknowledged_data_ends_a_connection_after_command_timeout() {

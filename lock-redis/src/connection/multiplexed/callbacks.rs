@@ -1,4 +1,4 @@
-//! Requests that no thread waits for: how they are sent, read, and their callbacks run.
+//! Requests that no thread waits for: sends them, reads their replies, and runs their callbacks.
 
 use super::pending::{
     CallResult, DeferredWakeups, MayHaveLeft, PendingRequests, RequestId, UNEXPECTED,
@@ -10,8 +10,8 @@ use lock_core::backend::contain;
 use parking_lot::MutexGuard;
 
 impl MultiplexedConnection {
-    /// Sends a request, as much of it as the peer takes, or leaves that to a reader that is awake,
-    /// and returns. The thread that reads its reply runs the callback.
+    /// Sends a request, as much of it as the peer takes, or leaves that to a reader that is awake.
+    /// Does not wait: the thread that reads the reply runs the callback.
     pub(in crate::connection) fn submit(
         &self,
         request: &[u8],
@@ -27,8 +27,8 @@ impl MultiplexedConnection {
         Ok(())
     }
 
-    /// Writes what is unsent. What the peer does not take is left to a waiting thread, which is
-    /// woken for it: none that is awake would see to it.
+    /// Writes the unsent bytes. If the peer does not take all, wakes a waiting thread for the rest,
+    /// because no thread that is awake would write it.
     fn write_for_all<'a>(
         &'a self,
         mut pending: MutexGuard<'a, PendingRequests>,
@@ -41,7 +41,8 @@ impl MultiplexedConnection {
         self.deliver(pending, wakeups)
     }
 
-    /// Reads the replies to callbacks without waiting, and expires late ones. Whether any are left.
+    /// Reads the replies to callbacks without waiting, and expires late ones. Returns `true` if any
+    /// are left.
     pub(super) fn poll(&self) -> bool {
         let mut pending = self.pending.lock();
         let mut wakeups = DeferredWakeups::default();
@@ -57,7 +58,7 @@ impl MultiplexedConnection {
         self.pending.lock().has_callbacks()
     }
 
-    /// See [`PendingRequests::last_callback`].
+    /// Calls [`PendingRequests::last_callback`].
     pub(in crate::connection) fn last_callback(&self, until: RequestId) -> Option<RequestId> {
         self.pending.lock().last_callback(until)
     }
@@ -69,7 +70,7 @@ impl MultiplexedConnection {
             false => Ok(reply),
         });
         let result = outcome.map_err(Into::into);
-        // A panic must not reach the caller that happens to read.
+        // A panic must not reach the caller that happens to read the reply.
         let checked = contain(|| (callback.done)(result));
         if matches!(checked, Some(ReplyCheck::Unexpected)) {
             self.end(&self.server.garbage(UNEXPECTED));

@@ -1,56 +1,57 @@
-//! Requests that are ready at the same time, usually each for another lock, sent as one.
+//! Joins requests that are ready at the same time, usually each for another lock, into one.
 //!
 //! A script for 16 locks takes the server three fifths of the time of 16 scripts. No request waits
-//! to be joined: only what leaves in one write anyway is. What was not carried out, because the
-//! server refused the script or answered for one lock with an error, is sent again alone.
+//! to be joined: only requests of the same write are. A request that was not carried out, because
+//! the server refused the script or answered with an error for this lock, is sent again alone.
 
 use crate::connection::{Reply, ServerError, encoded_words, write_count, write_word};
 use crate::lua::join::Join;
 use lock_core::{Error, Moment};
 use std::time::Duration;
 
-/// The fewest that are joined: of two the server saves little, and joining takes time as well.
+/// The fewest requests that are joined: with two the server saves little, and joining takes time as
+/// well.
 pub(super) const MIN_REQUESTS: usize = 3;
 
-/// The most that are joined: the server serves no other client meanwhile.
+/// The most requests that are joined, because the server serves no other client during the script.
 pub(super) const MAX_REQUESTS: usize = 16;
 
 /// The time for which nothing is joined after the server has refused a joined script, because the
-/// same refusal is likely. It lasts until the connection ends if no joined script was carried out
-/// on it yet, as where keys are on different nodes.
+/// same refusal is likely. Joining ends for good if the error is no passing state and the server
+/// never carried out a joined script of this kind, as with keys on different nodes.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The words of a request from its first key on, each as it is sent.
+/// The words of a request from its first key on, each with its length and line ends.
 pub(super) type Words<'a> = [&'a [u8]; Join::MAX_WORDS];
 
-/// A place in the list of a format's joins: releases come first.
+/// The position of a join in the list of a format, in which releases come first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct JoinKind(usize);
 
-/// Finds requests that can be joined, and says how.
+/// Decides which requests are joined, and by which script.
 pub(super) struct Joiner {
     kinds: Vec<Kind>,
-    /// Nothing is joined before this moment.
+    /// The moment before which nothing is joined.
     paused_until: Option<Moment>,
 }
 
-/// What becomes of a request that was joined.
+/// The outcome of a request that was joined.
 #[derive(Clone, Debug)]
 pub(super) enum Outcome {
     Reply(Reply),
-    /// It is sent again alone, so that the server says of itself why not.
+    /// The request is sent again alone, so that the server answers with the error of this request.
     Repeat {
         may_have_run: bool,
     },
-    /// It may have been carried out, and then must not be sent again.
+    /// The request may have been carried out, so it must not be sent again.
     Unknown(Error),
 }
 
 struct Kind {
     join: &'static Join,
-    /// How every request begins that can be joined by it.
+    /// The first bytes of every request of this kind.
     beginning: Vec<u8>,
-    /// Whether the server has carried it out, so that it knows the script by its hash.
+    /// True if the server has carried out the joined script, and so knows its hash.
     is_known: bool,
 }
 
@@ -74,12 +75,12 @@ impl Joiner {
         }
     }
 
-    /// Whether anything is joined now.
+    /// Returns `true` if requests are joined now.
     pub(super) fn is_on(&self, now: Moment) -> bool {
         !self.kinds.is_empty() && self.paused_until.is_none_or(|until| until <= now)
     }
 
-    /// With which others this request can be joined, and its words.
+    /// Returns the kind of this request, if it can be joined, and its words.
     pub(super) fn parse<'a>(&self, request: &'a [u8]) -> Option<(JoinKind, Words<'a>)> {
         self.kinds.iter().enumerate().find_map(|(place, kind)| {
             let mut words = [b"".as_slice(); Join::MAX_WORDS];
@@ -92,7 +93,8 @@ impl Joiner {
         })
     }
 
-    /// Whether these two of a kind can be joined.
+    /// Returns `true` if these two requests of a kind can be joined: their common arguments are
+    /// equal.
     pub(super) fn can_join(&self, kind: JoinKind, one: &Words<'_>, other: &Words<'_>) -> bool {
         self.kinds[kind.0]
             .join
@@ -101,9 +103,9 @@ impl Joiner {
             .all(|place| one[*place] == other[*place])
     }
 
-    /// How they are joined, and the command and its script. That is sent by its text until the
-    /// server knows it: a release that comes back because its hash is unknown would be overtaken by
-    /// the next attempt.
+    /// Returns how requests of this kind are joined, and the command with the script. The script is
+    /// sent by its text until the server knows it: otherwise the next attempt would overtake a
+    /// release that failed because its hash was unknown.
     pub(super) fn script(&self, kind: JoinKind) -> (&'static Join, [&'static str; 2]) {
         let Kind { join, is_known, .. } = &self.kinds[kind.0];
         let script = match is_known {
@@ -113,11 +115,11 @@ impl Joiner {
         (join, script)
     }
 
-    /// A joined request has this reply.
+    /// Records the reply to a joined request.
     pub(super) fn replied(&mut self, kind: JoinKind, reply: &Reply, now: Moment) {
         let is_error = |reply: &Reply| matches!(reply, Reply::Error(_));
         match reply {
-            // Errors only, as from a full server, are a refusal: see the last arm.
+            // An array of only errors, as from a full server, is a refusal: see the last arm.
             Reply::Array(answers) if !answers.iter().all(is_error) => {
                 self.kinds[kind.0].is_known = true;
             }
@@ -129,8 +131,9 @@ impl Joiner {
                         self.paused_until = Some(now + PAUSE);
                     }
                     _ if *is_known => self.paused_until = Some(now + PAUSE),
-                    // It was never carried out here, so that this is no passing state: a key that
-                    // the user may not use, locks on different nodes behind a proxy.
+                    // The server never carried out this script, so the error is no passing state:
+                    // the user may not use a key, or the locks are on different nodes behind a
+                    // proxy.
                     _ => self.paused_until = Some(Moment::NEVER),
                 }
             }
@@ -138,7 +141,7 @@ impl Joiner {
         }
     }
 
-    /// What becomes of each of `count` requests whose joined script has this reply.
+    /// Returns the outcome of each of `count` requests whose joined script has this reply.
     pub(super) fn outcomes(&self, kind: JoinKind, reply: Reply, count: usize) -> Vec<Outcome> {
         let of_one = |answer| match answer {
             Reply::Error(_) => Outcome::Repeat {
@@ -154,7 +157,7 @@ impl Joiner {
 
     fn after_failure(&self, kind: JoinKind, reply: Reply) -> Outcome {
         match reply {
-            // Each is sent by its own text then, in the place that it had.
+            // Each request is then sent again by the text of its own script, in the same order.
             reply if reply.is_noscript() => Outcome::Reply(reply),
             Reply::Error(error) if did_not_run(&error) => Outcome::Repeat {
                 may_have_run: false,
@@ -171,7 +174,7 @@ impl Joiner {
     }
 }
 
-/// Appends the request that stands for all of these.
+/// Appends the request that replaces all of these.
 pub(super) fn encode(
     (join, [command, script]): (&Join, [&str; 2]),
     all: &[Words<'_>],
@@ -197,8 +200,8 @@ pub(super) fn encode(
     }
 }
 
-/// Whether nothing of a script was carried out that was answered with this error. By any other one
-/// it may have been: it can be of a proxy that lost its server meanwhile.
+/// Returns `true` if a script that was answered with this error was not carried out. After any
+/// other error it may have been: a proxy may have lost its server meanwhile.
 fn did_not_run(error: &ServerError) -> bool {
     matches!(
         error.code.as_str(),

@@ -1,28 +1,31 @@
 //! [`MultiplexedConnection`]: one connection that all threads use at once.
 //!
-//! Requests that are ready leave in one write, and one of the waiting threads reads for all: there
-//! is no thread behind it. A thread on its own writes once, reads once, and waits for no other
-//! thread.
+//! Requests that are ready are sent in one write, and one of the waiting threads reads for all: the
+//! connection has no thread of its own. A thread that is alone writes once, reads once, and waits
+//! for no other thread.
 //!
-//! *Writing* never waits, except for a peer that takes no more. *Reading* is done by a waiting
-//! thread, which hands the role over when it has its reply or its deadline comes. Three invariants:
+//! *Writing* never waits, except for a peer that takes no more bytes. *Reading* is done by a
+//! waiting thread, which hands the role over when it has its reply or its deadline passes. Three
+//! invariants:
 //!
-//! - *While a thread waits, one reads.* The role may be handed to A just as A's deadline comes.
-//!   Both happen under the lock of the pending requests: either A has left and another thread is
-//!   chosen, or A is the reader when it leaves, and hands over ([`MultiplexedConnection::leave`]).
+//! - *While a thread waits, one reads.* The role may be handed to a thread A just as A's deadline
+//!   passes. Both happen under the lock of the pending requests: either A has left and another
+//!   thread is chosen, or A is the reader when it leaves, and hands over
+//!   ([`MultiplexedConnection::leave`]).
 //! - *Unsent bytes have a writer.* A thread may leave its bytes to a reader that is awake: the
-//!   reader looks for them under the lock in which it decides to sleep. A reader that leaves makes
-//!   another thread the reader, awake, or writes for callbacks if none waits; a writer that gives
-//!   up on a peer that takes nothing wakes another.
+//!   reader checks for unsent bytes under the lock in which it decides to sleep. A reader that
+//!   leaves wakes another thread as the reader, or writes for callbacks if none waits; a writer
+//!   that gives up on a peer that takes nothing wakes another.
 //! - *A reply goes to its request.* Requests stay pending in the order of their bytes until they
-//!   are replied to. Several may leave as one ([`joined`]); those of them that were not carried out
-//!   are put at the end again. A caller that gives up takes its bytes back if none has left and
-//!   they are not joined; otherwise its request stays, abandoned, and the reply is dropped.
+//!   are replied to. Several may be sent as one ([`joined`]); if some of these were not carried
+//!   out, they are added again at the end. A caller that gives up removes its request if no byte of
+//!   it was sent and it is not joined; otherwise the request stays pending, abandoned, and its
+//!   reply is dropped.
 //!
 //! A deadline that passes does not close the connection: a late reply finds its request. If nothing
-//! was received for longer than replies usually take, it gets no new requests. It is closed when it
-//! breaks, when what arrives is not a reply, and when the oldest request is overdue for `grace`, a
-//! command timeout.
+//! was received for longer than replies usually take, the connection gets no new requests. It is
+//! closed when it breaks, when received bytes are not a reply, and when the oldest request is
+//! overdue for `grace`, a command timeout.
 
 mod callbacks;
 mod joined;
@@ -57,21 +60,21 @@ use std::time::Duration;
 pub(crate) struct MultiplexedConnection {
     pending: Mutex<PendingRequests>,
     transport: Transport,
-    /// Locked by the thread that has the role only, and so never waited for.
+    /// Locked only by the thread that has the role, so no thread waits for the lock.
     output: Mutex<Output>,
     input: Mutex<ReplyInput>,
-    /// Whether the peer took less than it was given. Written under the lock of `pending`.
+    /// True if the peer took fewer bytes than it was given. Written under the lock of `pending`.
     stalled: AtomicBool,
     server: Arc<Server>,
-    /// Which of the endpoint's servers it leads to.
+    /// The generation of the endpoint's server to which this connection leads.
     generation: ServerGeneration,
     clock: Arc<dyn Clock>,
-    /// How long the oldest request may be overdue.
+    /// The time for which the oldest request may be overdue.
     grace: Duration,
     /// The scripts whose text was sent here: the server knows them before any later request.
     scripts_sent: ScriptSet,
     is_one_store: bool,
-    /// Whether it was verified which server this is.
+    /// True if the server's identity was verified.
     verified: AtomicBool,
 }
 
@@ -84,14 +87,15 @@ struct Output {
 }
 
 thread_local! {
-    /// A thread waits for one request at a time. Taken out while in use: a callback may call again.
+    /// The slot of the thread, which waits for one request at a time. Empty while in use: a
+    /// callback may call again.
     static SLOT: Cell<Option<Arc<ReplySlot>>> = const { Cell::new(None) };
 }
 
-/// The caller's handle: other threads use the same connection at the same time.
+/// The handle of one caller; other threads use the same connection at the same time.
 impl ConnectionLike for Arc<MultiplexedConnection> {
     fn exchange_one(&mut self, batch: &Batch, by: Moment) -> Result<Reply, CallError> {
-        // It may be a later request of several: the deadline may have come.
+        // The deadline may have passed: this may be a later request of several.
         let now = self.clock.now();
         if now >= by {
             return Err(MayHaveLeft(false).timed_out(&self.server));
@@ -114,7 +118,7 @@ impl ConnectionLike for Arc<MultiplexedConnection> {
         }
     }
 
-    /// All are queued before the first is waited for, so they leave in one write.
+    /// Queues all requests before it waits for the first, so they are sent in one write.
     fn exchange(&mut self, batch: &Batch, by: Moment) -> (Vec<Reply>, Result<(), CallError>) {
         let now = self.clock.now();
         if now >= by {
@@ -132,9 +136,9 @@ impl ConnectionLike for Arc<MultiplexedConnection> {
         }
         drop(pending);
         let (mut replies, mut outcome) = (Vec::with_capacity(batch.len()), Ok(()));
-        // Each is waited for, also behind one that failed: it must not stay the reader.
+        // Waits for each request, even after one has failed: none may stay the reader unattended.
         for (id, slot) in queued {
-            // The one before may have taken long.
+            // The wait for the request before may have taken long.
             let now = self.clock.now();
             let reply = id.and_then(|id| self.wait(self.pending.lock(), id, &slot, now, by));
             match reply {
@@ -179,13 +183,13 @@ impl ConnectionLike for Arc<MultiplexedConnection> {
 
 impl MultiplexedConnection {
     /// The longest wait of a writer while the peer reads nothing, because a blocked writer does not
-    /// know when its reply arrives.
+    /// notice that its reply has arrived.
     const WRITE_WAIT: Duration = Duration::from_millis(10);
     /// The most writes for other threads in a row, before a thread reads its own reply.
     const MAX_WRITES: usize = 16;
 
-    /// `dialed_in` is how long it took to make the connection, several replies; `joins` says which
-    /// requests may leave as one.
+    /// Creates the connection. `dialed_in` is the time that the dial took, with its several
+    /// replies; `joins` lists the requests that may be joined.
     pub(super) fn new(
         connection: Connection,
         dialed_in: Duration,
@@ -221,19 +225,20 @@ impl MultiplexedConnection {
         })
     }
 
-    /// Whether the text of this script was never sent here. Marks it as sent.
+    /// Returns `true` if the text of this script was never sent here, and marks it as sent.
     pub(super) fn is_first_text(&self, script: &Script) -> bool {
         self.scripts_sent.insert(script)
     }
 
-    /// Whether a thread writes itself instead of leaving that to a reader that is awake: the reader
-    /// is scheduled behind all threads woken with it, and the server must not run dry meanwhile.
+    /// Returns `true` if a thread writes itself, and does not leave that to a reader that is awake:
+    /// the reader is scheduled after all threads woken with it, and the server must not run out of
+    /// requests meanwhile.
     fn must_write_now(pending: &PendingRequests) -> bool {
         let reader_will = pending.reader.is_some() && !pending.asleep;
         pending.wants_writer() && !(reader_will && pending.is_peer_busy())
     }
 
-    /// Waits for the reply, and meanwhile reads and writes for all as far as that falls to it.
+    /// Waits for the reply, and meanwhile reads and writes for all threads while it has the role.
     fn wait<'a>(
         &'a self,
         mut pending: MutexGuard<'a, PendingRequests>,
@@ -270,10 +275,10 @@ impl MultiplexedConnection {
             }
             if reads && pending.reader == Some(id) {
                 pending.asleep = true;
-                // What has passed since `now` was read lengthens the sleep by as much.
+                // The time that has passed since `now` was read lengthens the sleep by as much.
                 let mut longest = self.patience(&pending).min(by).since(now);
                 if pending.writing && self.stalled.load(Ordering::Acquire) {
-                    // The writer may give up, and leaves the rest to this thread.
+                    // The writer may give up, and leave the rest to this thread.
                     longest = longest.min(Self::WRITE_WAIT);
                 }
                 drop(pending);
@@ -284,8 +289,8 @@ impl MultiplexedConnection {
             } else {
                 drop(pending);
                 self.clock.wait(&slot.signal, by);
-                // With a reply this thread has no role, unless the peer does not take what it
-                // writes.
+                // A thread with its reply has no role to hand over, unless the peer takes no more
+                // bytes.
                 if !self.stalled.load(Ordering::Acquire)
                     && let Some(outcome) = slot.take()
                 {
@@ -297,14 +302,14 @@ impl MultiplexedConnection {
         }
     }
 
-    /// Until when the oldest request may go without a reply before the connection is closed.
+    /// Returns the moment at which the connection is closed if the oldest request has no reply.
     fn patience(&self, pending: &PendingRequests) -> Moment {
         pending
             .oldest()
             .map_or(Moment::NEVER, |oldest| oldest + self.grace)
     }
 
-    /// A thread whose request is no longer pending, or abandoned, leaves its roles to others.
+    /// Hands over the roles of a thread whose request was abandoned, or is no longer pending.
     fn leave<'a>(&'a self, mut pending: MutexGuard<'a, PendingRequests>, id: RequestId) {
         let mut wakeups = DeferredWakeups::default();
         if pending.reader == Some(id) {
@@ -314,8 +319,8 @@ impl MultiplexedConnection {
         drop(self.deliver(pending, wakeups));
     }
 
-    /// Makes the first thread that waits the reader. Where none does, what callbacks wait for is
-    /// written here.
+    /// Makes the first waiting thread the reader. If none waits, writes the bytes that callbacks
+    /// wait for.
     fn hand_over_reading<'a>(
         &'a self,
         mut pending: MutexGuard<'a, PendingRequests>,
@@ -328,7 +333,7 @@ impl MultiplexedConnection {
         pending
     }
 
-    /// Writes what is unsent, also what is added meanwhile, as far as the peer takes it.
+    /// Writes the unsent bytes, and those that are added meanwhile, as far as the peer takes them.
     fn write<'a>(
         &'a self,
         mut pending: MutexGuard<'a, PendingRequests>,
@@ -363,7 +368,7 @@ impl MultiplexedConnection {
         pending
     }
 
-    /// Waits a little for the peer to take more; and for replies, if this thread reads.
+    /// Waits shortly for the peer to take more bytes, and for replies if this thread reads.
     fn wait_for_peer<'a>(
         &'a self,
         mut pending: MutexGuard<'a, PendingRequests>,
@@ -390,7 +395,7 @@ impl MultiplexedConnection {
         }
     }
 
-    /// The oldest request is overdue for too long.
+    /// Closes the connection because the oldest request is overdue for too long.
     fn give_up<'a>(
         &'a self,
         pending: MutexGuard<'a, PendingRequests>,
@@ -418,11 +423,11 @@ impl MultiplexedConnection {
         wakeups: &mut DeferredWakeups,
     ) {
         pending.fail_all(error, wakeups);
-        // The thread that sleeps in the socket wakes up and sees it.
+        // Wakes the thread that sleeps in the socket, which then sees the failure.
         self.transport.shut();
     }
 
-    /// Wakes threads and runs callbacks. Not under the lock, which both may take.
+    /// Wakes threads and runs callbacks, without the lock, which both may acquire.
     fn deliver<'a>(
         &'a self,
         pending: MutexGuard<'a, PendingRequests>,
@@ -439,18 +444,19 @@ impl MultiplexedConnection {
         self.pending.lock()
     }
 
-    /// Whether a new request may be put on it.
+    /// Returns `true` if a new request may be sent on this connection.
     ///
-    /// Looks at the socket if it was idle for long, or other connections have failed: then a server
-    /// that went away costs no request. A mute connection gets no new requests, and those on it
-    /// wait on: the connection may be stuck, and not the server.
+    /// Checks the socket if the connection was idle for long, or other connections have failed: so
+    /// a server that has gone away fails no request. A mute connection gets no new requests, but
+    /// its pending ones wait on: perhaps only the connection is stuck, and not the server.
     pub(super) fn is_usable(&self, now: Moment, failures: u64) -> bool {
         let mut pending = self.pending.lock();
         if self.generation.is_over() {
             drop(self.fail(pending, &self.server.superseded()));
             return false;
         }
-        // All callers have given up: no thread has read what came since. Callbacks have the poller.
+        // If all callers have given up, no thread has read later replies. Callbacks have the
+        // poller.
         if pending.has_only_abandoned() && pending.reader.is_none() && !pending.writing {
             pending = self.read_unattended(pending);
         }
@@ -473,7 +479,7 @@ impl MultiplexedConnection {
         true
     }
 
-    /// Closes the connection, and tells all callers on it why.
+    /// Closes the connection with this error for all callers.
     pub(super) fn end(&self, why: &Error) {
         drop(self.fail(self.pending.lock(), why));
     }
@@ -484,7 +490,8 @@ impl MultiplexedConnection {
 }
 
 impl Drop for MultiplexedConnection {
-    /// Callbacks that are still pending are told that their outcome stays unknown.
+    /// Fails callbacks that are still pending: if their requests were sent, the outcome stays
+    /// unknown.
     fn drop(&mut self) {
         let error = self
             .server

@@ -1,8 +1,8 @@
-//! [`PendingRequests`]: the requests on a connection without a reply, and the bytes not yet sent.
+//! [`PendingRequests`]: the requests on a connection without a reply, and the unsent bytes.
 //!
-//! Pure state, without I/O and wake-ups. Replies carry no names: each is for the oldest request. So
-//! a request stays pending until its reply arrives, even if its caller has given up. Requests of
-//! one write may be [joined](super::joined) into one, whose reply has a part for each.
+//! Pure state, without I/O and wake-ups. A reply does not name its request: it belongs to the
+//! oldest one. So a request stays pending until its reply arrives, even if its caller has given up.
+//! Requests of one write may be [joined](super::joined) into one, whose reply has a part for each.
 
 mod joining;
 
@@ -21,13 +21,13 @@ use std::{io, mem, slice};
 /// The outcome of one request.
 pub(super) type CallResult = Result<Reply, CallError>;
 
-/// Where a thread waits for its reply.
+/// The place where a thread waits for its reply.
 #[derive(Default)]
 pub(super) struct ReplySlot {
-    /// The thread's: one for all requests that it waits for.
+    /// The signal of the thread, shared by all requests that it waits for.
     pub(super) signal: Arc<Signal>,
-    /// Written by the thread that reads or closes the connection, under the lock of the pending
-    /// requests, while its request is among them. Taken by the thread that waits.
+    /// Set by the thread that reads or closes the connection, under the lock of the pending
+    /// requests, while the request is pending. Removed by the thread that waits.
     reply: Mutex<Option<CallResult>>,
 }
 
@@ -50,61 +50,61 @@ impl ReplySlot {
 
 /// A request that no thread waits for.
 pub(crate) struct CallbackRequest {
-    /// The request, if it was sent with the hash of its script, and the script's text: that is sent
-    /// if the server does not know the hash. Empty if the text was sent.
+    /// The request with the hash of its script, and the script's text, which is sent instead if the
+    /// server does not know the hash. Empty if the text was sent.
     pub(crate) by_hash: Vec<u8>,
     pub(crate) text: &'static str,
-    /// Called with the outcome, by the thread that reads: must be short, not wait, and not use the
-    /// connection.
+    /// Called with the outcome by the thread that reads. Must be short, must not wait, and must not
+    /// use the connection.
     pub(crate) done: OnReply,
 }
 
-/// What gets the reply to a request that no thread waits for.
+/// The callback for the reply to a request that no thread waits for.
 pub(crate) type OnReply = Box<dyn FnOnce(Result<Reply, Failure>) -> ReplyCheck + Send>;
 
-/// Why a connection is closed whose reply is not what a script of ours gives.
+/// The reason for closing a connection after a reply that the script cannot give.
 pub(super) const UNEXPECTED: &str = "not one that our script gives";
 
-/// What a callback says of the reply.
+/// A callback's check of the reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ReplyCheck {
     Expected,
-    /// It is none to this request: requests and replies may be out of step.
+    /// The reply does not belong to this request: requests and replies may be out of step.
     Unexpected,
 }
 
-/// What a reply goes to.
+/// The receiver of a reply.
 enum ReplyOwner {
     Caller(Arc<ReplySlot>),
     Callback(CallbackRequest),
-    /// The caller gave up: the reply is dropped.
+    /// The caller has given up: the reply is dropped.
     Abandoned,
 }
 
-/// What one caller has asked.
+/// The request of one caller.
 pub(super) struct CallerRequest {
     id: RequestId,
     since: Moment,
     by: Moment,
     owner: ReplyOwner,
     joining: Joining,
-    /// Whether a joined script that was to carry it out failed, and may have done so before: then
-    /// its outcome is unknown until it has a reply.
+    /// True if a joined script with this request failed, but may have carried it out: then the
+    /// outcome is unknown until the request has a reply.
     may_have_run: bool,
 }
 
-/// Whether a request may leave as one with others.
+/// The permission to send a request as one with others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Joining {
     Free,
-    /// It was joined, and is sent again alone. Or it is one of several of a thread, which waits for
-    /// them in their order: sent again, it would stand behind a later one, which could get the role
-    /// of the reader while the thread still waits for this one.
+    /// The request was joined, and is sent again alone. Or it is one of several of a thread, which
+    /// waits for them in order: sent again, it would be after a later one, which could become the
+    /// reader while the thread still waits for this one.
     Never,
 }
 
 impl CallerRequest {
-    /// Where a thread waits for the reply.
+    /// Returns the slot of the thread that waits for the reply.
     fn caller(&self) -> Option<&Arc<ReplySlot>> {
         match &self.owner {
             ReplyOwner::Caller(slot) => Some(slot),
@@ -115,7 +115,7 @@ impl CallerRequest {
 
 /// A request without a reply.
 struct PendingRequest {
-    /// Its bytes on the stream, counted from the first byte of the connection.
+    /// The position of its bytes on the stream, counted from the first byte of the connection.
     start: u64,
     end: u64,
     content: Content,
@@ -126,17 +126,17 @@ enum Content {
     Joined(Box<JoinedRequests>),
 }
 
-/// Requests that leave as one.
+/// Requests that are sent as one.
 struct JoinedRequests {
     kind: JoinKind,
     requests: Vec<CallerRequest>,
-    /// What they would be alone, one behind the other, and where each of them ends.
+    /// The bytes of the requests if they are sent alone, in order, and the end of each.
     bytes: Vec<u8>,
     ends: Vec<usize>,
 }
 
 impl PendingRequest {
-    /// Those of the callers: the one, or the joined ones.
+    /// Returns the requests of the callers: the only one, or the joined ones.
     fn each(&self) -> &[CallerRequest] {
         match &self.content {
             Content::One(request) => slice::from_ref(request),
@@ -158,7 +158,7 @@ impl PendingRequest {
         }
     }
 
-    /// The one whose deadline comes first.
+    /// Returns the request with the earliest deadline.
     fn due_first(&self) -> &CallerRequest {
         self.each()
             .iter()
@@ -166,7 +166,7 @@ impl PendingRequest {
             .expect("there is one")
     }
 
-    /// Its place among bytes that begin with the first one of `start`.
+    /// Returns the position of its bytes in a buffer that begins with byte `start` of the stream.
     fn range(&self, start: u64) -> Range<usize> {
         let place = |at: u64| usize::try_from(at - start).expect("it is in a buffer");
         place(self.start)..place(self.end)
@@ -174,7 +174,7 @@ impl PendingRequest {
 }
 
 impl JoinedRequests {
-    /// Whether this can be the reply.
+    /// Returns `true` if this can be the reply.
     fn expects(&self, reply: &Reply) -> bool {
         match reply {
             Reply::Array(answers) => answers.len() == self.requests.len(),
@@ -183,61 +183,62 @@ impl JoinedRequests {
     }
 }
 
-/// A request's number on its connection.
+/// The number of a request on its connection.
 pub(in crate::connection) type RequestId = u64;
 
-/// What is to be done once the lock of the pending requests is free again.
+/// The actions to be carried out after the lock of the pending requests is released.
 #[derive(Default)]
 pub(super) struct DeferredWakeups {
     pub(super) wake: Vec<Arc<ReplySlot>>,
     pub(super) callbacks: Vec<(CallbackRequest, CallResult)>,
 }
 
-/// The requests without a reply. All of it is under one lock.
+/// The requests without a reply. One lock guards all fields.
 pub(super) struct PendingRequests {
-    /// Bytes that no writer has taken.
+    /// Bytes that no writer has fetched.
     unsent: Vec<u8>,
     joiner: Joiner,
     /// An empty buffer, exchanged for `unsent` while requests are joined.
     spare: Vec<u8>,
-    /// Where the last pending byte ends on the stream. Moves back when requests are taken back or
+    /// The end of the last pending byte on the stream. Moves back when requests are removed or
     /// joined.
     end: u64,
     requests: VecDeque<PendingRequest>,
     last_id: RequestId,
     callbacks: usize,
-    /// The thread that reads for all. While a thread waits there is one, and it is awake, being
-    /// woken, or asleep in the socket.
+    /// The thread that reads for all. While a thread waits, there is a reader, which is awake,
+    /// being woken, or asleep in the socket.
     pub(super) reader: Option<RequestId>,
-    /// Whether the reader sleeps in the socket. Before it does, it looks for unsent bytes.
+    /// True while the reader sleeps in the socket. Before it sleeps, it checks for unsent bytes.
     pub(super) asleep: bool,
-    /// Whether a thread writes.
+    /// True while a thread writes.
     pub(super) writing: bool,
-    /// Whether bytes that count as sent are still in the write buffer, because the peer took no
+    /// True if bytes that count as sent are still in the write buffer, because the peer took no
     /// more.
     pub(super) backlog: bool,
     failure: Option<Error>,
-    /// When a reply last came, and the last request by then.
+    /// The time of the last reply, and the number of the last request at that time.
     last_received: Moment,
     last_id_received: RequestId,
-    /// How long replies take. A single slow one is forgotten after some others.
+    /// The time that replies take. A single slow reply is forgotten after some others.
     usual: Duration,
-    /// How many connections to this server had failed when this one was last looked at.
+    /// The number of failed connections to this server when this one was last checked.
     pub(super) failures_seen: u64,
 }
 
 impl PendingRequests {
-    /// Unsent bytes may wait while they are less than this part of those under way. With 8 threads
-    /// the whole gave 0.7 to 0.95 of what a half gives, and a quarter about the same; with 128
-    /// threads without tokens a quarter gave 0.9. Leaving all writes to the reader was slower.
+    /// Unsent bytes may wait while they are less than this part (a half) of the bytes under way.
+    /// Compared with a half, 8 threads got 0.7 to 0.95 of the throughput with the whole, and about
+    /// the same with a quarter; 128 threads without tokens got 0.9 with a quarter. Leaving all
+    /// writes to the reader was slower.
     const WRITE_SHARE: u64 = 2;
 
     /// The least silence after which a connection gets no new requests, because a lost packet is
-    /// sent again after 200 ms. Otherwise it is twice the recent time of a reply, at most
+    /// sent again after 200 ms. If twice the recent time of a reply is longer, that counts, up to
     /// `command_timeout`.
     const LEAST_SILENCE: Duration = Duration::from_millis(250);
 
-    /// `usual` is how long a reply may take, before the first has come.
+    /// Creates the state; `usual` is the expected time of a reply until the first has arrived.
     pub(super) fn new(now: Moment, usual: Duration, failures: u64, joins: &'static [Join]) -> Self {
         Self {
             usual,
@@ -259,7 +260,7 @@ impl PendingRequests {
         }
     }
 
-    /// Adds a request. An error if the connection is closed.
+    /// Adds a request. Fails if the connection is closed.
     pub(super) fn push(
         &mut self,
         bytes: &[u8],
@@ -331,7 +332,7 @@ impl PendingRequests {
         });
     }
 
-    /// Puts a request behind those that are unsent, with the bytes that `encode` appends.
+    /// Adds a request after the unsent ones, with the bytes that `encode` appends.
     fn enqueue_content(&mut self, content: Content, encode: impl FnOnce(&mut Vec<u8>)) {
         let (start, before) = (self.end, self.unsent.len());
         encode(&mut self.unsent);
@@ -343,7 +344,7 @@ impl PendingRequests {
         });
     }
 
-    /// How many bytes have been sent, or may have been.
+    /// Returns how many bytes were sent, or may have been.
     fn sent(&self) -> u64 {
         self.end - self.unsent.len() as u64
     }
@@ -353,15 +354,15 @@ impl PendingRequests {
         self.requests.len()
     }
 
-    /// How many requests were sent whole, or may have been: so many replies may come.
+    /// Returns how many requests were sent whole, or may have been: so many replies may arrive.
     pub(super) fn awaited(&self) -> usize {
         let sent = self.sent();
         self.requests.partition_point(|request| request.end <= sent)
     }
 
-    /// Whether unsent bytes may wait for more, as in Nagle's algorithm, because replies are to
-    /// come. Not until the last of them: the server would run dry, and both sides take turns at
-    /// waiting.
+    /// Returns `true` if unsent bytes may wait for more, as in Nagle's algorithm, because replies
+    /// are due. They do not wait for the last reply: the server would run out of requests, and both
+    /// sides would take turns at waiting.
     pub(super) fn is_peer_busy(&self) -> bool {
         let under_way = self
             .requests
@@ -374,7 +375,7 @@ impl PendingRequests {
         self.requests.is_empty()
     }
 
-    /// Whether replies are to come, and all their callers have given up.
+    /// Returns `true` if replies are due, and all their callers have given up.
     pub(super) fn has_only_abandoned(&self) -> bool {
         !self.is_empty()
             && self
@@ -390,7 +391,7 @@ impl PendingRequests {
         self.callbacks > 0
     }
 
-    /// The last callback that is pending of those with a number up to this one.
+    /// Returns the last pending callback with a number up to this one.
     pub(super) fn last_callback(&self, until: RequestId) -> Option<RequestId> {
         let of_callback = |request: &&CallerRequest| {
             request.id <= until && matches!(request.owner, ReplyOwner::Callback(_))
@@ -401,20 +402,21 @@ impl PendingRequests {
             .max()
     }
 
-    /// Whether there are bytes to write and no thread writes.
+    /// Returns `true` if there are bytes to write and no thread writes.
     pub(super) fn wants_writer(&self) -> bool {
         !self.writing && (self.backlog || !self.unsent.is_empty())
     }
 
-    /// The deadline of the oldest request.
+    /// Returns the deadline of the oldest request.
     pub(super) fn oldest(&self) -> Option<Moment> {
         self.requests.front().map(|request| request.due_first().by)
     }
 
-    /// Whether the oldest request is late, and no reply at all has come since it was made, or for
-    /// as long as `grace`: among many, some were always made just before the last reply.
+    /// Returns `true` if the oldest request is late, and no reply has arrived since it was made, or
+    /// for `grace`: among many requests, some were always made just before the last reply.
     ///
-    /// Late is what replies do not usually take here: a caller's deadline may be sooner.
+    /// A request is late if its deadline has passed and it has waited longer than replies usually
+    /// take: the deadline alone may be too short.
     pub(super) fn is_mute(&self, now: Moment, grace: Duration) -> bool {
         let usual = (self.usual * 2).max(Self::LEAST_SILENCE).min(grace);
         self.requests
@@ -427,7 +429,7 @@ impl PendingRequests {
             })
     }
 
-    /// A reply has come.
+    /// Records that a reply has arrived.
     pub(super) fn received(&mut self, now: Moment) {
         self.last_received = now;
         self.last_id_received = self.last_id;
@@ -440,13 +442,13 @@ impl PendingRequests {
         self.last_received
     }
 
-    /// The requests of the callers, whether they were joined or not.
+    /// Returns the requests of the callers, joined or not.
     fn each(&self) -> impl Iterator<Item = &CallerRequest> {
         self.requests.iter().flat_map(PendingRequest::each)
     }
 
-    /// Takes the unsent bytes, in exchange for a buffer. They count as sent from now on. Those of
-    /// several requests are joined first, where that can be done.
+    /// Removes the unsent bytes, in exchange for an empty buffer, after it has joined requests
+    /// where possible. The bytes count as sent from now on.
     pub(super) fn take_unsent(&mut self, empty: Vec<u8>) -> Vec<u8> {
         debug_assert!(empty.is_empty(), "it would be sent again");
         if self.may_join() {
@@ -455,7 +457,8 @@ impl PendingRequests {
         mem::replace(&mut self.unsent, empty)
     }
 
-    /// Gives back the buffer, of which the first `sent` bytes have left.
+    /// Puts bytes back in front of the unsent ones, except the first `sent`. Returns an empty
+    /// buffer.
     pub(super) fn put_back(&mut self, mut bytes: Vec<u8>, sent: usize) -> Vec<u8> {
         if sent == bytes.len() {
             bytes.clear();
@@ -466,8 +469,8 @@ impl PendingRequests {
         mem::replace(&mut self.unsent, bytes)
     }
 
-    /// Assigns a reply to its request; an error if there is none. The thread that reads is not
-    /// woken for its own.
+    /// Assigns a reply to its request; fails if there is none. The thread that reads is not woken
+    /// for its own reply.
     pub(super) fn assign(
         &mut self,
         reply: Reply,
@@ -496,7 +499,8 @@ impl PendingRequests {
         Ok(())
     }
 
-    /// As [`settle`](Self::settle), but the thread that reads is not woken for its own.
+    /// Works like [`settle`](Self::settle), but does not wake the thread that reads for its own
+    /// reply.
     fn deliver(
         &mut self,
         request: CallerRequest,
@@ -512,8 +516,9 @@ impl PendingRequests {
         }
     }
 
-    /// Gives the outcome to its owner. A callback whose script the server did not know stays
-    /// pending instead, until its deadline: its request is added again, with the text.
+    /// Passes the outcome to its owner. If the server did not know the script of a callback, the
+    /// callback stays pending instead, until its deadline: its request is added again, with the
+    /// text.
     fn settle(
         &mut self,
         mut request: CallerRequest,
@@ -541,8 +546,9 @@ impl PendingRequests {
         }
     }
 
-    /// The caller gives up. `None`: it has its reply. Otherwise, whether its request may have left,
-    /// or may yet leave as one of several; one that has not, and will not, is removed.
+    /// Gives up the request of a caller. Returns `None` if it has its reply; otherwise, whether the
+    /// request may have been sent, or may yet be sent as a part of a joined one. Removes the
+    /// request if neither is the case.
     pub(super) fn abandon(&mut self, id: RequestId) -> Option<MayHaveLeft> {
         let is_it = |request: &CallerRequest| request.id == id;
         let member = |request: &PendingRequest| request.each().iter().position(is_it);
@@ -552,7 +558,7 @@ impl PendingRequests {
         Some(self.abandon_member(index, member).1)
     }
 
-    /// Abandons what one caller has asked in the pending request at `index`.
+    /// Abandons the request of one caller in the pending request at `index`.
     fn abandon_member(&mut self, index: usize, member: usize) -> (ReplyOwner, MayHaveLeft) {
         let sent = self.sent();
         let pending = &mut self.requests[index];
@@ -573,7 +579,7 @@ impl PendingRequests {
         (owner, MayHaveLeft(may_have_run))
     }
 
-    /// Fails the callbacks whose deadline has come.
+    /// Fails the callbacks whose deadline has passed.
     pub(super) fn expire_callbacks(
         &mut self,
         now: Moment,
@@ -599,7 +605,7 @@ impl PendingRequests {
         }
     }
 
-    /// Makes the first thread that waits the reader.
+    /// Makes the first waiting thread the reader.
     pub(super) fn hand_over_reading(&mut self, wakeups: &mut DeferredWakeups) {
         self.asleep = false;
         let next = self
@@ -610,8 +616,8 @@ impl PendingRequests {
         wakeups.wake.extend(next.map(|(_, slot)| slot));
     }
 
-    /// While the reader sleeps, has another thread that waits woken, to write what no thread
-    /// writes. Without one, the reader writes when it wakes.
+    /// While the reader sleeps, wakes another waiting thread for bytes that no thread writes. If
+    /// there is none, the reader writes when it wakes.
     pub(super) fn wake_a_writer(&self, wakeups: &mut DeferredWakeups) {
         if !self.asleep || !self.wants_writer() {
             return;
@@ -629,7 +635,7 @@ impl PendingRequests {
         wakeups.wake.extend(others.next().map(Arc::clone));
     }
 
-    /// Fails all requests, each with what the error means for it. Only the first cause counts.
+    /// Fails all requests, each as unsent or with an unknown outcome. Only the first cause counts.
     pub(super) fn fail_all(&mut self, error: &Error, wakeups: &mut DeferredWakeups) {
         if self.failure.is_some() {
             return;
@@ -650,8 +656,9 @@ impl PendingRequests {
     }
 }
 
-/// What this reply means for the request. An error says nothing of the first time, if that may have
-/// been carried out; but what lives under the key is not the lock.
+/// Returns the outcome of a request with this reply. If the request was sent before and may have
+/// been carried out, an error leaves the outcome unknown. Exceptions: after `NOSCRIPT` it is sent
+/// again, and `WRONGTYPE` means that the value under the key is not the lock.
 fn outcome_of(request: &CallerRequest, reply: Reply) -> CallResult {
     match reply {
         Reply::Error(error)
@@ -666,12 +673,12 @@ fn outcome_of(request: &CallerRequest, reply: Reply) -> CallResult {
     }
 }
 
-/// Whether bytes of a request may have reached the peer.
+/// True if bytes of a request may have reached the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct MayHaveLeft(pub(super) bool);
 
 impl MayHaveLeft {
-    /// The failure of a request that will have no reply.
+    /// Returns the failure of a request that will have no reply.
     fn failure(self, error: Error) -> CallError {
         match self {
             Self(true) => CallError::Unknown(error),
@@ -679,7 +686,7 @@ impl MayHaveLeft {
         }
     }
 
-    /// The failure of a request whose deadline has come.
+    /// Returns the failure of a request whose deadline has passed.
     pub(super) fn timed_out(self, server: &Server) -> CallError {
         let what = if self.0 { "answer" } else { "take a request" };
         self.failure(server.io_error(what, io::ErrorKind::TimedOut.into()))

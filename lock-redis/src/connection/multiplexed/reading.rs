@@ -1,4 +1,4 @@
-//! Reading for all callers: what arrives on the socket finds the requests it replies to.
+//! Reading for all callers: assigns the received replies to their requests.
 
 use super::MultiplexedConnection;
 use super::pending::{CallResult, DeferredWakeups, PendingRequests, ReplySlot, RequestId};
@@ -20,8 +20,8 @@ pub(super) struct ReplyInput {
 }
 
 impl MultiplexedConnection {
-    /// Sleeps for at most `longest` until something arrives, and distributes it. Hands the role
-    /// over if the caller's own reply is among it.
+    /// Sleeps for at most `longest` until bytes arrive, and distributes the replies. Hands the role
+    /// over if the caller's own reply is among them.
     pub(super) fn read(
         &self,
         longest: Duration,
@@ -73,7 +73,8 @@ impl MultiplexedConnection {
         if !replies.is_empty() {
             pending.received(self.clock.now());
         }
-        // No reply counts that came with one too many: there is no telling which is to which.
+        // After one reply too many, none counts: it is unknown which reply belongs to which
+        // request.
         if invalid.is_none() && replies.len() + usize::from(!reader.is_empty()) > pending.awaited()
         {
             invalid = Some("there is more than was asked for");
@@ -113,7 +114,7 @@ impl MultiplexedConnection {
         mut pending: MutexGuard<'a, PendingRequests>,
     ) -> MutexGuard<'a, PendingRequests> {
         pending.reader = Some(NO_REQUEST);
-        // A caller that comes meanwhile writes itself.
+        // A caller that arrives meanwhile writes its own bytes.
         pending.asleep = true;
         drop(pending);
         pending = self.read_available();

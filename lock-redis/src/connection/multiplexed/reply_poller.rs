@@ -1,7 +1,7 @@
 //! [`ReplyPoller`]: reads the replies to callbacks in the background while no caller reads.
 //!
-//! Replies to callbacks are read along with the replies to later calls. Where none follow, this
-//! task polls: from the first callback on, until there was none for a while.
+//! Replies to callbacks are read along with the replies to later calls. If no calls follow, this
+//! task polls: from the first callback until there has been none for a while.
 
 use super::MultiplexedConnection;
 use lock_core::backend::{BackgroundTask, contain};
@@ -14,8 +14,8 @@ use std::time::Duration;
 /// The time that an arrived reply may stay unread if no thread waits for it, so that the failed
 /// release of a dropped guard is noticed.
 const TICK: Duration = Duration::from_millis(50);
-/// The time for which the thread stays without callbacks, so that an idle client has no threads.
-/// The next callback starts it again.
+/// The time for which the thread continues without callbacks, so that an idle client has no
+/// threads. The next callback starts it again.
 const IDLE: Duration = Duration::from_secs(2);
 
 pub(crate) struct ReplyPoller(Arc<Inner>);
@@ -28,7 +28,7 @@ struct Inner {
 
 #[derive(Default)]
 struct Polled {
-    /// Connections that may have callbacks. They outlive the client that left callbacks on them.
+    /// Connections that may have callbacks. They outlive the client that sent these.
     connections: Vec<Arc<MultiplexedConnection>>,
     closing: bool,
 }
@@ -42,7 +42,7 @@ impl ReplyPoller {
         }))
     }
 
-    /// Has the callbacks on `connection` polled.
+    /// Starts to poll the callbacks on `connection`.
     pub(crate) fn add(&self, connection: &Arc<MultiplexedConnection>) {
         let mut polled = self.0.polled.lock();
         if !polled
@@ -54,7 +54,8 @@ impl ReplyPoller {
         }
         drop(polled);
         let (inner, mut busy) = (Arc::clone(&self.0), self.0.clock.now());
-        // Without a thread, the next caller reads the reply, or the next callback starts one.
+        // If no thread starts, the next caller reads the reply, or the next callback starts a
+        // thread.
         let _started = self
             .0
             .task
@@ -72,7 +73,7 @@ impl Drop for ReplyPoller {
 impl Inner {
     fn turn(&self, busy: &mut Moment) -> Option<Moment> {
         let connections = self.polled.lock().connections.clone();
-        // A callback that panics must not keep other connections from being polled.
+        // A callback that panics must not prevent the polling of other connections.
         let has_callbacks = connections
             .iter()
             .filter(|connection| contain(|| connection.poll()).unwrap_or(true));
@@ -84,11 +85,12 @@ impl Inner {
         (!self.is_done(*busy, now)).then_some(now + TICK)
     }
 
-    /// Drops connections without callbacks to come. Whether the task has to end now.
+    /// Drops connections without callbacks to come. Returns `true` if the task has to end now.
     fn is_done(&self, busy: Moment, now: Moment) -> bool {
         let mut polled = self.polled.lock();
         let closing = polled.closing;
-        // A connection that only the poller has was replaced: it gets no callbacks, and stays open.
+        // A connection that only the poller holds was replaced: it gets no callbacks, but would
+        // stay open.
         let is_unused = |connection: &Arc<MultiplexedConnection>| {
             closing || connection.is_closed() || Arc::strong_count(connection) == 1
         };

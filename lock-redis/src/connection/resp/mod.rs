@@ -1,4 +1,4 @@
-//! The wire format: requests to bytes, and bytes to replies.
+//! The wire format: the encoding of requests and the parsing of replies.
 
 mod reply;
 mod reply_reader;

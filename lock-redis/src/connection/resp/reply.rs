@@ -1,15 +1,15 @@
-//! [`Reply`]: what a server answers, in our own words.
+//! [`Reply`]: a server's answer, as a type of this library.
 
 use lock_core::Error;
 use std::error::Error as _;
 use std::fmt;
 
-/// One answer, in the terms of RESP2.
+/// One answer, as RESP2 defines it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Reply {
     Nil,
     Int(i64),
-    /// A status line, as `OK` or `PONG`.
+    /// A status line, such as `OK` or `PONG`.
     Text(String),
     Bulk(Vec<u8>),
     Array(Vec<Reply>),
@@ -24,7 +24,7 @@ pub(crate) struct ServerError {
 }
 
 impl Reply {
-    /// The items, if this is a list.
+    /// Returns the items, if this is a list.
     pub(crate) fn as_array(&self) -> Option<&[Self]> {
         match self {
             Self::Array(items) => Some(items),
@@ -32,12 +32,12 @@ impl Reply {
         }
     }
 
-    /// Whether it says that the script is not loaded, so it did not run.
+    /// Returns `true` if the script is not loaded, and so did not run.
     pub(crate) fn is_noscript(&self) -> bool {
         matches!(self, Self::Error(error) if error.code == "NOSCRIPT")
     }
 
-    /// The bytes of a string.
+    /// Returns the bytes of a string.
     pub(crate) fn as_bytes(&self) -> Option<&[u8]> {
         match self {
             Self::Bulk(bytes) => Some(bytes),
@@ -47,14 +47,14 @@ impl Reply {
     }
 }
 
-/// The value of a field in a reply to `INFO` or `CLUSTER INFO`.
+/// Returns the value of a field in a reply to `INFO` or `CLUSTER INFO`.
 pub(crate) fn info_field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
 }
 
 impl ServerError {
-    /// Takes the text of an error apart.
+    /// Splits the text of an error into its first word and the rest.
     pub(crate) fn parse(text: &str) -> Self {
         let (code, detail) = text.split_once(' ').unwrap_or((text, ""));
         Self {
@@ -63,12 +63,12 @@ impl ServerError {
         }
     }
 
-    /// The answer that this error comes of, if it comes of one.
+    /// Returns the server's answer that caused this error, if there is one.
     pub(crate) fn behind(error: &Error) -> Option<&Self> {
         error.source().and_then(|source| source.downcast_ref())
     }
 
-    /// An older server does not know this form of a command.
+    /// Returns `true` if the server is too old to know this form of a command.
     pub(crate) fn is_unknown_subcommand(&self) -> bool {
         self.code == "ERR"
             && self

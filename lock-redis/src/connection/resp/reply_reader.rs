@@ -1,30 +1,30 @@
-//! [`ReplyReader`]: the bytes that a server sends, read as replies of RESP2; of RESP3, too, where
-//! that was asked for.
+//! [`ReplyReader`]: parses the bytes from a server as replies of RESP2, and of RESP3 on connections
+//! that request it.
 //!
-//! Not the parser of the `redis` crate: that one takes the stream, copies each reply once more, and
+//! Not the parser of the `redis` crate: that one owns the stream, copies each reply once more, and
 //! cannot read an error text that is not UTF-8. A test compares the two.
 
 use crate::connection::{Reply, ServerError};
 
-/// The one reader of replies: from bytes that arrive in any pieces, in one pass.
+/// Parses replies from bytes that arrive in any pieces, in one pass.
 #[derive(Default)]
 pub(crate) struct ReplyReader {
     bytes: Vec<u8>,
-    /// How many of `bytes` were read.
+    /// The number of `bytes` that were read.
     read: usize,
     /// The incomplete arrays, outermost first.
     arrays: Vec<IncompleteArray>,
-    /// How many bytes of the incomplete reply were read.
+    /// The number of bytes of the incomplete reply that were read.
     size: usize,
     invalid: Option<InvalidReply>,
-    /// Whether RESP3 may arrive.
+    /// True if RESP3 may arrive.
     is_resp3: bool,
 }
 
-/// Why bytes are not a reply.
+/// The reason why bytes are not a reply.
 pub(crate) type InvalidReply = &'static str;
 
-/// An array some of whose items have not arrived.
+/// An array that lacks some of its items.
 struct IncompleteArray {
     count: usize,
     items: Vec<Reply>,
@@ -33,12 +33,12 @@ struct IncompleteArray {
 /// The beginning of a reply.
 enum Value {
     Whole(Reply),
-    /// So many items follow.
+    /// This number of items follows.
     Array(usize),
 }
 
-/// The largest reply, far more than any request of this library causes: a broken server cannot
-/// exhaust the memory.
+/// The largest reply, far more than any request of this library causes, so that a broken server
+/// cannot exhaust the memory.
 pub(crate) const LARGEST_REPLY: usize = 16 << 20;
 /// The deepest nesting of lists in a reply; the scripts reply with one level.
 const DEEPEST: usize = 8;
@@ -49,8 +49,8 @@ const UNREADABLE: InvalidReply = "it cannot be parsed";
 const ENDLESS: InvalidReply = "it has no end";
 
 impl ReplyReader {
-    /// A reader for a connection that may switch to RESP3 (`HELLO 3`). Maps, sets and pushes become
-    /// arrays, a map's keys and values in turns.
+    /// Returns a reader for a connection that may switch to RESP3 (`HELLO 3`). Maps, sets and
+    /// pushes become arrays; a map's keys and values take turns.
     pub(crate) fn resp3() -> Self {
         Self {
             is_resp3: true,
@@ -58,17 +58,18 @@ impl ReplyReader {
         }
     }
 
-    /// Where bytes that have arrived are appended.
+    /// Returns the buffer to which received bytes are appended.
     pub(crate) fn input(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
-    /// Whether nothing has arrived beyond the replies that were returned.
+    /// Returns `true` if nothing was received after the replies that were returned.
     pub(crate) fn is_empty(&self) -> bool {
         self.read == self.bytes.len() && self.arrays.is_empty() && self.invalid.is_none()
     }
 
-    /// The next reply; `None` until the rest of it arrives. After invalid bytes there is none.
+    /// Returns the next reply; `None` until the rest of it arrives. Always fails after invalid
+    /// bytes.
     pub(crate) fn next(&mut self) -> Result<Option<Reply>, InvalidReply> {
         if let Some(why) = self.invalid {
             return Err(why);
@@ -90,7 +91,7 @@ impl ReplyReader {
                 Value::Whole(reply) => self.complete(reply),
                 Value::Array(_) if self.arrays.len() == DEEPEST => return Err(UNREADABLE),
                 Value::Array(count) => {
-                    // An item has at least three bytes: a count alone allocates nothing.
+                    // An item has at least three bytes, so a count alone allocates nothing.
                     let capacity = count.min((self.bytes.len() - self.read) / 3);
                     self.arrays.push(IncompleteArray {
                         count,
@@ -112,7 +113,7 @@ impl ReplyReader {
         }
     }
 
-    /// Adds a value to the array it belongs to; the whole reply, if that completes it.
+    /// Adds a value to its array. Returns the whole reply if that completes it.
     fn complete(&mut self, mut value: Reply) -> Option<Reply> {
         while let Some(mut array) = self.arrays.pop() {
             array.items.push(value);
@@ -126,7 +127,8 @@ impl ReplyReader {
     }
 }
 
-/// The value that `bytes` begin with, and how many of them it takes; `None` if that needs more.
+/// Returns the value, or the head of an array, that `bytes` begin with, and its length; `None` if
+/// more bytes are needed.
 fn value(bytes: &[u8], is_resp3: bool) -> Result<Option<(Value, usize)>, InvalidReply> {
     let Some((kind, text)) = line(bytes)? else {
         return Ok(None);
@@ -165,10 +167,10 @@ fn value(bytes: &[u8], is_resp3: bool) -> Result<Option<(Value, usize)>, Invalid
     Ok(Some((Value::Whole(reply), length)))
 }
 
-/// The first bytes of what only RESP3 has.
+/// The first bytes of types that only RESP3 has.
 const RESP3: &[u8] = b"_#,(!=%~>|";
 
-/// The first line: its kind and its text. `None` if its end has not arrived.
+/// Returns the kind and the text of the first line; `None` if its end has not arrived.
 fn line(bytes: &[u8]) -> Result<Option<(u8, &[u8])>, InvalidReply> {
     let Some(&kind) = bytes.first() else {
         return Ok(None);
@@ -191,7 +193,7 @@ fn line(bytes: &[u8]) -> Result<Option<(u8, &[u8])>, InvalidReply> {
 }
 
 fn number(text: &[u8]) -> Result<i64, InvalidReply> {
-    // By hand: nearly all our replies are numbers.
+    // Parsed by hand, because nearly all replies are numbers.
     let (sign, digits) = match text {
         [b'-', digits @ ..] => (-1, digits),
         digits => (1, digits),
@@ -208,7 +210,7 @@ fn number(text: &[u8]) -> Result<i64, InvalidReply> {
     })
 }
 
-/// How many bytes or items follow; `None` for nil.
+/// Returns how many bytes or items follow; `None` for nil.
 fn count(text: &[u8]) -> Result<Option<usize>, InvalidReply> {
     match number(text)? {
         -1 => Ok(None),
@@ -224,7 +226,7 @@ fn count(text: &[u8]) -> Result<Option<usize>, InvalidReply> {
 mod tests {
     use super::*;
 
-    /// The replies of `bytes` that arrive `step` at a time.
+    /// Returns the replies in `bytes`, which arrive in pieces of `step`.
     fn read(bytes: &[u8], step: usize) -> (Vec<Reply>, Result<(), InvalidReply>) {
         let (mut reader, mut replies) = (ReplyReader::default(), Vec::new());
         for part in bytes.chunks(step) {
@@ -247,7 +249,7 @@ mod tests {
         )
     }
 
-    /// What the parser of the `redis` crate makes of the same bytes.
+    /// Returns the replies that the parser of the `redis` crate reads from the same bytes.
     fn parsed_by_crate(mut bytes: &[u8]) -> Vec<Reply> {
         use redis::Value;
 

@@ -1,8 +1,8 @@
-//! [`Request`]: a command and its arguments, as the bytes that are sent.
+//! [`Request`]: a command and its arguments, and how they are encoded.
 
 use crate::connection::Text;
 
-/// A command, its words given in groups, so that callers need not copy them together.
+/// A command whose words are given in groups, so that callers need not copy them together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request<'a>(pub(crate) &'a [&'a [&'a [u8]]]);
 
@@ -18,7 +18,7 @@ impl Request<'_> {
 
 /// Returns the same request with the script's text (`EVAL`) in place of its hash (`EVALSHA`).
 pub(crate) fn with_text(by_hash: &[u8], text: &str) -> Vec<u8> {
-    // The first line is the count of words; then the command and the hash, two lines each.
+    // The first line is the number of words; then the command and the hash have two lines each.
     let line_ends = by_hash
         .iter()
         .enumerate()
@@ -35,8 +35,8 @@ pub(crate) fn with_text(by_hash: &[u8], text: &str) -> Vec<u8> {
     request
 }
 
-/// The words in a part of a request, each with its length and line ends, as it is sent. Ends where
-/// one is not whole.
+/// Returns the words in a part of a request, each with its length and line ends, as it is sent.
+/// Ends at a word that is not complete.
 pub(crate) fn encoded_words(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let line = bytes.iter().position(|byte| *byte == b'\n')? + 1;

@@ -1,10 +1,10 @@
-//! [`Text`]: a short argument of a command, written without asking the allocator.
+//! [`Text`]: a short argument of a command, written without an allocation.
 
 use lock_core::{ClientId, OwnerId};
 use std::fmt::{self, Display, Write};
 use std::time::Duration;
 
-/// At most [`Text::MAX`] bytes of text, in place.
+/// A text of at most [`Text::MAX`] bytes, stored in place.
 pub(crate) struct Text {
     bytes: [u8; Self::MAX],
     length: usize,
@@ -14,7 +14,7 @@ impl Text {
     /// Enough for an owner: a UUID, a colon, and a number of up to 20 digits.
     const MAX: usize = ClientId::LENGTH + 1 + 20;
 
-    /// What `value` prints.
+    /// Returns the text that `value` displays.
     pub(crate) fn of(value: impl Display) -> Self {
         let mut text = Self {
             bytes: [0; Self::MAX],
@@ -24,8 +24,8 @@ impl Text {
         text
     }
 
-    /// The digits of `value`: what [`of`](Self::of) prints, without the machinery for all kinds of
-    /// printing.
+    /// Returns the digits of `value`: the text that [`of`](Self::of) returns, without the cost of
+    /// general formatting.
     pub(crate) fn number(value: u64) -> Self {
         let mut text = Self {
             bytes: [0; Self::MAX],
@@ -35,13 +35,13 @@ impl Text {
         text
     }
 
-    /// A time in whole milliseconds.
+    /// Returns a time in whole milliseconds.
     pub(crate) fn millis(time: Duration) -> Self {
         Self::number(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// An owner as it stands on the wire, likewise: there is one in every request, and a hundred in
-    /// a batch of renewals.
+    /// Returns an owner in its wire format, also without general formatting: there is one in every
+    /// request, and a hundred in a batch of renewals.
     pub(crate) fn owner(owner: OwnerId) -> Self {
         let mut text = Self {
             bytes: [0; Self::MAX],

@@ -1,4 +1,4 @@
-//! The handshake of a connection: credentials, database, name, and whether it is the right server.
+//! The handshake of a connection: credentials, database, client name, and the server's identity.
 
 use super::super::credentials::{CredentialsSource, ResolvedCredentials};
 use super::{Destination, NotDialed, Route, not_connected};
@@ -15,7 +15,7 @@ use lock_core::{Error, Moment, Secret};
 use std::error::Error as _;
 use std::io::{self, ErrorKind};
 
-/// What the handshake sends.
+/// The data that the handshake sends.
 #[derive(Clone, Debug)]
 pub(crate) struct Login {
     pub(crate) secrets: CredentialsSource,
@@ -33,12 +33,12 @@ enum Step {
     Info,
 }
 
-/// What must be true of the server of a new connection.
+/// The condition for the server of a new connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Requirement {
-    /// It is the one that belongs there, and grants locks.
+    /// The server has the expected identity, and may grant locks.
     Usable,
-    /// Nothing: it is only asked what it is.
+    /// No condition: the connection is only used to query the server's properties.
     Nothing,
 }
 
@@ -82,7 +82,8 @@ impl Destination {
             (login.database != 0, Step::Database, [select]),
             (true, Step::Name, [name]),
             (is_node, Step::Node, [&[b"CLUSTER", b"MYID"]]),
-            // All sections in one: Redis 6.2 takes no several.
+            // `INFO` without an argument: several sections are needed, and Redis 6.2 accepts only
+            // one.
             (identity.is_some(), Step::Info, [&[b"INFO"]]),
         ];
         let taken: Vec<_> = steps.iter().filter(|(taken, ..)| *taken).collect();
@@ -98,7 +99,8 @@ impl Destination {
         let asked = self.clock.now();
         let (replies, outcome) = connection.call_many(&requests, by);
         let (mut node, mut info) = (None, None);
-        // First the replies: a server that is full says so to the first request, and closes.
+        // The replies are checked before `outcome`: a server with too many clients reports this in
+        // its first reply, and then closes the connection.
         for ((_, step, _), reply) in taken.iter().zip(&replies) {
             let checked = self.check(*step, reply);
             checked.map_err(|failure| with_server_kind(connection, failure, by))?;
@@ -110,7 +112,7 @@ impl Destination {
             }
         }
         outcome.map_err(|error| match error {
-            // No request of the caller's has left yet.
+            // In both cases no request of the caller has been sent yet.
             CallError::NotSent(error) | CallError::Unknown(error) if replies.is_empty() => {
                 not_connected(self.hung_up_on(error))
             }
@@ -135,8 +137,8 @@ impl Destination {
         let found = found.map(str::trim).filter(|id| !id.is_empty());
         self.identify(connection, identity, found, &introduction)?;
         connection.is_one_store = one_store.is_proven(probed, found);
-        // Valkey calls it `server_mode`. Envoy, which answers for the servers behind it, is a
-        // cluster.
+        // `server_mode` is the name in Valkey. Envoy, which answers for the servers behind it,
+        // reports a cluster.
         let mode = ["redis_mode", "server_mode"]
             .iter()
             .find_map(|name| info_field(&info, name));
@@ -157,7 +159,7 @@ impl Destination {
         Error::unavailable(message).with_source(error)
     }
 
-    /// Compares the server's identity with the expected one.
+    /// Compares the server's identity with the expected one, and records the server's generation.
     fn identify(
         &self,
         connection: &mut Connection,
@@ -194,14 +196,15 @@ impl Destination {
         let nicety = matches!(step, Step::Name)
             && (answer.code == "NOPERM" || answer.detail.starts_with("unknown command"));
         if nicety {
-            // The name in the server's list of clients is optional.
+            // The name only appears in the server's list of clients.
             return Ok(());
         }
         let error = error_mapping::explain(&self.server, answer, &Asked::Handshake);
         Err(not_connected(error))
     }
 
-    /// The server refused to say which server it is.
+    /// Decides after an error in reply to an identifying request: ignores the error if the identity
+    /// is not required.
     fn unidentified(
         &self,
         identity: &Identity,
@@ -213,14 +216,14 @@ impl Destination {
             _ => Asked::Introduction,
         };
         let may_not = answer.code == "NOPERM" || answer.detail.starts_with("unknown command");
-        // A node of a cluster is known by its ID.
+        // A cluster node is identified by its ID; `INFO` only adds to it.
         let is_addition = matches!(step, Step::Info) && identity.kind() == IdentityKind::Node;
         let is_optional = identity.kind() == IdentityKind::Run && identity.is_optional();
         if is_addition || may_not && is_optional {
             return Ok(());
         }
         let error = error_mapping::explain(&self.server, answer, &asked);
-        // A server of another kind than the expected one may be replaced again.
+        // Not a final error: the address may lead to the expected server again.
         if !may_not && !identity.is_optional() {
             return Err(Failure::NotSent(
                 Error::unavailable(error.to_string()).with_source(error),

@@ -1,4 +1,4 @@
-//! [`Destination`]: one server, and how a connection to it is made.
+//! [`Destination`]: one server, and the connecting to it.
 
 mod handshake;
 
@@ -22,16 +22,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The bounds of connecting and of requests.
+/// The time limits of connecting and of requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timeouts {
-    /// Of making a connection, with its handshake.
+    /// The limit for making a connection, with its handshake.
     pub(crate) connect: Duration,
-    /// Of one request, and so of the time until what was sent is acknowledged.
+    /// The limit for one request, and so for the acknowledgement of sent bytes.
     pub(crate) command: Duration,
 }
 
-/// One server, and all that dials to it need.
+/// One server, and everything that a dial to it needs.
 #[derive(Debug)]
 pub(crate) struct Destination {
     pub(super) server: Arc<Server>,
@@ -40,40 +40,40 @@ pub(crate) struct Destination {
     timeouts: Timeouts,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) route: Route,
-    /// The exclusive connections. Shut when the server is [retired](Self::retire).
+    /// The exclusive connections. Shut down when the server is [retired](Self::retire).
     shutdown: ShutdownRegistry,
-    /// Which server belongs there, where each connection begins by asking for it.
+    /// The expected server; if given, each connection begins with a query of its identity.
     pub(super) identity: Option<Identity>,
     pub(super) one_store: OneStore,
-    /// How long the last connection took to make.
+    /// The time that the last dial took.
     usual: Mutex<Option<Duration>>,
-    /// The pauses of all dials while the server reads its data.
+    /// The pauses of all dials while the server loads its data.
     loading: Mutex<Backoff>,
-    /// What to do where it cannot be connected to, as far as it depends on the topology.
+    /// The advice of the topology for the error if no connection can be made.
     advice: Option<String>,
 }
 
-/// The number of times that a connection is made anew where it leads to a replica, or to a server
-/// that reads its data: behind a load balancer over a master and its replicas, the next one may
-/// lead to the master. Of two replicas and a master, balanced at random, one in 600 such series
-/// finds no master.
+/// The most connections of one dial. Another connection is made if one leads to a replica, or to a
+/// server that is loading its data: behind a load balancer over a master and its replicas, the next
+/// one may lead to the master. With two replicas and a random choice, one in 600 such series finds
+/// no master.
 const DIALS: u32 = 16;
-/// How many of them are made at once; the others after pauses, which double.
+/// The number of these that are made without a pause, if they lead to replicas.
 const DIALS_AT_ONCE: u32 = 8;
-/// The first pause between the other ones, because a load balancer may need a moment to notice a
-/// new master. It doubles.
+/// The first pause before the other ones, because a load balancer may need a moment to notice a new
+/// master. The pause doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// The longest such pause, so that all dials fit into the default connect timeout.
 const LONGEST_PAUSE: Duration = Duration::from_millis(160);
-/// The longest pause, doubled over all dials of the client, while a server reads its data, because
-/// that may take minutes and many clients wait.
+/// The longest pause while a server loads its data, because that may take minutes and many clients
+/// wait. All dials of this client share the pause, which doubles.
 const LONGEST_LOADING_PAUSE: Duration = Duration::from_millis(500);
 
-/// Why there is no connection.
+/// The reasons why there is no connection.
 pub(super) enum NotDialed {
-    /// The next one may lead to another server.
+    /// The connection leads to an unusable server; the next one may lead to another.
     Elsewhere(Failure),
-    /// The same, and this one will be ready when it has read its data.
+    /// The connection leads to a server that is loading its data, and may be usable afterwards.
     Loading(Failure),
     Failed(Failure),
 }
@@ -84,14 +84,14 @@ impl From<Failure> for NotDialed {
     }
 }
 
-/// How the server is reached.
+/// The way to the server.
 #[derive(Debug)]
 pub(super) enum Route {
     Tcp(Resolver, Option<Tls>),
     Unix(SocketRoute),
 }
 
-/// What a dial is waiting for.
+/// The step that a dial is waiting for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum DialStep {
     #[default]
@@ -102,12 +102,12 @@ pub(super) enum DialStep {
     Login,
 }
 
-/// How far a dial has come.
+/// The progress of a dial.
 #[derive(Debug, Default)]
 pub(super) struct DialState {
     step: Mutex<DialStep>,
-    /// Why the last connection was of no use, if this is not the first. A server's word says more
-    /// than a time-out does.
+    /// The reason why the last connection was refused, if this one is not the first. Preferred to a
+    /// time-out as the error, because the server's answer says more.
     refusal: Mutex<Option<Failure>>,
 }
 
@@ -145,7 +145,7 @@ impl Destination {
         }
     }
 
-    /// A test's listener, without a login.
+    /// Returns the destination of a test's listener, without a login.
     #[cfg(test)]
     pub(crate) fn of(
         listener: &std::net::TcpListener,
@@ -163,7 +163,8 @@ impl Destination {
         Self::new(server, None, login, Timeouts { connect, command }, clock)
     }
 
-    /// The same, where each connection begins by asking which server it leads to.
+    /// Returns this destination with an expected server: each connection begins with a query of its
+    /// identity.
     pub(crate) fn identified(self, identity: Identity) -> Self {
         Self {
             identity: Some(identity),
@@ -171,12 +172,13 @@ impl Destination {
         }
     }
 
-    /// The same, where each connection begins with what proves that all keys are in one store.
+    /// Returns this destination with a proof, at the start of each connection, that all keys are in
+    /// one store.
     pub(crate) fn proving(self, one_store: OneStore) -> Self {
         Self { one_store, ..self }
     }
 
-    /// The same, with this advice in the errors where no connection can be made.
+    /// Returns this destination with this advice in the errors if no connection can be made.
     pub(crate) fn advising(self, advice: String) -> Self {
         Self {
             advice: Some(advice),
@@ -184,25 +186,25 @@ impl Destination {
         }
     }
 
-    /// Which server belongs there, where that is asked.
+    /// Returns the expected server, if there is one.
     pub(crate) fn identity(&self) -> Option<&Identity> {
         self.identity.as_ref()
     }
 
-    /// How often another server has taken the place of the one before.
+    /// Returns the number of times that another server was followed, or the server lost its role.
     pub(crate) fn changes(&self) -> u64 {
         self.identity.as_ref().map_or(0, Identity::changes)
     }
 
-    /// The server of a standing connection shows this of itself.
+    /// Records the properties that the server of an open connection has reported.
     pub(crate) fn note(&self, generation: &ServerGeneration, introduction: Introduction) {
         if let Some(identity) = &self.identity {
             identity.note(&self.server, generation, introduction);
         }
     }
 
-    /// Ends the exclusive connections, on which no caller waits any longer, and the dials under
-    /// way, and makes no new ones.
+    /// Ends the exclusive connections, so that no caller waits on them any longer, and the dials
+    /// under way. New dials fail.
     pub(crate) fn retire(&self) {
         self.shutdown.shut();
     }
@@ -211,7 +213,7 @@ impl Destination {
         self.shutdown.is_shut()
     }
 
-    /// The error of requests to a server that was retired.
+    /// Returns the error of requests to a retired server.
     pub(crate) fn retired(&self) -> Error {
         Error::unavailable(format!("{} is not the master any more", self.server))
     }
@@ -228,17 +230,17 @@ impl Destination {
         self.timeouts
     }
 
-    /// How long a request may take.
+    /// Returns the time limit of a request.
     pub(crate) fn command_timeout(&self) -> Duration {
         self.timeouts.command
     }
 
-    /// How long the last connection took to make, if there was one.
+    /// Returns the time that the last dial took, if there was one.
     pub(super) fn usual(&self) -> Option<Duration> {
         *self.usual.lock()
     }
 
-    /// Makes a connection until `by`, and notes in `state` how far it has come.
+    /// Makes a connection until `by`, and records its progress in `state`.
     pub(super) fn dial(&self, by: Moment, state: &DialState) -> Result<Connection, Failure> {
         let (mut dials, mut pauses) = (1, Backoff::new(FIRST_PAUSE, LONGEST_PAUSE));
         loop {
@@ -272,7 +274,7 @@ impl Destination {
         }
     }
 
-    /// The same to whatever server is there: to ask what it is, and for nothing else.
+    /// Makes a connection to whichever server is there, only to query its properties.
     pub(crate) fn dial_any(&self, by: Moment) -> Result<Connection, Failure> {
         let by = by.min(self.clock.now() + self.timeouts.connect);
         self.dial_once(Requirement::Nothing, by, &<_>::default())
@@ -291,7 +293,8 @@ impl Destination {
     ) -> Result<Connection, NotDialed> {
         let time = DialTime::until(&*self.clock, by).unless(self.shutdown.flag());
         *state.step.lock() = DialStep::Credentials;
-        // First: the time it takes must not count as silence on the connection.
+        // Before connecting: the time for reading the credentials must not count as silence of the
+        // client on the connection.
         let credentials = self
             .login
             .secrets
@@ -320,7 +323,7 @@ impl Destination {
         Ok(connection)
     }
 
-    /// The addresses of the server; none where they are unknown.
+    /// Returns the addresses of the server; none if they are unknown.
     pub(crate) fn resolve(&self, by: Moment) -> Vec<SocketAddr> {
         let time = DialTime::until(&*self.clock, by).unless(self.shutdown.flag());
         match &self.route {
@@ -349,7 +352,8 @@ impl Destination {
                 .map(|tls| tls.session(&self.server, time))
                 .transpose()?;
             let stream = connect_to_any(&addresses, time)?;
-            // The handshake has the time of the dial, and no request has left yet.
+            // For the handshake, the limit is the time of the whole dial; no request has been sent
+            // yet.
             prepare(&stream, self.timeouts.connect.max(self.timeouts.command))?;
             Transport::new(stream, session)
         };
@@ -368,7 +372,7 @@ impl Destination {
         }
     }
 
-    /// The advice, as the end of a message.
+    /// Returns the advice as the end of a message.
     fn advice(&self) -> String {
         self.advice
             .as_ref()
@@ -391,7 +395,7 @@ impl Destination {
         Error::unavailable(message).with_source(error)
     }
 
-    /// The failure of a caller whose deadline has come while a dial had come so far.
+    /// Returns the failure of a caller whose deadline has passed while a dial is in this state.
     pub(super) fn late(&self, state: &DialState) -> Failure {
         let late = || Failure::NotSent(self.late_in(*state.step.lock()));
         state.refusal().unwrap_or_else(late)
@@ -412,7 +416,7 @@ impl Destination {
     }
 }
 
-/// The failure of an attempt to connect: refused where no other attempt can succeed.
+/// Returns the failure of an attempt to connect: final if no other attempt can succeed.
 pub(super) fn not_connected(error: Error) -> Failure {
     if error.is_configuration() {
         Failure::Refused(error)

@@ -1,4 +1,4 @@
-//! How unsent requests are joined, and the reply to joined ones distributed.
+//! Joins unsent requests, and distributes the replies to joined ones.
 //! [`joined`](crate::connection::multiplexed::joined) decides which requests can be joined.
 
 use super::{
@@ -21,15 +21,15 @@ struct Joinable<'a> {
 }
 
 impl PendingRequests {
-    /// Whether enough requests are unsent to join some, and joining is not paused.
+    /// Returns `true` if enough requests are unsent to join some, and joining is not paused.
     pub(super) fn may_join(&self) -> bool {
         let first = self
             .requests
             .len()
             .checked_sub(MIN_REQUESTS)
             .map(|at| &self.requests[at]);
-        // Whether joining is paused is decided for the time of the last reply, which saves reading
-        // the clock. So on a connection that was idle, a pause lasts until the next reply.
+        // The time of the last reply decides if joining is paused, which saves reading the clock.
+        // So on a connection that was idle, a pause lasts until the next reply.
         first.is_some_and(|it| it.start >= self.sent()) && self.joiner.is_on(self.last_received)
     }
 

@@ -1,11 +1,11 @@
-//! Requests that leave as one.
+//! Tests of requests that are sent as one.
 
 use super::*;
 use crate::connection::ServerError;
 use crate::connection::with_text;
 use crate::protocol::REDISSON;
 
-/// A request of each thread, and where it waits.
+/// The request of a thread, and the slot where the thread waits.
 type Asked = (RequestId, Arc<ReplySlot>);
 
 fn pending() -> PendingRequests {
@@ -40,7 +40,7 @@ fn release(name: &str) -> Vec<u8> {
     encode(&["EVALSHA", hash, "1", name, &owner, &channel, "PUBLISH"])
 }
 
-/// What stands for acquires of these locks.
+/// Returns the request that joins acquires of these locks.
 fn acquire_many(how: [&str; 2], names: &[&str]) -> Vec<u8> {
     let of_all = |what: &str| {
         names
@@ -57,7 +57,7 @@ fn acquire_many(how: [&str; 2], names: &[&str]) -> Vec<u8> {
     encode(&words.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// What stands for releases of these locks at first.
+/// Returns the request that joins releases of these locks, as it is sent at first.
 fn release_many(names: &[&str]) -> Vec<u8> {
     let owners = names.iter().map(|name| format!("owner:{name}"));
     let channels = names.iter().map(|name| format!("channel:{name}"));
@@ -74,7 +74,7 @@ fn release_many(names: &[&str]) -> Vec<u8> {
     encode(&words.collect::<Vec<_>>())
 }
 
-/// How a script is sent at first.
+/// Returns the command and the script as they are sent at first.
 fn by_text() -> [&'static str; 2] {
     ["EVAL", REDISSON.joins[1].many.source]
 }
@@ -218,7 +218,7 @@ fn joined_request_that_the_peer_did_not_take_leaves_as_it_was() {
     let bytes = pending.take_unsent(Vec::new());
     pending.put_back(bytes, 0);
     push_all(&mut pending, ["d", "e"]);
-    // Its bytes stay in the joined request, which leaves later.
+    // The bytes stay in the joined request, which is sent later.
     assert_eq!(pending.abandon(asked[1].0), Some(MayHaveLeft(true)));
     let expected = [
         acquire_many(by_text(), &["a", "b", "c"]),
@@ -251,7 +251,7 @@ fn script_is_sent_by_text_until_the_server_has_run_it() {
     assign(&mut pending, granted());
     assign(&mut pending, granted());
     let asked = sends(&mut pending, by_hash());
-    // The server has forgotten it: each caller sends its own script by its text.
+    // The server has forgotten the script: each caller sends its own script by its text.
     assert_eq!(assign(&mut pending, error("NOSCRIPT")).len(), 3);
     assert!(asked.iter().all(|one| got(one) == Some(error("NOSCRIPT"))));
     assert_eq!(leaves(&mut pending), "");
@@ -316,7 +316,7 @@ fn requests_of_one_thread_leave_as_they_are() {
     });
 }
 
-/// A thread that has several requests waits for them in their order.
+/// The requests of one thread stay in order, because the thread waits for them in order.
 #[test]
 fn request_that_may_not_be_joined_keeps_its_place() {
     let mut pending = pending();
@@ -331,8 +331,8 @@ fn request_that_may_not_be_joined_keeps_its_place() {
     );
 }
 
-/// A script that failed as a whole may have been carried out before, and then leaves no doubt only
-/// with a reply.
+/// A script that failed as a whole may have been carried out before the failure. Then the outcome
+/// is unknown until the request, which is sent again, has a reply.
 #[test]
 fn acquire_that_is_sent_again_may_have_been_carried_out() {
     for (code, may_have_run) in [("upstream", true), ("NOPERM", false)] {
@@ -397,14 +397,14 @@ fn one_that_is_refused_is_sent_again_alone() {
         [&asked[0], &asked[2]].map(got),
         [Some(token(1)), Some(token(3))]
     );
-    // Not joined again, however many there are.
+    // The request is not joined again, even with enough others.
     push_all(&mut pending, ["d", "e"]);
     assert_eq!(leaves(&mut pending), text(&["b", "d", "e"].map(acquire)));
     assign(&mut pending, error("WRONGTYPE"));
     assert_eq!(got(&asked[1]), Some(error("WRONGTYPE")));
 }
 
-/// Sent again, it would find its lock gone. An acquire has the same answer again.
+/// A repeated release would find its lock gone; a repeated acquire has the same answer as before.
 #[test]
 fn release_that_may_have_been_carried_out_is_not_sent_again() {
     let mut pending = pending();
@@ -420,7 +420,7 @@ fn release_that_may_have_been_carried_out_is_not_sent_again() {
     );
     assert_eq!(leaves(&mut pending), "");
     assert!(pending.is_empty());
-    // On a new connection: on this one nothing is joined any more.
+    // On a new connection, because on this one joining has ended.
     let mut pending = self::pending();
     push_all(&mut pending, ["a", "b", "c"]);
     leaves(&mut pending);
@@ -435,7 +435,7 @@ fn those_that_gave_up_are_not_sent_again() {
     leaves(&mut pending);
     pending.abandon(asked[1].0);
     assign(&mut pending, error("BUSY"));
-    // Nothing of it was carried out, and it has not left again.
+    // This request was not carried out, and has not been sent again.
     assert_eq!(pending.abandon(asked[2].0), Some(MayHaveLeft(false)));
     assert_eq!(leaves(&mut pending), text(&["a", "d"].map(acquire)));
 }
@@ -464,7 +464,7 @@ fn reply_of_wrong_length_is_rejected() {
         leaves(&mut pending);
         let mut wakeups = DeferredWakeups::default();
         assert!(pending.assign(reply, None, &mut wakeups).is_err());
-        // As the thread that reads does then.
+        // The thread that reads does this after an error.
         pending.fail_all(&Error::unavailable("garbage"), &mut wakeups);
         assert!(
             asked
@@ -522,8 +522,8 @@ fn callbacks_that_were_joined_expire_and_keep_their_text() {
     let (_, outcome) = wakeups.callbacks.pop().unwrap();
     assert!(is_unknown(&outcome));
     assert!(pending.has_callbacks());
-    // Then the server does not know the script for one lock, either: before any request that
-    // comes later, each is sent by its text.
+    // The server does not know the script for one lock, either: each request is sent by its text
+    // before any later request.
     assign(&mut pending, error("NOSCRIPT"));
     let again = ["b", "c"].map(|name| with_text(&release(name), REDISSON.scripts.release.source));
     assert_eq!(leaves(&mut pending), text(&again));

@@ -43,7 +43,7 @@ fn reply_beside_close_notify_counts_and_nothing_follows() {
             session.write_tls(&mut bytes).unwrap();
         }
         socket.write_all(&bytes).unwrap();
-        // Left open.
+        // The socket stays open.
         socket
     });
     let socket = TcpStream::connect(address).unwrap();

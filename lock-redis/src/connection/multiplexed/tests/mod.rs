@@ -20,12 +20,12 @@ pub(in crate::connection) fn pair() -> (Arc<MultiplexedConnection>, TcpStream) {
     pair_with(GRACE)
 }
 
-/// A connection with this grace, and its peer.
+/// Returns a connection with this grace, and its peer.
 fn pair_with(grace: Duration) -> (Arc<MultiplexedConnection>, TcpStream) {
     pair_joining(grace, &[])
 }
 
-/// The same where requests are joined.
+/// Returns a connection on which requests are joined, and its peer.
 fn pair_joining(
     grace: Duration,
     joins: &'static [Join],
@@ -44,7 +44,7 @@ fn within(millis: u64) -> Moment {
     SystemClock.now() + Duration::from_millis(millis)
 }
 
-/// From now on for so long.
+/// Returns the present time and the time `millis` later.
 fn span(millis: u64) -> (Moment, Moment) {
     (within(0), within(millis))
 }
@@ -54,20 +54,20 @@ fn call(connection: &Arc<MultiplexedConnection>, word: &[u8], by: Moment) -> Cal
     Arc::clone(connection).call(&Request(&[&[word]]), by)
 }
 
-/// The bytes of such a request.
+/// Returns the bytes of a request of one word.
 fn encoded(word: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     Request(&[&[word]]).encode(&mut bytes);
     bytes
 }
 
-/// Reads a request of this word.
+/// Reads a request, and checks that it has this word.
 fn hear_word(stream: &mut TcpStream, word: &[u8]) {
     let bytes = encoded(word);
     assert_eq!(hear(stream, bytes.len()), bytes);
 }
 
-/// Reads until `count` bytes have come.
+/// Reads until `count` bytes have arrived.
 fn hear(stream: &mut TcpStream, count: usize) -> Vec<u8> {
     let mut bytes = vec![0; count];
     stream.read_exact(&mut bytes).unwrap();
@@ -102,7 +102,7 @@ fn requests_of_one_call_leave_together_and_replies_find_them() {
     let together = || Arc::clone(&connection).call_many(&requests, within(20_000));
     let answers = |values: &[i64]| values.iter().copied().map(Reply::Int).collect::<Vec<_>>();
     thread::scope(|scope| {
-        // No reply comes before all have left; another thread's request stands behind them.
+        // The peer replies only after all were sent; then another thread's request follows them.
         let first = scope.spawn(together);
         words.iter().for_each(|word| hear_word(&mut peer, word[0]));
         let other = scope.spawn(|| call(&connection, b"x", within(20_000)));
@@ -167,7 +167,7 @@ fn peer_that_takes_nothing_delays_no_caller_past_its_deadline() {
             .collect();
         for one in small {
             let (outcome, late) = one.join().unwrap();
-            // The outcome is unknown if the request was just being written.
+            // The outcome is unknown if the request was being written at the deadline.
             assert!(outcome.is_err(), "{outcome:?}");
             assert!(late < Duration::from_millis(400), "{late:?}");
         }
@@ -186,7 +186,7 @@ fn bytes_of_abandoned_requests_do_not_leave_later() {
         while !connection.stalled.load(Ordering::Acquire) {
             thread::yield_now();
         }
-        // A request that is just being written cannot be taken back.
+        // A request that is being written cannot be removed.
         let mut offered = 0;
         loop {
             match call(&connection, b"gone", within(50)) {
@@ -238,7 +238,7 @@ fn reply_beside_unrequested_bytes_is_not_believed() {
 fn idle_connection_that_closed_or_sent_bytes_is_unusable() {
     for speaks in [true, false] {
         let (connection, mut peer) = pair();
-        // Another connection has failed meanwhile.
+        // Another connection has failed since.
         assert!(connection.is_usable(SystemClock.now(), 1));
         if speaks {
             peer.write_all(b"+hello\r\n").unwrap();
@@ -278,7 +278,7 @@ fn slow_connection_is_unusable_although_no_thread_reads() {
         let first = scope.spawn(|| call(&connection, b"a", within(10_000)));
         hear_word(&mut peer, b"a");
         assert!(is_unknown(&call(&connection, b"b", late)));
-        // Time for the second to be overdue for too long, behind the first.
+        // The second request becomes overdue for too long, behind the first.
         assert!(is_unknown(&call(&connection, b"c", late + GRACE)));
         peer.write_all(b":1\r\n").unwrap();
         assert_eq!(first.join().unwrap().unwrap(), Reply::Int(1));
@@ -296,7 +296,7 @@ fn only_requests_sent_whole_await_replies() {
     }
     assert_eq!((pending.len(), pending.awaited()), (3, 0));
     let bytes = pending.take_unsent(Vec::new());
-    // The writer may have written all of it.
+    // The writer may have written all bytes.
     assert_eq!(pending.awaited(), 3);
     pending.put_back(bytes, 3);
     assert_eq!(pending.awaited(), 1);
@@ -357,7 +357,7 @@ fn unread_late_reply_keeps_its_connection_usable() {
         "nothing was received"
     );
     peer.write_all(b":1\r\n").unwrap();
-    // On a loopback it is there when the write has returned.
+    // On a loopback, the reply has arrived when the write returns.
     assert!(connection.is_usable(SystemClock.now(), 0));
     assert!(connection.pending.lock().is_empty());
 }
@@ -380,7 +380,7 @@ fn closed_connection_is_unusable_after_all_gave_up() {
     assert!(!connection.is_usable(late, 0));
 }
 
-/// A deadline that is sooner than a reply can come says nothing of the connection.
+/// A deadline that is earlier than any reply can arrive does not make the connection suspect.
 #[test]
 fn connection_is_suspect_when_replies_are_later_than_usual() {
     let ms = Duration::from_millis;
@@ -416,7 +416,7 @@ fn connection_is_suspect_when_replies_are_later_than_usual() {
             "{dialed_in}"
         );
     }
-    // As replies take longer, and shorter again.
+    // The limit follows replies that become slower, and then faster again.
     let (mut pending, mut sent) = (PendingRequests::new(start, ms(0), 0, &[]), start);
     for (reply, expected) in [
         (300, 250),
@@ -441,7 +441,7 @@ fn connection_is_suspect_when_replies_are_later_than_usual() {
     );
 }
 
-/// A callback of a script by its hash, which the server does not know; and its outcome.
+/// Returns a request with an unknown script hash, its callback, and the receiver of the outcome.
 fn unknown_script() -> (Vec<u8>, CallbackRequest, Receiver<Result<Reply, Failure>>) {
     let mut request = Vec::new();
     Request(&[&[

@@ -1,17 +1,17 @@
-//! Many callers at once: late ones, large requests, callbacks, replies in pieces.
+//! Tests with many callers at once: late ones, large requests, callbacks, replies in pieces.
 
 use super::*;
 use std::collections::HashSet;
 use std::sync::atomic::AtomicU32;
 
-/// The word of a request for [`answer_in_pieces`]: its number, padded to so many bytes.
+/// Returns the word of a request for [`answer_in_pieces`]: its number, padded to this length.
 fn numbered(number: u32, length: usize) -> Vec<u8> {
     let mut bytes = vec![b'x'; length.max(4)];
     bytes[..4].copy_from_slice(&number.to_be_bytes());
     bytes
 }
 
-/// Reads the lines before a word, and returns how long that is.
+/// Reads the lines before a word, and returns the length of the word.
 fn read_head(peer: &mut TcpStream) -> io::Result<u64> {
     let mut head = Vec::new();
     while head.iter().filter(|byte| **byte == b'\n').count() < 2 {
@@ -23,7 +23,7 @@ fn read_head(peer: &mut TcpStream) -> io::Result<u64> {
     Ok(head.trim_end().rsplit('$').next().unwrap().parse().unwrap())
 }
 
-/// Answers each request with its number, in pieces and with pauses. Returns what it has seen.
+/// Answers each request with its number, in pieces and with pauses. Returns the numbers.
 fn answer_in_pieces(mut peer: TcpStream, mut random: Random) -> HashSet<u32> {
     let mut seen = HashSet::new();
     peer.set_nodelay(true).unwrap();
@@ -33,7 +33,7 @@ fn answer_in_pieces(mut peer: TcpStream, mut random: Random) -> HashSet<u32> {
             break;
         }
         let number = u32::from_be_bytes(number);
-        // The word ends with its line.
+        // The rest of the word, with its line end.
         let mut rest = (&mut peer).take(length - 4 + 2);
         if io::copy(&mut rest, &mut io::sink()).is_err() {
             break;
@@ -50,7 +50,7 @@ fn answer_in_pieces(mut peer: TcpStream, mut random: Random) -> HashSet<u32> {
     seen
 }
 
-/// Pseudo-random numbers, the same in each run.
+/// Pseudo-random numbers that are the same in each run.
 struct Random(u64);
 
 impl Random {
@@ -118,7 +118,7 @@ fn every_caller_gets_its_own_reply_in_time_or_none() {
             });
         }
     });
-    // No reply went astray.
+    // A last reply that arrives at its caller shows that no reply was assigned wrongly.
     let last = call(&connection, &numbered(u32::MAX, 8), within(10_000)).unwrap();
     assert_eq!(last, Reply::Int(u32::MAX.into()));
     assert_eq!(
