@@ -5,8 +5,8 @@
 //! refuses names for which that would not hold.
 //!
 //! By that rule, `x` and `{x}` share the companion keys that Redisson defines. They do not share
-//! the keys and channels of this library alone: in those, a name that is one hash tag has one more
-//! colon before it.
+//! the keys and channels that only this library has: in those, a name that is one hash tag has one
+//! more colon before it.
 
 use crate::connection::Text;
 use lock_core::LockName;
@@ -67,8 +67,8 @@ impl Keys {
     }
 }
 
-/// Returns the channel on which the release of `key` is published, or another companion of `key`,
-/// by this prefix.
+/// Returns the name that consists of this prefix and `key`, of a release channel or a companion
+/// key.
 pub(crate) fn channel(prefix: &str, key: &str) -> String {
     beside(prefix, key, "")
 }
@@ -162,8 +162,8 @@ fn beside(prefix: &str, key: &str, owner: &str) -> String {
     let mut text = String::with_capacity(prefix.len() + key.len() + owner.len() + 5);
     text.push_str(prefix);
     text.push_str(if is_braced { ":" } else { ":{" });
-    // Without one more colon, `{x}` would get the name of `x`. With it only there, `:{x}` would get
-    // the name of `{x}`.
+    // Without one more colon, `{x}` would get the name of `x`. If only `{x}` had one, `:{x}` would
+    // get the name of `{x}`.
     if is_braced && prefix.starts_with(OURS) && is_one_tag(key.trim_start_matches(':')) {
         text.push(':');
     }

@@ -7,7 +7,7 @@
 //! - [`NodeView`]: a node, and the membership under which it votes
 //! - [`Members`]: the members of a quorum
 //! - [`Member`]: a member, by its ID and its address
-//! - [`MissingMember`]: a member that clients cannot find, as a marker notes it
+//! - [`MissingMember`]: a member that clients cannot reach, as a marker notes it
 //! - [`Agreement`]: the members and the terms that all nodes of a quorum agree on
 //! - [`Admission`]: the terms on which a server becomes a node
 //! - [`MarkerRequest`]: a read of the marker, or a change of it

@@ -25,11 +25,10 @@ use std::sync::Arc;
 /// The option `format=` selects the wire format (`docs/INTEROP.md`).
 ///
 /// Attempts and releases of all threads share one connection, on which a request waits only for its
-/// own answer. Renewals have a connection of their own, so that traffic cannot starve them. While a
-/// renewal hangs, other renewals get further connections, or use the shared one if no further one
-/// can be made. The cleanup after a lost answer borrows one of at most `pool` connections. One more
-/// connection receives releases, from the first watch on. No connection is made before it is
-/// needed.
+/// own answer. Renewals have a connection of their own, so that traffic cannot starve them, and
+/// further ones while a renewal hangs. If none can be made, they use the shared one. The cleanup
+/// after a lost answer borrows one of at most `pool` connections. One more connection receives
+/// releases, from the first watch on. No connection is made before it is needed.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct RedisScheme(Transport);

@@ -206,7 +206,7 @@ impl OwnedFormat {
             .iter()
             .filter_map(|kind| kind.queue(&key))
             .collect();
-        queues.dedup(); // a fair semaphore has that of a fair lock
+        queues.dedup(); // a fair semaphore has the queue of a fair lock
         queues
     }
 
@@ -255,7 +255,7 @@ mod tests {
 
     const PREFIXES: [&str; 5] = ["", "x", ":", "lock:", "lock::"];
 
-    /// Names with braces at each place of a text, none, and empty tags.
+    /// Returns names with braces at each place of a text, without braces, and with empty tags.
     fn names() -> Vec<LockName> {
         let texts = ["x", "xy", ":x", "::x", "x:", "lock:x", "x:timeout"].map(String::from);
         let mut all: HashSet<String> = texts.iter().cloned().collect();

@@ -235,7 +235,7 @@ fn transmit_many(
     // again.
     let (answers, outcome) = link.exchange(&batch.repeated(|at| unknown.contains(&at)), by);
     if let Err(error) = outcome {
-        // Replies have no gaps, so all behind the first unknown script are dropped. A script among
+        // Replies have no gaps, so all from the first unknown script on are dropped. A script among
         // these may have been carried out, so the error must not say that nothing was sent.
         replies.truncate(first);
         return match (error, known.last().is_some_and(|last| *last > first)) {
@@ -275,7 +275,7 @@ mod tests {
         fn close_with(&mut self, _: &Error) {}
     }
 
-    /// The outcome of three scripts in one write, on a connection with these outcomes.
+    /// Returns the outcome of three scripts in one write, on a connection with these outcomes.
     fn three(outcomes: impl IntoIterator<Item = Outcome>) -> Outcome {
         let server = Arc::new(Server::new(Endpoint::tcp("test", 1), None));
         let mut link = Scripted(server, outcomes.into_iter().collect());

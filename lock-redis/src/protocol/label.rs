@@ -1,11 +1,11 @@
 //! The label of a lock's owner: for people, the owner's name and the time since which it holds the
 //! lock. Stored in a companion key of the lock; with several holders, in a key for each.
 //!
-//! A command behind the script that renews writes the label, in the same write. As a key of that
-//! script, the label would make renewals fail for users without a right to it, and on a cluster
-//! while a slot moves. As it may be late, it names its owner, and is shown for no other owner. It
-//! is written again within every two leases, because the late label of a former owner may have
-//! replaced it.
+//! The label is written by a separate command, behind the script that renews and in the same write.
+//! As a key of that script, it would make renewals fail for users without a right to it, and on a
+//! cluster while a slot moves. As it may arrive late, it names its owner, and is shown for no other
+//! owner. It is written again in every two leases, because the late label of a former owner may
+//! have replaced it.
 
 use crate::connection::{Reply, Text};
 use crate::keys;

@@ -17,6 +17,7 @@
 //!
 //! By its `prefix` and `wakes`, [`token`] interoperates with libraries that lock by `SET key owner
 //! NX PX`.
+//!
 //! A new format with owners needs: a file here with its [`Dialect`], its functions in `lua/NAME`,
 //! an arm and its name in [`settings`], and a place in `DIALECTS`; its new commands, if any, in
 //! `node/diagnosis/rights.rs`; a description of its key in [`foreign_value`]; its name in
@@ -272,7 +273,7 @@ impl Format {
         keys::slot(&self.keys().lock(name))
     }
 
-    /// Returns the abilities of a store of this format whose replicas can be asked in this way.
+    /// Returns the abilities of a store of this format with this support by replicas.
     #[must_use]
     pub fn abilities(&self, replication: ReplicaSupport) -> Abilities {
         match &*self.0 {

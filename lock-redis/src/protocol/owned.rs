@@ -44,7 +44,8 @@ pub(crate) struct OwnedFormat {
     pub(super) naming: Naming,
     pub(crate) policy: TokenPolicy,
     keep: Duration,
-    /// The interval at which a waiter polls if the holder may not publish its release.
+    /// The interval at which a waiter polls if it is not certain that the holder publishes its
+    /// release.
     pub(super) polls: Option<PollInterval>,
     /// The shortest lifetime of a tombstone. A request may be under way for as long as a command
     /// may take, and the lease that it asks for may be shorter.
@@ -286,13 +287,12 @@ impl OwnedFormat {
     }
 
     /// Returns the longest time until a waiter's next attempt. `is_told`: the holder should publish
-    /// its release. `is_tracked`: the server reports changes of the key, so the waiter need not
-    /// poll.
+    /// its release. `is_tracked`: the server reports changes of the key, so no time is needed.
     pub(crate) fn poll_pause(&self, is_told: bool, is_tracked: bool) -> Option<Duration> {
         let polls = match self.polls {
             _ if is_tracked => return None,
             None => UNTRACKED,
-            // Foreign clients that write owners as distlock does publish no release.
+            // A foreign client may write owners as distlock does, and publish no release.
             Some(polls) if is_told && self.dialect.detects_silent_holders => {
                 polls.at_least(FALLBACK_POLL)
             }
@@ -357,8 +357,8 @@ impl OwnedFormat {
                 [Reply::Int(0), Reply::Int(pttl), Reply::Int(told)] => {
                     let busy = move || self.busy(pttl, told == 1, is_tracked());
                     if pttl == FOR_EVER {
-                        // No lock of this library lasts for ever: the inspection fails if it is no
-                        // lock at all.
+                        // Every lock of this library has an expiry. The inspection fails if the
+                        // value under the key is no lock at all.
                         let info = self.inspect(name, Labels::LeftOut);
                         return info.then(move |_| Exchange::done(busy()));
                     }
@@ -496,7 +496,7 @@ struct Closing {
     unused: Option<[Text; 2]>,
     /// The lifetime of the tombstone.
     lifetime: Text,
-    /// The owner that the lock passes to, and the time for which.
+    /// The owner that the lock passes to, and for how many milliseconds.
     kept: Option<[Text; 2]>,
 }
 

@@ -14,7 +14,7 @@ const LONGEST_POLL: Duration = Duration::from_secs(60 * 60);
 /// The names of all formats, for messages.
 const FORMATS: &str = "`redisson` (the default), `token`, `plain`, `timestamp` and `counter`";
 
-/// Reads the format that `config` names. It must store owners.
+/// Reads the format that `config` names. It must be a format with owners.
 pub(super) fn read_owned_format(config: &Config) -> Result<OwnedFormat, Error> {
     let mut settings = Settings::of(config);
     match settings.name {
@@ -127,8 +127,8 @@ impl<'a> Settings<'a> {
         })
     }
 
-    /// Returns the interval at which a waiter polls, if `poll` or `jitter` is set. `usual` has the
-    /// interval if only `jitter` is.
+    /// Returns the interval at which a waiter polls, if `poll` or `jitter` is set. Without `poll`,
+    /// the interval is that of `usual`.
     pub(crate) fn polls(&mut self, usual: PollInterval) -> Result<Option<PollInterval>, Error> {
         let (interval, jitter) = (self.duration("poll")?, self.duration("jitter")?);
         if interval.is_none() && jitter.is_none() {
@@ -149,7 +149,7 @@ impl<'a> Settings<'a> {
         Ok(Some(polls))
     }
 
-    /// Refuses settings that no one has read. `known` lists the settings of this format, for the
+    /// Refuses settings that have not been read. `known` lists the settings of this format, for the
     /// message.
     pub(crate) fn must_be_used_up(&self, known: &str) -> Result<(), Error> {
         match self.left.first() {

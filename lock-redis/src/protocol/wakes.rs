@@ -81,7 +81,7 @@ impl ForeignClient {
     }
 }
 
-/// The rule by which the channel is named on which a release is published.
+/// The rule for the name of a release channel.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Naming {
     /// This text, followed by the lock's key.

@@ -35,7 +35,7 @@ pub(super) struct CommandSequence<'a> {
 
 /// The reason why an algorithm stops.
 pub(super) enum Stop {
-    /// It needs the reply to this step.
+    /// The algorithm needs the reply to this step.
     Needs(Box<CommandStep>),
     Failed(Failure),
     /// The last reply is none that this command can give.
@@ -135,7 +135,7 @@ impl<'a> CommandSequence<'a> {
     pub(super) fn busy_from_pttl(&mut self) -> Result<Answer, Stop> {
         self.step("PTTL");
         match self.ask("PTTL", &[])? {
-            Reply::Int(-2) => Ok(Answer::Busy(Some(Duration::ZERO))), // gone just now
+            Reply::Int(-2) => Ok(Answer::Busy(Some(Duration::ZERO))), // the key is gone just now
             Reply::Int(pttl) => Ok(protocol::busy_from_pttl(pttl)),
             _ => Err(self.unexpected("PTTL")),
         }

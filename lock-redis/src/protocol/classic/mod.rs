@@ -215,7 +215,7 @@ impl ClassicFormat {
         progress.unwrap_or_default().settle(outcome)
     }
 
-    /// Runs an algorithm from `progress` on. `owner` is the owner of an attempt.
+    /// Runs an algorithm from `progress` on. An attempt has an `owner`.
     fn begin<'a, T: 'a>(
         &'a self,
         name: &LockName,

@@ -9,8 +9,8 @@ use lock_core::OwnerText;
 use lock_core::backend::{Answer, Attempt, Grant, HolderInfo, LockInfo};
 use std::time::Duration;
 
-/// The way in which a lock is acquired. Its value can be chosen freely: ours shows people who holds
-/// the lock, and no command reads it.
+/// The way in which a lock is acquired. The value under the key can be chosen freely. Ours names
+/// the owner, for people; no command reads it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Plain {
     /// By one command.
@@ -67,7 +67,7 @@ impl Plain {
 /// Returns the state of a lock that is held, with its remaining time by the key's TTL.
 pub(super) fn held(commands: &mut CommandSequence<'_>, value: &str) -> Result<LockInfo, Stop> {
     match commands.ask("PTTL", &[])? {
-        Reply::Int(-2) => Ok(LockInfo::FREE), // it ended just now
+        Reply::Int(-2) => Ok(LockInfo::FREE), // the lock ended just now
         Reply::Int(pttl) => {
             let owner = OwnerText::new(value);
             Ok(LockInfo::held(HolderInfo::new(owner, remaining(pttl), 1)))

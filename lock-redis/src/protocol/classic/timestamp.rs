@@ -28,11 +28,11 @@ pub(super) enum Spelling {
 /// The check before a release deletes the key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Rule {
-    /// Only that the lease lasts by our own clock.
+    /// Checks only that the lease lasts by our own clock.
     Delete,
-    /// That the stored time is no older than ours. The `DEL` is a separate command.
+    /// Also checks that the stored time is no older than ours, in a command before the `DEL`.
     NotOlder,
-    /// That the stored time is ours, in one step with the `DEL`.
+    /// Also checks that the stored time is ours, in one step with the `DEL`.
     Compare,
 }
 

@@ -108,7 +108,7 @@ impl KindFormat for Fair {
             Duration::ZERO
         };
         // A release grants the lock directly only if it reaches no waiters outside the queue. If it
-        // did not count all of them, those waiters would never get the lock.
+        // did not count all such waiters, they would never get the lock.
         let direct = attempt
             .direct
             .filter(|_| request.reserve == Some(0) && format.counts_all());

@@ -91,8 +91,8 @@ pub(crate) trait KindFormat: fmt::Debug + Sync {
     /// the lock.
     fn renew(&self, format: &OwnedFormat, acquisition: &AcquisitionId) -> ScriptCall;
 
-    /// Reads the holders, and whatever else the store knows of the lock. By default those of a
-    /// mutex.
+    /// Reads the holders, and whatever else the store knows of the lock. By default, reads those of
+    /// a mutex.
     fn inspect<'a>(
         &'static self,
         format: &'a OwnedFormat,

@@ -208,8 +208,8 @@ impl KindFormat for PermitFormat {
         self.is_fair.then(|| fair::queue(key))
     }
 
-    /// Returns false: the key never disappears, and its change does not show if a waiter's permits
-    /// are free.
+    /// Returns false: the key remains when permits become free, and a report of its change does not
+    /// show if a waiter's permits are free.
     fn is_tracked(&self) -> bool {
         false
     }

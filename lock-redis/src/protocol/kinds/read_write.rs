@@ -52,7 +52,7 @@ static ACQUIRE_READ_FAIR: Script = script!("acquire_read":
 .with_names_beside(names_beside_fair);
 static RELEASE_READ: Script =
     script!("release_read": "tell", "read_write/settle", "read_write/release_read");
-/// For a store without slots: also ends holds of readers that died.
+/// For a store without slots: also ends some holds of other readers that died.
 static RELEASE_READ_SWEEPING: Script = script!("release_read":
     "tell", "read_write/settle", "read_write/sweep", "read_write/swept", "read_write/release_read"
 );

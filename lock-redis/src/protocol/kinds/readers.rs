@@ -74,7 +74,7 @@ impl Field {
 /// Readers of a lock, each with the keys of its holds.
 struct Holds {
     fields: Vec<(Field, Vec<String>)>,
-    /// True if no field of the hash is missing here.
+    /// True if no field was left out.
     is_all: bool,
 }
 
@@ -116,7 +116,7 @@ impl Holds {
 pub(super) struct Purged {
     /// True if the lock is free, or if there are more readers, which may be dead as well.
     pub(super) may_be_free: bool,
-    /// The remaining time of the last of the other holds in milliseconds, if it is known.
+    /// The longest remaining time of the other holds in milliseconds, if it is known.
     pub(super) last: Option<i64>,
 }
 
