@@ -266,8 +266,8 @@ mod tests {
         let (plain, tagged) = (LockName::new("a").unwrap(), LockName::new("{a}").unwrap());
         let keys = Keys::new("");
         assert_ne!(keys.lock(&plain), keys.lock(&tagged));
-        // As in Redisson. So the holder of the other lock may move the counter, which `close.lua`
-        // takes into account.
+        // Redisson shares the counter as well. So the holder of the other lock may move the
+        // counter, which `close.lua` takes into account.
         assert_eq!(token_counter("a"), token_counter("{a}"));
     }
 }

@@ -271,8 +271,8 @@ mod tests {
         [acquire, release, close, renew, inspect, force, propose]
     }
 
-    /// So an access control list that allows the scripts for one lock allows the joined ones, too,
-    /// and a diagnosis need not check these.
+    /// An access control list that allows the scripts for one lock thereby allows the joined ones,
+    /// too, and a diagnosis need not check these.
     #[test]
     fn joined_scripts_run_no_other_commands() {
         for join in DIALECTS.into_iter().flat_map(|it| it.joins) {

@@ -1,8 +1,8 @@
 //! [`ReleaseCall`]: the request that ends holds, of any kind of lock, and how its reply is read.
 //!
-//! It is sent by a caller that waits for the reply, or by a dropped guard with a callback. It is no
-//! [`Exchange`](super::exchange::Exchange), because the continuation would cost each `unlock` an
-//! allocation.
+//! A caller that waits for the reply sends the request, or a dropped guard sends it with a
+//! callback. It is no [`Exchange`](super::exchange::Exchange), because the continuation would cost
+//! each `unlock` an allocation.
 
 use super::exchange::Received;
 use super::kinds::KindFormat;

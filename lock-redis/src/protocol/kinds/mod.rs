@@ -2,8 +2,8 @@
 //! `format=redisson`.
 //!
 //! [`OwnedFormat`] has what all kinds have in common: the connection of a request, the meaning of a
-//! release, the waiters to wake. The files here have the keys, the scripts and their replies, which
-//! differ.
+//! release, the waiters to wake. The files here have what differs: the keys, the scripts and the
+//! scripts' replies.
 
 /// Creates a script of these files, which publishes on the `CHANNEL` of the module that uses this
 /// macro, and has that module's `names_beside`.
