@@ -8,7 +8,8 @@ use lock_core::backend::Failure;
 /// scripts of `token` use the same number.
 pub(crate) const LONGEST_TEXT: i64 = 4096;
 
-/// Adds a hint about the value under the key to the failure, if the server describes it by `by`.
+/// Adds a hint to the failure, if the server answers by `by`: for a foreign format, the value under
+/// the key; for other failures, see `with_server_kind`.
 pub(crate) fn with_found_value(
     link: &mut dyn ConnectionLike,
     failure: Failure,
