@@ -1,11 +1,12 @@
-//! [`Keys`]: what the keys and channels of a lock are called.
+//! [`Keys`]: the names of a lock's keys and channels.
 //!
-//! Redisson's rule: what belongs to the key `name` is called `prefix:{name}`, or `prefix:name` if
-//! there is a brace in the name, so that on a cluster all of it lives in one hash slot.
-//! [`LockName`] lets no name through for which that would not hold.
+//! By Redisson's rule, the companion keys of `name` are called `prefix:{name}`, or `prefix:name` if
+//! there is a brace in `name`, so that on a cluster all of them are in one hash slot. [`LockName`]
+//! refuses names for which that would not hold.
 //!
-//! By that rule `x` and `{x}` share what Redisson has of them. What is ours alone they do not
-//! share: in those keys and channels a name that is one hash tag has one colon more before it.
+//! By that rule, `x` and `{x}` share the companion keys that Redisson defines. They do not share
+//! the keys and channels that only this library has: in those, a name that is one hash tag has one
+//! more colon before it.
 
 use crate::connection::Text;
 use lock_core::LockName;
@@ -21,7 +22,7 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// `prefix` has no braces in it: the configuration refuses them.
+    /// Creates a maker of key names. `prefix` has no braces: the configuration refuses them.
     pub(crate) fn new(prefix: &str) -> Self {
         debug_assert!(
             !prefix.contains(['{', '}']),
@@ -32,7 +33,7 @@ impl Keys {
         }
     }
 
-    /// The lock itself.
+    /// Returns the key of the lock itself.
     pub(crate) fn lock<'a>(&self, name: &'a LockName) -> Cow<'a, str> {
         if self.prefix.is_empty() {
             Cow::Borrowed(name.as_str())
@@ -43,12 +44,12 @@ impl Keys {
 }
 
 impl Keys {
-    /// The name of the lock under this key, if it is one of these.
+    /// Returns the name of the lock under this key, if this key can be a lock of ours.
     pub(crate) fn name(&self, key: &str) -> Option<LockName> {
         LockName::new(key.strip_prefix(&*self.prefix)?).ok()
     }
 
-    /// The glob that the keys of the locks match whose names match this one.
+    /// Returns the glob for the keys of all locks whose names match the glob `names`.
     pub(crate) fn glob(&self, names: &str) -> String {
         let is_special = |character| matches!(character, '*' | '?' | '[' | '\\');
         let escaped = self.prefix.chars().flat_map(|character| {
@@ -60,45 +61,46 @@ impl Keys {
         escaped.chain(names.chars()).collect()
     }
 
-    /// What says that a server is a node of a quorum.
+    /// Returns the key that says that a server is a node of a quorum.
     pub(crate) fn marker(&self) -> String {
         [&self.prefix, "distlock_quorum"].concat()
     }
 }
 
-/// Where the release of `key` is published.
+/// Returns the name that consists of this prefix and `key`, of a release channel or a companion
+/// key.
 pub(crate) fn channel(prefix: &str, key: &str) -> String {
     beside(prefix, key, "")
 }
 
-/// The counter of its fencing tokens. Redisson's `RFencedLock` counts there, too.
+/// Returns the counter of the lock's fencing tokens. Redisson's `RFencedLock` counts there, too.
 pub(crate) fn token_counter(key: &str) -> String {
     beside("redisson_lock_token", key, "")
 }
 
-/// What closes it to one owner.
+/// Returns the tombstone, by which the server refuses further attempts of one owner.
 pub(crate) fn tombstone(key: &str, owner: &Text) -> String {
     beside("distlock_closed", key, owner.as_str())
 }
 
-/// What its holder is called.
+/// Returns the key of the holder's label.
 pub(crate) fn label(key: &str) -> String {
     beside("distlock_owner", key, "")
 }
 
-/// What one of several holders is called.
+/// Returns the key of the label of one of several holders.
 pub(crate) fn label_of(key: &str, owner: &str) -> String {
     beside("distlock_owner", key, owner)
 }
 
-/// The permits of the semaphore `key` that are taken.
+/// Returns the key of the taken permits of the semaphore `key`.
 pub(crate) fn permits(key: &str) -> String {
     behind(key, "timeout")
 }
 
-/// The hash slot that a key lives in, as the Redis Cluster specification has it (appendix A):
-/// CRC16-CCITT (XModem) of what stands between the first brace and the next closing one, or of all
-/// of it, modulo 16384.
+/// Returns the hash slot of a key by the Redis Cluster specification (appendix A): CRC16-CCITT
+/// (XModem) of the text between the first brace and the next closing one, modulo 16384. Without
+/// such a text, the whole key counts.
 pub(crate) fn slot(key: &str) -> u16 {
     let tag = key.find('{').and_then(|open| {
         let rest = &key[open + 1..];
@@ -112,7 +114,7 @@ pub(crate) fn slot(key: &str) -> u16 {
     crc % SLOTS
 }
 
-/// What each byte does to the sum, worked out once.
+/// The change of the checksum by each byte, computed at compile time.
 static CRC16: [u16; 256] = {
     let mut table = [0; 256];
     let mut byte = 0;
@@ -133,7 +135,7 @@ static CRC16: [u16; 256] = {
     table
 };
 
-/// What stands behind the key's name, as Redisson names keys of a part of a lock.
+/// Returns the key of a part of a lock by Redisson's rule: the part follows the lock's key.
 pub(crate) fn behind(key: &str, part: &str) -> String {
     if key.contains('{') {
         [key, ":", part].concat()
@@ -142,10 +144,10 @@ pub(crate) fn behind(key: &str, part: &str) -> String {
     }
 }
 
-/// What the keys and channels begin with that this library alone has.
+/// The beginning of all keys and channels that only this library has.
 const OURS: &str = "distlock_";
 
-/// Whether the key is one hash tag and nothing else.
+/// Returns true if the key is one hash tag and nothing else.
 pub(crate) fn is_one_tag(key: &str) -> bool {
     let inside = key
         .strip_prefix('{')
@@ -153,13 +155,15 @@ pub(crate) fn is_one_tag(key: &str) -> bool {
     inside.is_some_and(|tag| !tag.contains(['{', '}']))
 }
 
-/// In one string of the right size: each acquire and each release needs some.
+/// Returns the companion of `key` with this prefix. Allocates one string of the right size, because
+/// each acquire and each release needs some names.
 fn beside(prefix: &str, key: &str, owner: &str) -> String {
     let is_braced = key.contains('{');
     let mut text = String::with_capacity(prefix.len() + key.len() + owner.len() + 5);
     text.push_str(prefix);
     text.push_str(if is_braced { ":" } else { ":{" });
-    // `{x}` would be called as `x` is, and `:{x}` as `{x}` then.
+    // Without one more colon, `{x}` would get the name of `x`. If only `{x}` had one, `:{x}` would
+    // get the name of `{x}`.
     if is_braced && prefix.starts_with(OURS) && is_one_tag(key.trim_start_matches(':')) {
         text.push(':');
     }
@@ -262,8 +266,8 @@ mod tests {
         let (plain, tagged) = (LockName::new("a").unwrap(), LockName::new("{a}").unwrap());
         let keys = Keys::new("");
         assert_ne!(keys.lock(&plain), keys.lock(&tagged));
-        // As in Redisson. So the holder of the other lock may move the counter, which `close.lua`
-        // takes into account.
+        // Redisson shares the counter as well. So the holder of the other lock may move the
+        // counter, which `close.lua` takes into account.
         assert_eq!(token_counter("a"), token_counter("{a}"));
     }
 }

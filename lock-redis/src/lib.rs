@@ -2,22 +2,21 @@
 //!
 //! From the top down:
 //!
-//! - [`RedisScheme`], [`SentinelScheme`]: which URLs lead here
-//! - `url`: what a URL says of servers: addresses, credentials, TLS
+//! - [`RedisScheme`], [`SentinelScheme`]: the URL schemes of this crate
+//! - `url`: reads servers from a URL: addresses, credentials, TLS
 //! - `store`: [`RedisStore`], servers of any topology as a store of locks
-//! - [`topology`]: which server a request goes to, and what its answer is worth
+//! - [`topology`]: routes requests to servers, and judges their outcomes
 //! - `standalone`: the topology of the one server that a URL names
 //! - `sentinel`: [`SentinelBackend`], the topology of the master that the sentinels name
-//! - `node`: one server and all our connections to it; alone, or as a node of a cluster or of a
-//!   quorum
-//! - `protocol`: what stands under a lock's key, and what is sent for it: operations as values,
-//!   without I/O
+//! - `node`: one server and all our connections to it; a store of its own, or a node of a cluster
+//!   or of a quorum
+//! - `protocol`: the wire formats: values under a lock's key, and operations as values, without I/O
 //! - `wakeups`: the subscriber, one connection that receives releases for all waiters
 //! - `keys`: the names of keys and channels
 //! - `connection`: connections to one server: exclusive, multiplexed, pooled; every wait has a
 //!   deadline; and what the server's errors mean
 //! - `lua`: the scripts
-//! - [`servers`], [`quorum`]: what stores of several servers are built from, as `lock-cluster` is
+//! - [`servers`], [`quorum`]: the parts from which `lock-cluster` builds stores of several servers
 
 #![forbid(unsafe_code)]
 

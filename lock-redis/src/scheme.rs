@@ -1,5 +1,5 @@
-//! [`RedisScheme`]: what `redis://`, `rediss://` and `redis+unix://` stand for; [`SentinelScheme`]:
-//! `redis+sentinel://` and `rediss+sentinel://`.
+//! [`RedisScheme`]: the stores of `redis://`, `rediss://` and `redis+unix://`; [`SentinelScheme`]:
+//! the stores of `redis+sentinel://` and `rediss+sentinel://`.
 
 use crate::connection::{AddressMap, JOINED};
 use crate::node::eviction::OPTION as EVICTION;
@@ -18,17 +18,17 @@ use std::sync::Arc;
 /// One Redis server, reached over TCP, over TLS, or over a socket in the file system.
 ///
 /// - [`new`](Self::new): `redis://[user[:password]@]host[:port][/database]`
-/// - [`tls`](Self::tls): `rediss://`, and the rest the same; needs the cargo feature `tls`, and is
+/// - [`tls`](Self::tls): `rediss://`, otherwise the same; needs the cargo feature `tls`, and is
 ///   refused without it
 /// - [`unix`](Self::unix): `redis+unix://[user[:password]@]/path/of/socket[?db=database]`
 ///
-/// The option `format=` chooses what stands under a lock's key (`docs/INTEROP.md`).
+/// The option `format=` selects the wire format (`docs/INTEROP.md`).
 ///
-/// Attempts and releases of all threads share one connection, and wait on it for their answers
-/// only; renewals have one of their own, so that traffic cannot starve them, others while a renewal
-/// hangs, and go over the shared one where none can be had; what cleans up after a lost answer
-/// borrows one of at most `pool`; and one more hears of releases, from the first watch on. Nothing
-/// is dialled before it is needed.
+/// Attempts and releases of all threads share one connection, on which a request waits only for its
+/// own answer. Renewals have a connection of their own, so that traffic cannot starve them, and
+/// further ones while a renewal hangs. If none can be made, they use the shared one. The cleanup
+/// after a lost answer borrows one of at most `pool` connections. One more connection receives
+/// releases, from the first watch on. No connection is made before it is needed.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct RedisScheme(Transport);
@@ -41,18 +41,19 @@ enum Transport {
     Unix,
 }
 
-/// A master that sentinels name.
+/// The master that sentinels name.
 ///
 /// - [`new`](Self::new):
 ///   `redis+sentinel://[user[:password]@]sentinel[:port][,..]/master[?db=database]`
-/// - [`tls`](Self::tls): `rediss+sentinel://`, where the sentinels speak TLS, too; needs the cargo
+/// - [`tls`](Self::tls): `rediss+sentinel://`, where the sentinels use TLS, too; needs the cargo
 ///   feature `tls`
 ///
 /// The hosts are sentinels, as many as are known. Most of them must belong to one deployment: they
-/// answer, or those that answer list them at these addresses. User and password are for the
-/// servers. The sentinels have their own: `sentinel_user` and `sentinel_password`, or
-/// `sentinel_password_file`. `address_map=ANNOUNCED=REAL,..` replaces addresses that the sentinels
-/// announce, of servers and of other sentinels; each side `host:port`, or both hosts.
+/// answer, or other sentinels that answer list them at these addresses. User and password are those
+/// of the servers. The sentinels have their own: `sentinel_user` and `sentinel_password`, or
+/// `sentinel_password_file`. `address_map=ANNOUNCED=REAL,..` replaces addresses that sentinels
+/// announce, both of servers and of other sentinels. The two sides are both `host:port`, or both
+/// hosts.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct SentinelScheme {
@@ -60,19 +61,19 @@ pub struct SentinelScheme {
 }
 
 impl RedisScheme {
-    /// `redis://`.
+    /// Returns the scheme `redis://`.
     #[must_use]
     pub fn new() -> Self {
         Self(Transport::Tcp)
     }
 
-    /// `rediss://`. Options say which server is expected:
+    /// Returns the scheme `rediss://`. Options describe the expected server:
     ///
     /// - `tls_ca=FILE`: certificates of the authorities to trust, instead of those that the system
     ///   trusts
     /// - `tls_cert=FILE` and `tls_key=FILE`: our own certificate and its key, for servers that ask
     ///   for one
-    /// - `tls_name=HOST`: whom the server's certificate must be for, if not the host of the URL
+    /// - `tls_name=HOST`: the host that the server's certificate must be for, if not the URL's host
     ///
     /// The files are PEM. They are read when the client is made, and again for each new connection,
     /// so that they may be changed while the program runs.
@@ -81,7 +82,7 @@ impl RedisScheme {
         Self(Transport::Tls)
     }
 
-    /// `redis+unix://`.
+    /// Returns the scheme `redis+unix://`.
     #[must_use]
     pub fn unix() -> Self {
         Self(Transport::Unix)
@@ -115,14 +116,14 @@ impl Scheme for RedisScheme {
 }
 
 impl SentinelScheme {
-    /// `redis+sentinel://`.
+    /// Returns the scheme `redis+sentinel://`.
     #[must_use]
     pub fn new() -> Self {
         Self { tls: false }
     }
 
-    /// `rediss+sentinel://`. The options of TLS are those of [`RedisScheme::tls`], and count for
-    /// all servers and sentinels.
+    /// Returns the scheme `rediss+sentinel://`. The options of TLS are those of
+    /// [`RedisScheme::tls`], and apply to all servers and sentinels.
     #[must_use]
     pub fn tls() -> Self {
         Self { tls: true }

@@ -10,7 +10,7 @@ use lock_core::{Config, Context, Error, Finding, LockName, Moment};
 use std::sync::Arc;
 
 impl RedisStore<Node> {
-    /// Makes the store of the server that `config` names. Does not talk to it.
+    /// Makes the store of the server that `config` names, without connecting to it.
     ///
     /// # Errors
     ///
@@ -31,8 +31,8 @@ impl Topology for Node {
     const IS_SPREAD: bool = false;
 
     fn abilities(&self) -> Abilities {
-        // Which replicas there should be, a server on its own does not know: those that are gone it
-        // has forgotten.
+        // A server on its own does not know which replicas it should have: it has forgotten those
+        // that are gone.
         self.format()
             .abilities(ReplicaSupport::Counted)
             .independent(true)
@@ -77,7 +77,7 @@ impl Topology for Node {
         failure: Option<Failure>,
         _: Moment,
     ) -> Result<Hop<()>, Failure> {
-        // Not called, as every outcome is believed: there is no other server.
+        // Not called, because every outcome is believed and there is no other server.
         Err(failure.unwrap_or_else(|| {
             Failure::Unknown(Error::unavailable("no other server has the answer"))
         }))

@@ -1,8 +1,8 @@
-//! [`Topology`]: which server a request goes to, and what its answer is worth.
+//! [`Topology`]: routes requests to servers, and judges their outcomes.
 //!
 //! A topology is a router. It names the node for a request ([`Hop`]), judges the outcome there
 //! ([`Verdict`]), and names the next node if the request is to be sent again. It performs no
-//! operation on locks itself: [`RedisStore`](crate::RedisStore) does, on whatever topology.
+//! operation on locks itself: [`RedisStore`](crate::RedisStore) does, on any topology.
 //!
 //! - [`Topology`]: the router
 //! - [`RoutedRequest`]: the parts of a request that routing depends on
@@ -11,8 +11,8 @@
 //! - [`Verdict`]: the worth of an outcome on one node
 //! - [`JudgeSubmitted`]: judges the outcome of a release that no thread waits for
 //!
-//! There are three: one server ([`Node`], in `standalone.rs`); the master that sentinels name
-//! (`sentinel/routing.rs`); the masters of a cluster (`cluster/routing` in `lock-cluster`).
+//! There are three topologies: one server ([`Node`], in `standalone.rs`); the master that sentinels
+//! name (`sentinel/routing.rs`); the masters of a cluster (`cluster/routing` in `lock-cluster`).
 
 use crate::node::{Node, WatchRegistry};
 use lock_core::backend::{
@@ -24,15 +24,14 @@ use std::sync::Arc;
 
 /// A router of requests to the servers of one store.
 ///
-/// `judge` and the function of `judge_submitted` take what is known at that moment and never wait,
-/// because the latter runs on the thread that reads replies. `route`, `reroute`, `confirm` and
-/// `check_unreplicated` may wait until `by`.
+/// `judge` and the function of `judge_submitted` use only what is known at that moment and never
+/// wait, because the latter runs on the thread that reads replies. `route`, `reroute`, `confirm`
+/// and `check_unreplicated` may wait until `by`.
 pub trait Topology: fmt::Debug + Send + Sync + 'static {
     /// The state of a request between nodes: data that `judge` needs besides the node.
     type RouteState: Clone + fmt::Debug + Send;
 
-    /// Set if the locks are spread over several nodes. Otherwise the node of any lock is the node
-    /// of all.
+    /// True if the locks are spread over several nodes. Otherwise all locks are on one node.
     const IS_SPREAD: bool;
 
     /// Returns what this store supports in its wire format.
@@ -41,23 +40,23 @@ pub trait Topology: fmt::Debug + Send + Sync + 'static {
     /// Returns the node of a lock, if it is known without asking a server.
     fn known(&self, name: &LockName) -> Option<Hop<Self::RouteState>>;
 
-    /// Returns the node that renews a lock: a node that hangs delays only its own renewals. Does
-    /// not wait.
+    /// Returns the node that renews a lock, so that a node that hangs delays only its own renewals.
+    /// Does not wait.
     fn renewal_node(&self, name: &LockName) -> NodeId;
 
     /// Returns the node that a request goes to first.
     ///
     /// # Errors
     ///
-    /// No node is known, and none could be found. Nothing was sent.
+    /// If no node is known, and none could be found. Nothing was sent.
     fn route(
         self: &Arc<Self>,
         request: &RoutedRequest<'_>,
         by: Moment,
     ) -> Result<Hop<Self::RouteState>, Failure>;
 
-    /// Returns the nodes whose keys a listing goes through, from the node of this number on, in
-    /// the order of their numbers. A node that is added meanwhile comes last.
+    /// Returns the nodes that a listing goes through, in the order of their numbers, beginning with
+    /// this number. A node that is added meanwhile comes last.
     ///
     /// # Errors
     ///
@@ -71,8 +70,8 @@ pub trait Topology: fmt::Debug + Send + Sync + 'static {
         Ok(vec![self.route(&RoutedRequest::List, by)?])
     }
 
-    /// Judges the outcome of a request at `hop`, and notes what it shows: that a node answered or
-    /// failed, that a lock was granted or released.
+    /// Judges the outcome of a request at `hop`. Also notes that the node answered or failed, and
+    /// that a lock was granted or released.
     fn judge(
         &self,
         request: &RoutedRequest<'_>,
@@ -80,21 +79,21 @@ pub trait Topology: fmt::Debug + Send + Sync + 'static {
         outcome: Result<Effect, &Failure>,
     ) -> Verdict;
 
-    /// Returns the function that judges a release whose sender does not wait, when its outcome is
-    /// known; `None` if every outcome is believed. It must not keep the topology alive: it waits
-    /// for a reply.
+    /// Returns the function that judges the outcome of a release whose caller does not wait; `None`
+    /// if every outcome is believed. The function must not keep the topology alive while it waits
+    /// for the reply.
     fn judge_submitted(
         self: &Arc<Self>,
         hop: &Hop<Self::RouteState>,
         acquisition: &AcquisitionId,
     ) -> Option<JudgeSubmitted>;
 
-    /// Returns where a request goes next that was judged [`Verdict::Reroute`] at `hop`: because of
+    /// Returns the next hop of a request that was judged [`Verdict::Reroute`] at `hop`: because of
     /// this failure, or because a node without the lock answered it.
     ///
     /// # Errors
     ///
-    /// The outcome of the request: it is not sent again.
+    /// The outcome of the request, if it is not sent again.
     fn reroute(
         self: &Arc<Self>,
         request: &RoutedRequest<'_>,
@@ -103,29 +102,28 @@ pub trait Topology: fmt::Debug + Send + Sync + 'static {
         by: Moment,
     ) -> Result<Hop<Self::RouteState>, Failure>;
 
-    /// Returns a failure as the caller sees it, when the request ends with it.
+    /// Returns the failure with which a request ends, as the caller sees it.
     fn settle(failure: Failure) -> Failure {
         failure
     }
 
-    /// Makes sure that the node which has answered this request still counts as the lock's, as far
-    /// as that takes a question to other servers. Called before the answer is judged.
+    /// Makes sure that the node that has answered still counts as the node of the lock, if that
+    /// requires a question to other servers. Called before the answer is judged.
     fn confirm(self: &Arc<Self>, request: &RoutedRequest<'_>, by: Moment) {
         let _nothing_to_ask = (request, by);
     }
 
-    /// Finds out whether no other server could take over from this node: then missing
-    /// confirmations of replicas are no loss.
+    /// Returns true if no other server can take over from this node, so that missing confirmations
+    /// of replicas are no loss. May query servers.
     fn check_unreplicated(&self, hop: &Hop<Self::RouteState>, by: Moment) -> bool {
         let _unknown = (hop, by);
         false
     }
 
-    /// Returns the watches that move with their locks from node to node; `None` where locks do not
-    /// move.
+    /// Returns the watches that follow their locks from node to node; `None` if locks do not move.
     fn watches(&self) -> Option<&WatchRegistry>;
 
-    /// Returns what of the servers' settings and state matters for locks.
+    /// Returns findings about the servers' settings and state, as far as they matter for locks.
     ///
     /// # Errors
     ///
@@ -133,7 +131,7 @@ pub trait Topology: fmt::Debug + Send + Sync + 'static {
     fn diagnose(self: &Arc<Self>, by: Moment) -> Result<Vec<Finding>, Failure>;
 
     /// Ends the topology's threads. Called when the store is dropped; requests under way may keep
-    /// the topology longer.
+    /// the topology itself alive.
     fn end_background_work(&self) {}
 }
 
@@ -144,11 +142,11 @@ pub trait Topology: fmt::Debug + Send + Sync + 'static {
     reason = "made by the crate of the same workspace"
 )]
 pub struct Hop<S> {
-    /// The node, in the mode in which it is asked.
+    /// The node, in the mode in which requests are sent to it.
     pub node: Node,
-    /// The number of the node, never used for another node of the store.
+    /// The number of the node, which no other node of the store ever has.
     pub number: u64,
-    /// The state of the request on its way.
+    /// The state of the request between nodes.
     pub state: S,
 }
 
@@ -161,16 +159,17 @@ pub struct Hop<S> {
 pub enum RoutedRequest<'a> {
     /// An attempt to take a lock.
     Acquire(&'a Attempt<'a>),
-    /// One renewal of a batch. It is sent again only where a redirect names the next node: the
-    /// engine repeats what failed.
+    /// One renewal of a batch. It is sent again only if a redirect names the next node, because the
+    /// engine repeats failed renewals.
     Renew(&'a RenewalRequest),
     /// A release.
     Release(&'a AcquisitionId),
     /// Any other change of a lock.
     Change(&'a LockName),
-    /// A read of a lock that decides something: confirmed, and repeated if its outcome is unknown.
+    /// A read of a lock that a decision depends on. Confirmed, and repeated if its outcome is
+    /// unknown.
     Inspect(&'a LockName),
-    /// A read of a lock that decides nothing. Repeated if its outcome is unknown.
+    /// A read of a lock that no decision depends on. Repeated if its outcome is unknown.
     Peek(&'a LockName),
     /// A subscription to the releases of a lock.
     Watch(&'a LockName),
@@ -205,13 +204,13 @@ impl<'a> RoutedRequest<'a> {
     reason = "for the crate of the same workspace"
 )]
 pub enum Effect {
-    /// Nothing: another node may be asked instead.
+    /// None, so another node may be asked instead.
     None,
     /// The store was changed, or may have been.
     Changed,
-    /// A lease began, or goes on.
+    /// A lease began, or was extended.
     Granted,
-    /// A lease began, or goes on, and too few replicas have confirmed it.
+    /// A lease began, or was extended, and too few replicas have confirmed that.
     Unconfirmed,
     /// The lock was released.
     Freed,
@@ -224,12 +223,13 @@ pub enum Effect {
     reason = "for the crate of the same workspace"
 )]
 pub enum Verdict {
-    /// The outcome counts, an answer or a failure.
+    /// The outcome counts, be it an answer or a failure.
     Believe,
-    /// The request fails with this instead: the node's answer may be lost with it.
+    /// The request fails with this failure instead, because the node's answer may be lost with the
+    /// node.
     Instead(Failure),
-    /// The node did nothing that counts. Whether and where the request goes next is up to
-    /// [`Topology::reroute`].
+    /// The node did nothing that counts. [`Topology::reroute`] decides if and where the request
+    /// goes next.
     Reroute,
 }
 

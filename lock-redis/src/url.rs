@@ -1,4 +1,4 @@
-//! What a URL says of one server, and of a master and its sentinels: addresses, credentials, TLS.
+//! Reads the servers that a URL names, or a master and its sentinels: addresses, credentials, TLS.
 
 use crate::connection::{
     AddressMap, CredentialsSource, DialTime, Endpoint, PasswordSource, TlsOptions, TlsSettings,
@@ -10,7 +10,7 @@ use options::{
 };
 use std::sync::Arc;
 
-/// Options that the URL of some schemes may have.
+/// Options of the URLs of some schemes.
 pub(crate) mod options {
     pub(crate) const DB: &str = "db";
     pub(crate) const SENTINEL_USER: &str = "sentinel_user";
@@ -26,24 +26,24 @@ pub(crate) const TLS: &str = "rediss";
 pub(crate) const UNIX: &str = "redis+unix";
 pub(crate) const SENTINEL: &str = "redis+sentinel";
 pub(crate) const SENTINEL_TLS: &str = "rediss+sentinel";
-/// Those of `lock-cluster`.
+/// Schemes with TLS of `lock-cluster`: this one and the next.
 const TLS_CLUSTER: &str = "rediss+cluster";
 const TLS_QUORUM: &str = "redlocks";
 
-/// The port where a URL names none.
+/// The port if a URL names none.
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 
-/// What a URL says of a master and its sentinels.
+/// A master and its sentinels, as a URL names them.
 pub(crate) struct Sentinels {
     pub(crate) master: String,
     pub(crate) sentinels: Vec<(String, u16)>,
     pub(crate) database: u32,
-    /// Where the sentinels and servers are reached that sentinels announce.
+    /// The reachable addresses of the sentinels and servers that sentinels announce.
     pub(crate) addresses: AddressMap,
 }
 
-/// The master that a URL names, and the sentinels to ask.
+/// Reads the master that a URL names, and the sentinels to ask.
 pub(crate) fn sentinels(config: &Config) -> Result<Sentinels, Error> {
     let (scheme, master) = (config.scheme(), config.path());
     if config.hosts().is_empty() || master.is_empty() || master.contains('/') {
@@ -66,7 +66,7 @@ pub(crate) fn sentinels(config: &Config) -> Result<Sentinels, Error> {
     })
 }
 
-/// The credentials for the sentinels. A file is read in `time`.
+/// Reads the credentials for the sentinels. A file must be read in `time`.
 pub(crate) fn sentinel_secrets(
     config: &Config,
     time: &DialTime<'_>,
@@ -95,7 +95,7 @@ pub(crate) fn sentinel_secrets(
     Ok(secrets)
 }
 
-/// The server and the database that a URL names.
+/// Reads the server and the database that a URL names.
 pub(crate) fn address(config: &Config) -> Result<(Endpoint, u32), Error> {
     if config.scheme() == UNIX {
         socket(config)
@@ -104,7 +104,7 @@ pub(crate) fn address(config: &Config) -> Result<(Endpoint, u32), Error> {
     }
 }
 
-/// How TLS is spoken there; `None` where it is not. Files are read in `time`.
+/// Reads the TLS settings; `None` if the scheme does not use TLS. Files must be read in `time`.
 pub(crate) fn tls(config: &Config, time: &DialTime<'_>) -> Result<Option<TlsSettings>, Error> {
     if ![TLS, SENTINEL_TLS, TLS_CLUSTER, TLS_QUORUM].contains(&config.scheme()) {
         return Ok(None);
@@ -161,7 +161,7 @@ fn socket(config: &Config) -> Result<(Endpoint, u32), Error> {
     Ok((Endpoint::unix(&format!("/{}", config.path()))?, database))
 }
 
-/// The database, where the path of the URL is something else.
+/// Reads the database from the option `db`, for URLs whose path has another meaning.
 fn database_option(config: &Config) -> Result<u32, Error> {
     match config.scheme_option(DB) {
         None => Ok(0),

@@ -1,7 +1,7 @@
-//! [`ForeignClient`]: a library that tells its own kind of a release by a signal of its own, which
-//! a release of ours can give as well (`wakes=`).
+//! [`ForeignClient`]: a library that notifies its own waiters of a release by a signal, which our
+//! releases can send as well (`wakes=`).
 
-/// Whose waiters a release of ours wakes besides our own.
+/// A library whose waiters our releases wake besides our own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ForeignClient {
     /// Its waiters sleep in `BLPOP` on the list `lock-signal:NAME`; the lock is `lock:NAME`.
@@ -11,12 +11,12 @@ pub(crate) enum ForeignClient {
     SpringIntegration,
 }
 
-/// What python-redis-lock puts before the names of its locks, and of its lists.
+/// The beginning of the names of python-redis-lock's locks. The next constant is that of its lists.
 pub(crate) const LOCK: &str = "lock:";
 const LIST: &str = "lock-signal:";
 
 impl ForeignClient {
-    /// What it is called.
+    /// Returns the library's name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::PythonRedisLock => "python-redis-lock",
@@ -24,7 +24,8 @@ impl ForeignClient {
         }
     }
 
-    /// The list on which the library's waiters for this lock sleep, if it is one.
+    /// Returns the list on which the library's waiters for this lock sleep, if they sleep on a
+    /// list.
     pub(crate) fn list(self, key: &str) -> Option<String> {
         match self {
             Self::PythonRedisLock => Some([LIST, key.strip_prefix(LOCK)?].concat()),

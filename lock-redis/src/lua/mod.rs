@@ -1,24 +1,24 @@
-//! [`Script`]: a piece of Lua that the server runs whole, known to it by the hash of its text.
+//! [`Script`]: a Lua script, which the server runs atomically and knows by the hash of its text.
 //!
-//! Scripts are put together here, and run by [`protocol`](crate::protocol). A format with owners is a
-//! folder of files, each a Lua function that the scripts call:
+//! Scripts are assembled here, and run by [`protocol`](crate::protocol). A format with owners is a
+//! folder of files. Each file is a Lua function that the scripts call:
 //!
-//! - `look(call, key, owner)`: 1 if this owner holds it, else 0
-//! - `gone(call, key, owner)`: 0, behind a `look` that found another. One of the two must be a
+//! - `look(call, key, owner)`: 1 if this owner holds the lock, else 0
+//! - `gone(call, key, owner)`: 0, after a `look` that found another owner. One of the two must be a
 //!   write that a replica refuses: a former master must not say that a lock is gone
-//! - `take(key, owner, lease)`: nothing, or the error, and then nothing was written
+//! - `take(key, owner, lease)`: nothing, or the error if nothing was written
 //! - `holder(key, takes_many)`: owner and hold count, for `inspect`; a table with an error for
 //!   other data
 //! - `tells(key)`: 1 if the holder publishes its release
-//! - `drop(call, key, owner)`: 1 if this owner held it, and it is free now; else 0, behind what a
-//!   replica refuses
+//! - `drop(call, key, owner)`: 1 if this owner held the lock, which is now free; else 0, after a
+//!   command that a replica refuses
 //!
-//! Commands are called as `call('NAME', ..`, by which [`Script::commands`] finds them. The files in
-//! `endings` end the scripts that free a lock; `attempt.lua` tries to take one, and
-//! `grant.lua` gives it, with tokens where they are asked for. That, and the queue of fair locks,
-//! need `timestamp.lua` before them, the server's clock.
+//! Commands are called as `call('NAME', ..`, so that [`Script::commands`] finds them. The files in
+//! `endings` end the scripts that free a lock. `attempt.lua` tries to acquire a lock, and
+//! `grant.lua` grants it, with tokens if the arguments ask for them. `grant.lua` and the queue of
+//! fair locks need the server's clock, which is `timestamp.lua` before them.
 //!
-//! [`join`] says which have another beside them that does the same for several locks.
+//! [`join`] lists the scripts that have a counterpart for several locks.
 
 pub(crate) mod foreign_client;
 pub(crate) mod join;
@@ -30,25 +30,26 @@ use foreign_client::ForeignClient;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A script. What it takes and returns, and why it must be atomic, stands at its head.
+/// A script. The head of its text describes its arguments and its reply, and why it must be atomic.
 #[derive(Debug)]
 pub(crate) struct Script {
-    /// What we call it.
+    /// The script's name in this library.
     pub(crate) name: &'static str,
-    /// Its text.
+    /// The script's text.
     pub(crate) source: &'static str,
-    /// What the channels are called on which it tells of releases; nothing where it tells of none.
+    /// The name, before the lock's key, of the channels on which the script publishes releases;
+    /// empty if it publishes none.
     pub(crate) channel: &'static str,
-    /// Whose waiters its format wakes besides our own.
+    /// The library whose waiters a release wakes besides our own.
     pub(crate) wakes: Option<ForeignClient>,
-    /// The keys of a lock that a mutex has not.
+    /// Returns the keys that a lock has besides those of a mutex.
     pub(crate) names_beside: fn(key: &str) -> Vec<String>,
     hash: OnceLock<String>,
-    /// Its place in a [`ScriptSet`].
+    /// The number of the script in a [`ScriptSet`].
     number: OnceLock<u32>,
 }
 
-/// What a format with owners is made of: each script with the words of its
+/// The scripts of a format with owners, each with the functions of its
 /// [dialect](crate::protocol::Dialect) before it.
 #[derive(Debug)]
 pub(crate) struct Scripts {
@@ -61,8 +62,8 @@ pub(crate) struct Scripts {
     pub(crate) propose: Script,
 }
 
-/// The scripts, each with those words of this format before it that it uses;
-/// behind those that free a lock, how this one does it.
+/// Assembles the scripts of a format. Each script follows the functions of the format that it uses.
+/// A script that frees a lock is followed by the format's ending.
 macro_rules! scripts {
     (
         words: $format:literal,
@@ -96,8 +97,8 @@ macro_rules! scripts {
 }
 pub(crate) use scripts;
 
-/// How releases and acquires of this format are joined, by two scripts. Releases come first: joined
-/// requests leave in this order, so no acquire overtakes a release of its lock.
+/// Returns the joins for the releases and the acquires of a format. Releases come first: joined
+/// requests are sent in this order, so that no acquire overtakes a release of its lock.
 macro_rules! joins {
     ($dialect:ident, words: $format:literal, channel: $channel:expr) => {{
         use $crate::lua::join::Join;
@@ -106,7 +107,7 @@ macro_rules! joins {
             Script::new(name, $channel, None, source)
         }
         [
-            // Of the words lock, owner, channel, PUBLISH.
+            // The words: lock, owner, channel, PUBLISH.
             Join {
                 one: &$dialect.scripts.release,
                 many: script("release_many",
@@ -117,7 +118,7 @@ macro_rules! joins {
                 each: &[1, 2],
                 is_repeatable: false,
             },
-            // Of the words lock, counter, tombstone, lease, owner, keep.
+            // The words: lock, counter, tombstone, lease, owner, keep.
             Join {
                 one: &$dialect.scripts.acquire,
                 many: script("acquire_many", words!($format attempts: "acquire_many")),
@@ -131,8 +132,8 @@ macro_rules! joins {
 }
 pub(crate) use joins;
 
-/// The text of words of a format, and of files for all formats behind them; and of what attempts to
-/// take locks.
+/// Joins the texts of a format's functions and of files for all formats behind them. `attempts`
+/// adds the files of all scripts that try to acquire a lock.
 macro_rules! words {
     ($format:literal attempts: $file:literal) => {
         $crate::lua::words!(
@@ -149,9 +150,9 @@ macro_rules! words {
 pub(crate) use words;
 
 pub(crate) static MARK: Script = Script::new("mark", "", None, include_str!("mark.lua"));
-/// Sent by its text: a diagnosis runs it once.
+/// Sent by its text, because a diagnosis runs it only once.
 pub(crate) const RIGHTS: &str = include_str!("rights.lua");
-/// Sent by its text on each new connection.
+/// Sent by its text, because each new connection runs it only once.
 pub(crate) const WHICH: &str = include_str!("which.lua");
 pub(crate) static COUNT: Script = Script::new("count", "", None, include_str!("count.lua"));
 pub(crate) static CLEAR: Script = Script::new("clear", "", None, include_str!("clear.lua"));
@@ -180,13 +181,15 @@ impl Script {
         self
     }
 
-    /// The name under which a server keeps it: the SHA1 of its text, in hexadecimal digits.
+    /// Returns the hash by which a server knows the script: the SHA1 of its text, in hexadecimal
+    /// digits.
     pub(crate) fn hash(&self) -> &str {
         self.hash
             .get_or_init(|| redis::Script::new(self.source).get_hash().to_owned())
     }
 
-    /// A number of its own in this process, from 0 on in the order of their first use.
+    /// Returns the script's number, unique in this process. Scripts are numbered from 0 on, in the
+    /// order of their first use.
     pub(crate) fn number(&self) -> u32 {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         *self
@@ -194,8 +197,8 @@ impl Script {
             .get_or_init(|| NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The commands it may run, as an ACL writes them, in the order they stand; `line` (counted
-    /// from 1) narrows that to the one that stands there.
+    /// Returns the commands that the script may run, as an ACL writes them, in the order of its
+    /// text. A `line` (counted from 1) restricts them to the commands in that line.
     pub(crate) fn commands(&self, line: Option<usize>) -> Vec<String> {
         let lines = self.source.lines().enumerate();
         let mut commands = Vec::new();
@@ -206,7 +209,7 @@ impl Script {
                     .and_then(|call| call.split_once('\''))
                 {
                     Some((command, _)) => command.to_ascii_lowercase(),
-                    // The one command that comes as an argument.
+                    // The command that publishes, the only one that is an argument.
                     None => "publish".to_owned(),
                 };
                 if !commands.contains(&command) {
@@ -268,7 +271,8 @@ mod tests {
         [acquire, release, close, renew, inspect, force, propose]
     }
 
-    /// What an access control list allows covers them, and what a diagnosis asks about.
+    /// An access control list that allows the scripts for one lock thereby allows the joined ones,
+    /// too, and a diagnosis need not check these.
     #[test]
     fn joined_scripts_run_no_other_commands() {
         for join in DIALECTS.into_iter().flat_map(|it| it.joins) {

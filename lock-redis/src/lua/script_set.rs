@@ -3,16 +3,17 @@
 use super::Script;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A set of scripts with one bit for each, by its number. All threads may use it.
+/// A set of scripts, with one bit for each script, by its number. Threads may share it.
 #[derive(Debug, Default)]
 pub(crate) struct ScriptSet([AtomicU64; ScriptSet::WORDS]);
 
 impl ScriptSet {
     const WORDS: usize = 2;
 
-    /// Whether the script is not in the set yet. Adds it.
+    /// Adds a script. Returns true if the set did not contain it.
     ///
-    /// One whose number has no bit is never in the set: it is sent by its text each time.
+    /// A script whose number is too large for a bit is never in the set, so it is sent by its text
+    /// each time.
     pub(crate) fn insert(&self, script: &Script) -> bool {
         let number = script.number();
         let bit = 1 << (number % u64::BITS);

@@ -1,5 +1,5 @@
-//! What a client asks of a format with owners, for each kind of lock: mutexes here, by the scripts
-//! of the [`Dialect`](super::Dialect), and the others by their [`KindFormat`].
+//! The operations of a format with owners, for each kind of lock. Mutexes are handled here, by the
+//! scripts of the [`Dialect`](super::Dialect), and other kinds by their [`KindFormat`].
 
 use super::exchange::Exchange;
 use super::kinds::{self, KindFormat};
@@ -16,7 +16,7 @@ use lock_core::backend::{
 use lock_core::{ClientId, LockName};
 
 impl OwnedFormat {
-    /// The commands on keys that its scripts run, as an access control list writes them.
+    /// Returns the commands on keys that the scripts run, as an access control list writes them.
     pub(super) fn commands(&self) -> Vec<String> {
         let Scripts {
             acquire,
@@ -46,7 +46,7 @@ impl OwnedFormat {
             .replication(replication)
     }
 
-    /// Tries once to take a lock.
+    /// Tries once to acquire a lock.
     pub(super) fn acquire<'a>(
         &'a self,
         attempt: &'a Attempt<'a>,
@@ -88,7 +88,7 @@ impl OwnedFormat {
         }))
     }
 
-    /// This acquisition, if its owner holds the lock.
+    /// Returns the holder, if it is the owner of this acquisition.
     pub(super) fn verify<'a>(
         &'a self,
         acquisition: &'a AcquisitionId,
@@ -100,7 +100,7 @@ impl OwnedFormat {
         Ok(info.map(|info| info.held_by(acquisition.owner)))
     }
 
-    /// The holders, and what the store knows besides.
+    /// Reads the holders, and whatever else the store knows of the lock.
     pub(super) fn inspect<'a>(&'a self, name: &LockName, labels: Labels) -> Exchange<'a, LockInfo> {
         match self.kind_format(name) {
             Ok(Some(kind)) => kind.inspect(self, name, labels),
@@ -109,7 +109,7 @@ impl OwnedFormat {
         }
     }
 
-    /// The holder of a mutex, or all that share another kind of lock under its key.
+    /// Reads the holder of a mutex, or all holders of another kind of lock under its key.
     pub(super) fn inspect_mutex<'a>(
         &'a self,
         name: &LockName,
@@ -125,11 +125,11 @@ impl OwnedFormat {
         })
     }
 
-    /// The format of a lock's kind; `None` for a mutex.
+    /// Returns the format of a lock's kind; `None` for a mutex.
     ///
     /// # Errors
     ///
-    /// Where there is none beside this one, or the name would share another lock's state.
+    /// If this format has no such kind, or the lock would share its state with another lock.
     pub(super) fn kind_format(
         &self,
         name: &LockName,
@@ -144,7 +144,7 @@ impl OwnedFormat {
         Ok(Some(kind))
     }
 
-    /// The formats of the other kinds beside this one.
+    /// Returns the formats of the other kinds of locks.
     fn kinds(&self) -> &'static [&'static dyn KindFormat] {
         if self.dialect.has_all_kinds {
             kinds::ALL
@@ -153,7 +153,7 @@ impl OwnedFormat {
         }
     }
 
-    /// Where this client listens for releases of `name`.
+    /// Returns the channel on which this client listens for releases of `name`.
     pub(crate) fn watched_channel(&self, name: &LockName, client: ClientId) -> ReleaseChannel {
         let key = self.keys.lock(name);
         let kind = kinds::format_of(name.kind());
@@ -172,14 +172,14 @@ impl OwnedFormat {
         }
     }
 
-    /// Where releases of `name` are published.
+    /// Returns the channel on which releases of `name` are published.
     pub(crate) fn channel(&self, name: &LockName) -> String {
         let key = self.keys.lock(name);
         let kind = kinds::format_of(name.kind());
         kind.map_or_else(|| self.naming.of(&key), |kind| kind.channel(&key))
     }
 
-    /// Where releases of the locks of this name are published, of all kinds, each once.
+    /// Returns the channels of the locks of this name, of all kinds, each once.
     pub(crate) fn channels_of_all(&self, name: &LockName) -> Vec<String> {
         let key = self.keys.lock(name);
         let of_kinds = self.kinds().iter().map(|kind| kind.channel(&key));
@@ -189,7 +189,8 @@ impl OwnedFormat {
         channels
     }
 
-    /// Where a client is told which of its owners in a queue is next, of all kinds.
+    /// Returns the channels on which a client is notified which of its owners in a queue is next,
+    /// for all kinds.
     pub(crate) fn inboxes(&self, name: &LockName, client: ClientId) -> Vec<String> {
         self.queues(name)
             .iter()
@@ -197,7 +198,7 @@ impl OwnedFormat {
             .collect()
     }
 
-    /// The queues of waiters in the store, of all kinds.
+    /// Returns the queues of waiters in the store, of all kinds.
     pub(crate) fn queues(&self, name: &LockName) -> Vec<String> {
         let key = self.keys.lock(name);
         let mut queues: Vec<_> = self
@@ -205,12 +206,12 @@ impl OwnedFormat {
             .iter()
             .filter_map(|kind| kind.queue(&key))
             .collect();
-        queues.dedup(); // a fair semaphore has that of a fair lock
+        queues.dedup(); // a fair semaphore has the queue of a fair lock
         queues
     }
 
-    /// The keys that other kinds of locks have beside those of a mutex, and for each kind the
-    /// commands that it sends to them and to the lock.
+    /// Returns for each other kind of lock the keys that it has besides those of a mutex, and the
+    /// commands that it sends to these keys and to the lock.
     pub(crate) fn kinds_beside(
         &self,
         name: &LockName,
@@ -238,7 +239,7 @@ impl OwnedFormat {
     }
 }
 
-/// Where a client is told which of its owners in a queue is next.
+/// Returns the channel on which a client is notified which of its owners in a queue is next.
 fn inbox(queue: &str, client: ClientId) -> String {
     format!("{queue}:{client}")
 }
@@ -254,7 +255,7 @@ mod tests {
 
     const PREFIXES: [&str; 5] = ["", "x", ":", "lock:", "lock::"];
 
-    /// Names with braces at each place of a text, none, and empty tags.
+    /// Returns names with braces at each place of a text, without braces, and with empty tags.
     fn names() -> Vec<LockName> {
         let texts = ["x", "xy", ":x", "::x", "x:", "lock:x", "x:timeout"].map(String::from);
         let mut all: HashSet<String> = texts.iter().cloned().collect();
@@ -275,13 +276,15 @@ mod tests {
             .collect()
     }
 
-    /// What Redisson's format prescribes, and so two locks may share.
+    /// Returns true for names that Redisson's format prescribes, which two locks may therefore
+    /// share.
     fn is_prescribed(name: &str) -> bool {
         let is_part = name.ends_with(":timeout") || name.contains(":rwlock_timeout:");
         name.starts_with("redisson_") || is_part && !name.starts_with("distlock_")
     }
 
-    /// All keys, channels and inboxes of a lock but its own key; with the keys of an owner.
+    /// Returns all keys, channels and inboxes of a lock except its own key, including the keys of
+    /// an owner.
     fn derived(format: &OwnedFormat, name: &LockName, owner: OwnerId) -> Vec<String> {
         let key = format.keys.lock(name);
         let text = Text::owner(owner);
@@ -294,7 +297,7 @@ mod tests {
         all
     }
 
-    /// Formats of all dialects, each with all prefixes that it can have.
+    /// Returns the formats of all dialects, each with all prefixes that it can have.
     fn formats() -> Vec<OwnedFormat> {
         let words = [
             "redisson",
@@ -317,7 +320,8 @@ mod tests {
         let (names, owner) = (names(), OwnerId::new(ClientId::random(), 7));
         assert!(names.len() > 100, "{}", names.len());
         let mut pairs = 0;
-        // Of all formats together: clients with other settings use the same server.
+        // The names of all formats together, because clients with other settings use the same
+        // server.
         let mut found: HashMap<(String, bool), String> = HashMap::new();
         for format in &formats() {
             let is_spring = format.dialect.wakes().is_some();
@@ -367,7 +371,7 @@ mod tests {
         assert!(refused > 0);
     }
 
-    /// What a message grants to the waiters of a lock is of that lock.
+    /// A grant that arrives in an inbox is a grant of that inbox's lock.
     #[test]
     fn only_the_lock_of_an_inbox_is_granted_there() {
         let config = Config::from_url("redis://h?prefix=app:").unwrap();

@@ -1,4 +1,4 @@
-//! [`Dialect`]: what tells the formats apart whose owner stands under the key.
+//! [`Dialect`]: the differences between the formats that store the owner under the key.
 
 use super::owner_text::looks_like_an_owner;
 use crate::lua::Scripts;
@@ -6,32 +6,31 @@ use crate::lua::foreign_client::ForeignClient;
 use crate::lua::join::Join;
 use lock_core::backend::HolderInfo;
 
-/// One of these formats.
+/// A format that stores the owner under the key.
 #[derive(Debug)]
 pub(crate) struct Dialect {
     pub(crate) name: &'static str,
     /// The type of the key, as `SCAN` calls it.
     pub(crate) key_type: &'static str,
-    /// Whether what the scripts found is a lock, and not another program's data, as far as can be
-    /// told.
+    /// Returns true if the value that the scripts found is a lock and not another program's data,
+    /// as far as can be told.
     pub(crate) is_lock: fn(&HolderInfo) -> bool,
-    /// The scripts, with the words for this dialect before each of them.
+    /// The scripts, each preceded by the Lua functions of this dialect.
     pub(crate) scripts: Scripts,
-    /// How several acquires, or several releases, become one request.
+    /// The rules by which several acquires, or several releases, become one request.
     pub(crate) joins: &'static [Join],
-    /// Whether there are formats for all kinds of locks beside this one, in
-    /// [`kinds`](super::kinds).
+    /// True if the format has all kinds of locks, by the formats in [`kinds`](super::kinds).
     pub(crate) has_all_kinds: bool,
-    /// Whether [`token::take_by_set`](super::token::take_by_set) takes it where no token is to be
-    /// made.
+    /// True if [`token::take_by_set`](super::token::take_by_set) acquires a lock that gets no
+    /// token.
     pub(crate) takes_by_set: bool,
-    /// Whether its scripts know by what is under the key whether the holder will tell of its
+    /// True if the scripts can tell from the value under the key if its holder will publish its
     /// release.
     pub(crate) detects_silent_holders: bool,
 }
 
 impl Dialect {
-    /// `token`, with these scripts.
+    /// Returns the dialect `token` with these scripts.
     pub(super) const fn token(scripts: Scripts, joins: &'static [Join]) -> Self {
         Self {
             name: "token",
@@ -45,7 +44,7 @@ impl Dialect {
         }
     }
 
-    /// Whose waiters its releases wake besides our own.
+    /// Returns the library whose waiters a release wakes besides our own.
     pub(crate) fn wakes(&self) -> Option<ForeignClient> {
         self.scripts.release.wakes
     }

@@ -1,11 +1,11 @@
-//! Carries operations out on a connection: sends their requests, and handles what is the same for
-//! all of them.
+//! Carries operations out on a connection: sends their requests, and handles what all operations
+//! have in common.
 //!
-//! - Scripts go by their hash, which is short, and by their text where the server does not know the
-//!   hash (a restart, `SCRIPT FLUSH`, the first time ever). `NOSCRIPT` says that nothing was
-//!   carried out. From the text on the server knows the script.
+//! - A script is sent by its hash, which is short, or by its text if the server does not know the
+//!   hash (after a restart or `SCRIPT FLUSH`, or at first use). The reply `NOSCRIPT` means that
+//!   nothing was carried out. The text teaches the server the hash.
 //! - An error is explained, if need be by the value that is found under the key.
-//! - A connection to a replica is closed, and a connection whose reply does not fit the request.
+//! - A connection is closed if it leads to a replica, or if a reply does not fit its request.
 
 use super::exchange::{Exchange, Received, Replies};
 use super::release::ReleaseCall;
@@ -70,8 +70,9 @@ pub(crate) fn release(
     }
 }
 
-/// Sends what ends a hold, without waiting for the reply: that goes to `done`. `lingers` says
-/// whether our own subscription to a channel is one that no waiter needs any more.
+/// Sends the request that ends a hold, and passes the outcome to `done` without waiting for it.
+/// `lingers` returns true for a channel if no waiter of this client needs its subscription any
+/// more.
 pub(crate) fn submit_release(
     ReleaseCall { batch, reader }: ReleaseCall<'_>,
     link: &SharedConnection,
@@ -146,8 +147,8 @@ fn call<R>(
     (result, found_under)
 }
 
-/// The failure of a batch whose decisive request was answered with an error. The message names the
-/// first key of that request, which is the lock's.
+/// Returns the failure of a batch whose decisive request got an error. The message names the first
+/// key of that request, which is the lock's.
 #[cold]
 fn refused(
     batch: &Batch,
@@ -167,7 +168,8 @@ fn refused(
     with_found_value(link, failure, &key, by)
 }
 
-/// Sends the only request; once more, by its text, if it is a script that the server does not know.
+/// Sends the only request. If it is a script that the server does not know, sends it once more by
+/// its text.
 fn transmit_one(
     batch: &Batch,
     mark: &Mark,
@@ -187,14 +189,14 @@ fn transmit_one(
     link.exchange_one(batch, by)
 }
 
-/// Sends these requests; once more, by its text, each script that the server does not know.
+/// Sends these requests. Sends each script that the server does not know once more by its text.
 fn transmit_many(
     batch: &Batch,
     link: &mut dyn ConnectionLike,
     by: Moment,
 ) -> (Vec<Reply>, Result<(), CallError>) {
-    // All runs of a script go alike: the first may be turned away before the server learns the
-    // script from it.
+    // If a script is sent by its text, all its runs in the batch are: the server may reject the
+    // first one, for instance with `MOVED`, before it learns the script.
     let mut by_text: Vec<&'static Script> = Vec::new();
     let mut by_hash: Vec<&'static Script> = Vec::new();
     for script in batch.marks().filter_map(Mark::script) {
@@ -223,17 +225,18 @@ fn transmit_many(
     };
     match outcome {
         Ok(()) => {}
-        // The connection broke behind scripts of which none was carried out.
+        // The connection broke after all scripts got `NOSCRIPT`: none was carried out.
         Err(CallError::NotSent(error) | CallError::Unknown(error)) if known.is_empty() => {
             return (Vec::new(), Err(CallError::NotSent(error)));
         }
         Err(error) => return (replies, Err(error)),
     }
-    // Commands behind the scripts were carried out with the hashes: only the scripts go again.
+    // The other commands of the batch have been carried out, so only the unknown scripts are sent
+    // again.
     let (answers, outcome) = link.exchange(&batch.repeated(|at| unknown.contains(&at)), by);
     if let Err(error) = outcome {
-        // Replies have no gaps, so those behind the first script without a reply are dropped. Such
-        // a script may have been carried out, so the error must not say that nothing was sent.
+        // Replies have no gaps, so all from the first unknown script on are dropped. A script among
+        // these may have been carried out, so the error must not say that nothing was sent.
         replies.truncate(first);
         return match (error, known.last().is_some_and(|last| *last > first)) {
             (CallError::NotSent(error), true) => (replies, Err(CallError::Unknown(error))),
@@ -272,7 +275,7 @@ mod tests {
         fn close_with(&mut self, _: &Error) {}
     }
 
-    /// The outcome of three scripts in one write, on a connection with these outcomes.
+    /// Returns the outcome of three scripts in one write, on a connection with these outcomes.
     fn three(outcomes: impl IntoIterator<Item = Outcome>) -> Outcome {
         let server = Arc::new(Server::new(Endpoint::tcp("test", 1), None));
         let mut link = Scripted(server, outcomes.into_iter().collect());

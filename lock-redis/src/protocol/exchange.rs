@@ -1,5 +1,5 @@
-//! [`Exchange`]: an operation as a value: the requests that are sent next, and how it continues
-//! with their replies. It knows no connection.
+//! [`Exchange`]: an operation as a value: the requests that are sent next, and the continuation for
+//! their replies. Independent of any connection.
 
 use super::unexpected_reply;
 use crate::connection::error_mapping::{self, Asked};
@@ -11,11 +11,12 @@ use std::ops::Deref;
 
 /// The rest of an operation.
 pub(crate) enum Exchange<'a, T> {
-    /// It is over.
+    /// The operation is over.
     Done(Result<T, Failure>),
-    /// These requests are sent, in one write, and it continues with their replies.
+    /// These requests are sent next, in one write. The operation continues with their replies.
     Send(Batch, Continuation<'a, T>),
-    /// The last reply was none to this command: the connection is closed, and all fails.
+    /// The last reply is none that this command can give. The connection is closed, and the
+    /// operation fails.
     Unexpected(String),
 }
 
@@ -23,13 +24,13 @@ pub(crate) enum Exchange<'a, T> {
 pub(crate) type Continuation<'a, T> = Box<dyn FnOnce(&mut Received<'_>) -> Exchange<'a, T> + 'a>;
 
 impl<'a, T: 'a> Exchange<'a, T> {
-    /// An operation that is over with this.
+    /// Returns an operation that is over with this result.
     pub(crate) fn done(value: T) -> Self {
         Self::Done(Ok(value))
     }
 
-    /// Sends these requests. The failure of a decisive one ends the operation; another failure is
-    /// for `next` ([`Received::take_outcome`]).
+    /// Sends these requests. The failure of a decisive request ends the operation. Any other
+    /// failure is left to `next` ([`Received::take_outcome`]).
     pub(crate) fn send(batch: Batch, next: impl FnOnce(&mut Received<'_>) -> Self + 'a) -> Self {
         Self::Send(
             batch,
@@ -40,7 +41,7 @@ impl<'a, T: 'a> Exchange<'a, T> {
         )
     }
 
-    /// Sends these requests, and is over with what is read from the replies.
+    /// Sends these requests. The operation ends with the result that `read` makes of the replies.
     pub(crate) fn call(
         batch: Batch,
         read: impl FnOnce(&mut Received<'_>) -> Result<T, Failure> + 'a,
@@ -48,7 +49,7 @@ impl<'a, T: 'a> Exchange<'a, T> {
         Self::send(batch, |received| Self::Done(read(received)))
     }
 
-    /// Continues with the outcome, also with a failure, but not with an unexpected reply.
+    /// Continues with the outcome, even if it is a failure, but not after an unexpected reply.
     pub(crate) fn then_with_outcome<U: 'a>(
         self,
         next: impl FnOnce(Result<T, Failure>) -> Exchange<'a, U> + 'a,
@@ -74,23 +75,23 @@ impl<'a, T: 'a> Exchange<'a, T> {
         })
     }
 
-    /// Changes the result.
+    /// Changes the result of the operation.
     pub(crate) fn map<U: 'a>(self, change: impl FnOnce(T) -> U + 'a) -> Exchange<'a, U> {
         self.then(|value| Exchange::done(change(value)))
     }
 
-    /// The operation with a failure as its result.
+    /// Returns the operation with its failure as a result.
     pub(crate) fn caught(self) -> Exchange<'a, Result<T, Failure>> {
         self.then_with_outcome(Exchange::done)
     }
 
-    /// The operation that this is, or none because of the failure.
+    /// Returns the operation, or one that is over with the failure.
     pub(crate) fn from_result(exchange: Result<Self, Failure>) -> Self {
         exchange.unwrap_or_else(|failure| Self::Done(Err(failure)))
     }
 }
 
-/// Operations one after the other, until one fails.
+/// Carries out an operation for each item, one after the other, until one fails.
 pub(crate) fn in_turn<'a, I: Iterator + 'a, T: 'a>(
     items: I,
     operation: impl Fn(I::Item) -> Exchange<'a, T> + 'a,
@@ -126,7 +127,7 @@ pub(crate) enum Replies {
 }
 
 impl Replies {
-    /// The replies but the first.
+    /// Returns all replies but the first.
     pub(crate) fn without_first(self) -> Self {
         match self {
             Self::One(_) => Self::Many(Vec::new()),
@@ -149,38 +150,38 @@ impl Deref for Replies {
     }
 }
 
-/// What came back for a batch.
+/// The replies to a batch, and its failure.
 pub(crate) struct Received<'a> {
     pub(super) batch: &'a Batch,
     pub(super) server: &'a Server,
     pub(super) replies: Replies,
-    /// Why there are fewer replies than requests.
+    /// The error because of which replies are missing, if some are.
     pub(super) outcome: Result<(), CallError>,
-    /// Why the batch failed, if one of its requests decides that.
+    /// The failure of the batch, if its decisive request failed.
     pub(super) failure: Option<Failure>,
-    /// Why the connection is to be closed.
+    /// The reason to close the connection.
     pub(super) closes: Option<Error>,
-    /// The key whose value explains the error of the operation.
+    /// The key whose value explains the failure of the operation.
     pub(super) found_under: Option<String>,
 }
 
 impl Received<'_> {
-    /// The server that has replied.
+    /// Returns the server that has replied.
     pub(crate) fn server(&self) -> &Server {
         self.server
     }
 
-    /// The reply to the first request.
+    /// Returns the reply to the first request.
     pub(crate) fn reply(&self) -> &Reply {
         self.replies.first().unwrap_or(&Reply::Nil)
     }
 
-    /// Takes the replies out.
+    /// Removes and returns the replies.
     pub(crate) fn take_replies(&mut self) -> Replies {
         std::mem::replace(&mut self.replies, Replies::Many(Vec::new()))
     }
 
-    /// Takes the reply to the first request out.
+    /// Removes and returns the reply to the first request.
     pub(crate) fn take_reply(&mut self) -> Reply {
         match self.take_replies() {
             Replies::One([reply]) => reply,
@@ -188,14 +189,14 @@ impl Received<'_> {
         }
     }
 
-    /// Takes out why replies are missing.
+    /// Removes and returns the error because of which replies are missing.
     pub(crate) fn take_outcome(&mut self) -> Result<(), CallError> {
         std::mem::replace(&mut self.outcome, Ok(()))
     }
 
-    /// The failure of a request that was answered with an error. A connection to a replica is
-    /// closed: its server may have been the master when it was made, and the server's name may
-    /// stand for another one by now.
+    /// Returns the failure of a request to which the server replied with an error. Closes a
+    /// connection to a replica: the server may have been the master when the connection was made,
+    /// and its host name may lead to another server by now.
     pub(crate) fn refused(&mut self, answer: &ServerError, asked: &Asked<'_>) -> Failure {
         let failure = error_mapping::refused(self.server, answer, asked);
         if error_mapping::is_by_a_replica(failure.error()) {
@@ -204,7 +205,7 @@ impl Received<'_> {
         failure
     }
 
-    /// The failure of the request at this place of the batch.
+    /// Returns the failure of the request at this place of the batch.
     pub(crate) fn refused_at(&mut self, place: usize, answer: &ServerError) -> Failure {
         let batch = self.batch;
         match batch.marks().nth(place) {
@@ -213,13 +214,13 @@ impl Received<'_> {
         }
     }
 
-    /// The first key of the request at this place of the batch.
+    /// Returns the first key of the request at this place of the batch.
     pub(crate) fn key_at(&self, place: usize) -> String {
         let mark = self.batch.marks().nth(place);
         mark.map_or_else(String::new, |mark| self.batch.key_of(mark).into_owned())
     }
 
-    /// The server answered, but not as the script at this place of the batch does.
+    /// Returns the failure of a request whose reply is none that the script at this place can give.
     pub(crate) fn unexpected_at(&mut self, place: usize) -> Failure {
         match self.batch.marks().nth(place).and_then(Mark::script) {
             Some(script) => self.unexpected(script),
@@ -227,36 +228,36 @@ impl Received<'_> {
         }
     }
 
-    /// Has the error of the operation name the value that is found under this key.
+    /// Has the failure of the operation describe the value that is found under this key.
     pub(crate) fn set_found_key(&mut self, key: &str) {
         self.found_under = Some(key.to_owned());
     }
 
-    /// Closes the connection: the last reply was none to the request.
+    /// Closes the connection, because the last reply does not fit the request.
     pub(crate) fn close(&mut self) {
         self.closes.get_or_insert_with(|| out_of_step(self.server));
     }
 
-    /// The server answered, but not as our script does. If questions and answers are out of step,
-    /// so are the next ones.
+    /// Returns the failure of a request whose reply is none that this script can give. Closes the
+    /// connection: if requests and replies are out of step, the next ones are, too.
     pub(crate) fn unexpected(&mut self, script: &Script) -> Failure {
         self.close();
         unexpected_reply(self.server, &format!("the script `{}`", script.name))
     }
 
-    /// The server answered, but not as to this command.
+    /// Returns the failure of a request whose reply is none that this command can give.
     pub(crate) fn unexpected_to(&mut self, command: &str) -> Failure {
         self.close();
         unexpected_reply(self.server, &format!("the command {command}"))
     }
 }
 
-/// Why a connection is closed whose reply was none to the request.
+/// Returns the error with which a connection is closed after a reply that does not fit its request.
 fn out_of_step(server: &Server) -> Error {
     server.garbage("requests and replies may be out of step")
 }
 
-/// Operations without a connection: their requests are read, and replies invented.
+/// Operations without a connection: the tests read the requests, and make up the replies.
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -268,7 +269,8 @@ mod tests {
     use lock_core::{ClientId, Config, LeaseTime, LockKind, LockName, OwnerId};
     use std::time::Duration;
 
-    /// The scripts and commands of an operation's next write, which gets these replies.
+    /// Returns the scripts and commands of the operation's next write, and the operation after it
+    /// got these replies.
     fn reply<'a, T>(
         exchange: Exchange<'a, T>,
         replies: Vec<Reply>,

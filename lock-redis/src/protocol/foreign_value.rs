@@ -1,14 +1,15 @@
-//! What stands under a key instead of a lock of this format, said in the error.
+//! Describes the value under a key that is no lock of this format, as a hint in the error.
 
 use crate::connection::{ConnectionLike, Reply, Request, ServerError, with_server_kind};
 use lock_core::Moment;
 use lock_core::backend::Failure;
 
-/// No lock that is a text is longer, in bytes: what is, is not read. The scripts of `token` have
-/// the same number.
+/// The length in bytes of the longest text that can be a lock. A longer text is not read. The
+/// scripts of `token` use the same number.
 pub(crate) const LONGEST_TEXT: i64 = 4096;
 
-/// The failure, with what the server says is under the key, if it says so by then.
+/// Adds a hint to the failure, if the server answers by `by`: for a foreign format, the value under
+/// the key; for other failures, see `with_server_kind`.
 pub(crate) fn with_found_value(
     link: &mut dyn ConnectionLike,
     failure: Failure,
@@ -18,7 +19,7 @@ pub(crate) fn with_found_value(
     if !failure.error().is_foreign_format() {
         return with_server_kind(link, failure, by);
     }
-    // A hash or a counter that was looked into is named already.
+    // An error of a script that has looked into a hash or a counter names the value already.
     let is_named = ServerError::behind(failure.error())
         .is_some_and(|answer| answer.code == "WRONGTYPE" && answer.detail.starts_with("the "));
     if is_named {
@@ -34,7 +35,7 @@ pub(crate) fn with_found_value(
     }
 }
 
-/// What is there, by its type, and whose lock it might be.
+/// Describes the value by its type, and by the formats that have locks of this type.
 fn what_is_there(link: &mut dyn ConnectionLike, key: &str, by: Moment) -> Option<String> {
     let Reply::Text(kind) = link
         .call(&Request(&[&[b"TYPE", key.as_bytes()]]), by)

@@ -1,10 +1,11 @@
-//! The label of a lock's owner, in a key of its own beside the lock: what the owner is called and
-//! since when it holds the lock, for people. Each of several holders has a key of its own.
+//! The label of a lock's owner: for people, the owner's name and the time since which it holds the
+//! lock. Stored in a companion key of the lock; with several holders, in a key for each.
 //!
-//! Written behind the script that renews, in the same write, as a command: one more key of the
-//! script would be refused to users without a right to it, and on a cluster while a slot moves. So
-//! it names its owner, and is shown for no other. It is written anew in every two leases: a late
-//! one of a former owner may have replaced it.
+//! The label is written by a separate command, behind the script that renews and in the same write.
+//! As a key of that script, it would make renewals fail for users without a right to it, and on a
+//! cluster while a slot moves. As it may arrive late, it names its owner, and is shown for no other
+//! owner. It is written again in every two leases, because the late label of a former owner may
+//! have replaced it.
 
 use crate::connection::{Reply, Text};
 use crate::keys;
@@ -12,7 +13,7 @@ use lock_core::backend::{HolderInfo, LockInfo, RenewalRequest};
 use lock_core::{Config, OwnerLabel};
 use std::time::{Duration, UNIX_EPOCH};
 
-/// Whether the labels of holders are read with them.
+/// The choice to read the labels of holders, or to leave them out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Labels {
     Read,
@@ -27,7 +28,8 @@ pub(super) struct LabelWrite {
 }
 
 impl LabelWrite {
-    /// The label of the lock under `key`, if it has one, for the owner as it is shown.
+    /// Returns the label of the lock under `key`, if the renewal has one, for the owner as
+    /// inspections show it.
     pub(super) fn of(renewal: &RenewalRequest, key: &str, owner: &str) -> Option<Self> {
         let OwnerLabel { text, since, .. } = renewal.label.as_ref()?;
         let is_shared = renewal.acquisition.name.kind().is_shared();
@@ -56,10 +58,10 @@ impl LabelWrite {
     }
 }
 
-/// The first millisecond of the year 10000, which no usual form of a date can write.
+/// The first millisecond of the year 10000, which the usual date formats cannot write.
 const YEAR_10000: u64 = 253_402_300_800_000;
 
-/// The keys of the labels of a lock's holders, as far as these are known.
+/// Returns the keys of the labels of a lock's holders, as far as the holders are known.
 pub(super) fn keys_of(key: &str, info: &LockInfo) -> Vec<String> {
     let shares = match &info.readers {
         Some(readers) if !readers.known.is_empty() => &readers.known[..],
@@ -72,13 +74,13 @@ pub(super) fn keys_of(key: &str, info: &LockInfo) -> Vec<String> {
         .collect()
 }
 
-/// Adds what the store has under those keys.
+/// Adds the labels in these replies to the holders, in the order of `keys_of`.
 pub(super) fn add(info: &mut LockInfo, replies: &[Reply]) {
     let readers = info
         .readers
         .iter_mut()
         .flat_map(|readers| &mut readers.known);
-    // The holder that is named of several readers is the first of them.
+    // For several readers, `info.holder` is the first of them.
     let holders = info
         .holder
         .iter_mut()
@@ -87,13 +89,14 @@ pub(super) fn add(info: &mut LockInfo, replies: &[Reply]) {
     holders.for_each(|(holder, reply)| add_to(holder, Some(reply)));
 }
 
-/// Adds what the store has under the key of this holder's label.
+/// Adds the label in this reply to its holder.
 pub(super) fn add_to(holder: &mut HolderInfo, reply: Option<&Reply>) {
     let value = reply.and_then(Reply::as_bytes);
     holder.label = value.and_then(|value| of(value, holder.owner.as_str()));
 }
 
-/// The label in this value, if it is that of `owner` and this library can have written it.
+/// Reads the label in a value; `None` if it is not that of `owner`, or this library cannot have
+/// written it.
 fn of(value: &[u8], owner: &str) -> Option<OwnerLabel> {
     let rest = std::str::from_utf8(value)
         .ok()?

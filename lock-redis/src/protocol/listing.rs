@@ -1,4 +1,4 @@
-//! Which keys of a server are locks, and what is known of many locks at once.
+//! Lists the locks of a server, and reads many locks at once.
 
 use super::exchange::{Exchange, in_turn};
 use super::kinds;
@@ -12,11 +12,11 @@ use crate::wakeups::ChannelKind;
 use lock_core::backend::{Failure, LockInfo, LockPage, PagePosition, RENEW_BATCH};
 use lock_core::{FencingToken, LockKind, LockName};
 
-/// How many keys the server goes through for a page. It does nothing else meanwhile: for some
-/// hundred microseconds.
+/// The number of keys that the server scans for a page. Meanwhile, for some hundred microseconds,
+/// it serves no other client.
 const KEYS_OF_A_PAGE: u64 = 1000;
 
-/// The state of a lock, or why it is not known.
+/// The state of a lock, or the failure of its inspection.
 type LockState = Result<LockInfo, Failure>;
 
 /// The locks among some keys of a server.
@@ -26,16 +26,16 @@ type LockState = Result<LockInfo, Failure>;
     reason = "for the crate of the same workspace"
 )]
 pub struct NodePage {
-    /// Held locks. One that the server could not be asked about, as in a slot that is moving, has
-    /// the failure.
+    /// The held locks. A lock that could not be inspected, as in a slot that is moving, has the
+    /// failure instead.
     pub locks: Vec<(LockName, Result<LockInfo, Failure>)>,
-    /// Where the next page begins; 0 behind the last one.
+    /// The cursor of the next page; 0 after the last page.
     pub next: u64,
 }
 
 impl NodePage {
-    /// The same as the page of a store, where this is the part that it is of. Fails with the first
-    /// lock that could not be looked at.
+    /// Returns this page as a page of the store, where `part` names this server. Fails with the
+    /// failure of the first lock that could not be inspected.
     ///
     /// # Errors
     ///
@@ -48,7 +48,7 @@ impl NodePage {
 }
 
 impl OwnedFormat {
-    /// The held locks among the next keys of this server.
+    /// Lists the held locks among the next keys of this server.
     pub(crate) fn list_locks<'a>(&'a self, pattern: &str, cursor: u64) -> Exchange<'a, NodePage> {
         self.scan(pattern, cursor).then(|(next, names)| {
             let batches: Vec<_> = names.chunks(RENEW_BATCH).map(<[_]>::to_vec).collect();
@@ -60,7 +60,7 @@ impl OwnedFormat {
         })
     }
 
-    /// Those of these locks that are held.
+    /// Returns the held locks among these.
     fn held_of(&self, names: Vec<LockName>) -> Exchange<'_, Vec<(LockName, LockState)>> {
         self.holders(names.clone()).then(|infos| {
             let is_lock = |info: &LockState| match info {
@@ -77,7 +77,8 @@ impl OwnedFormat {
         })
     }
 
-    /// The state of these locks, with the waiters and the largest token where the server tells.
+    /// Reads the state of these locks, with the number of waiters and the largest token if the
+    /// server tells them.
     pub(crate) fn inspect_all<'a>(&'a self, names: &'a [LockName]) -> Exchange<'a, Vec<LockState>> {
         let all = in_turn(names.chunks(RENEW_BATCH), move |names| {
             let infos = self.holders(names.to_vec());
@@ -86,12 +87,12 @@ impl OwnedFormat {
         all.map(|all| all.into_iter().flatten().collect())
     }
 
-    /// Whether it is held, and what is there looks like a lock.
+    /// Returns true if the lock is held and its value looks like a lock.
     pub(super) fn is_lock(&self, info: &LockInfo) -> bool {
         info.holder.as_ref().is_some_and(self.dialect.is_lock)
     }
 
-    /// The names of the next keys that have the type of a lock.
+    /// Returns the names of the next keys that have the type of a lock.
     fn scan<'a>(&'a self, pattern: &str, cursor: u64) -> Exchange<'a, (u64, Vec<LockName>)> {
         let (glob, cursor) = (self.keys.glob(pattern), Text::of(cursor));
         let count = Text::number(KEYS_OF_A_PAGE);
@@ -136,7 +137,7 @@ impl OwnedFormat {
             .iter()
             .any(|name| kinds::format_of(name.kind()).is_some())
         {
-            // They have scripts of their own, and are rarely asked about.
+            // Other kinds have their own scripts, and are rarely inspected.
             return in_turn(names.into_iter(), |name| {
                 self.inspect(&name, Labels::LeftOut).caught()
             });
@@ -161,7 +162,8 @@ impl OwnedFormat {
         });
         found.then(|found| {
             in_turn(found.into_iter(), |found| match found {
-                // Who reads, unless the user may not ask for it, or the slot is moving.
+                // A read-write lock: reads its readers. If the user has no right to that, or the
+                // slot is moving, `info` suffices.
                 Ok((info, Some(name))) => {
                     let readers = self
                         .inspect(&name.of_kind(LockKind::Write), Labels::LeftOut)
@@ -174,7 +176,8 @@ impl OwnedFormat {
         })
     }
 
-    /// Adds who listens and the largest token. What the server refuses to say stays unknown.
+    /// Adds the number of waiters, the largest token and the labels. What the server refuses to
+    /// tell stays unknown.
     fn tell_more(
         &self,
         names: &[LockName],
@@ -234,9 +237,10 @@ impl OwnedFormat {
                     Some([_, Reply::Int(count)]) => u64::try_from(*count).ok(),
                     _ => None,
                 });
-                // All are taken off the reply, also those of a failure.
+                // Collected even for a lock with a failure, so that the next lock gets its own
+                // counts.
                 let counts: Vec<_> = waiters.collect();
-                // A user who may not use fair locks sees no queue, and none of its waiters.
+                // Without a right to the queues of fair locks, their waiters are not counted.
                 let count = |reply: &Reply| match reply {
                     Reply::Int(count) => u64::try_from(*count).ok(),
                     _ => None,

@@ -1,26 +1,29 @@
-//! [`Format`]: what stands under a lock's key, and what is sent to take, keep and free it. Without
-//! I/O: an operation is a value.
+//! [`Format`], the wire format: the value under a lock's key, and the requests that acquire, renew
+//! and release the lock. An operation is a value; only [`driver`] and `foreign_value`, which it
+//! calls, do I/O.
 //!
 //! - [`redisson`]: a hash of one field, as Redisson's `RLock`; the default
 //! - [`token`]: a string, as most others write it: `SET key token NX PX lease`
-//! - [`owned`]: what both have in common: the owner stands in the store, and scripts compare it
-//! - [`by_kind`]: what is asked of them, for each kind of lock
+//! - [`owned`]: the common part of both: the owner is stored under the key, and scripts compare it
+//! - [`by_kind`]: the operations of a format with owners, for each kind of lock
 //! - [`exchange`]: an operation: the requests that are sent next, and how it continues
 //! - [`driver`]: the only place where operations meet a connection
-//! - `release`: what ends a hold, and how its reply is read
-//! - `renewal`: what extends leases, of all kinds in one write
-//! - [`label`]: what their owners are called
-//! - `listing`: which keys are locks, and many locks at once
-//! - [`wakes`]: whose waiters a release wakes besides our own, a setting of `token`
+//! - `release`: the request that ends holds, and how its reply is read
+//! - `renewal`: the requests that extend leases, of all kinds in one write
+//! - [`label`]: the labels of owners, for people
+//! - `listing`: lists the locks of a server, and reads many locks at once
+//! - [`wakes`]: which library's waiters a release wakes besides our own, a setting of `token`
 //! - [`classic`]: formats that do not say who holds a lock
 //!
-//! A library that locks by `SET key owner NX PX` has [`token`] with its `prefix` and `wakes`.
-//! A new format with owners is a file here with its [`Dialect`], its functions in `lua/NAME`, an
-//! arm and its name in [`settings`], and a place in `DIALECTS`; its commands, where they are new,
-//! in `node/diagnosis/rights.rs`; what its key looks like in [`foreign_value`]; its name in
+//! By its `prefix` and `wakes`, [`token`] interoperates with libraries that lock by `SET key owner
+//! NX PX`.
+//!
+//! A new format with owners needs: a file here with its [`Dialect`], its functions in `lua/NAME`,
+//! an arm and its name in [`settings`], and a place in `DIALECTS`; its new commands, if any, in
+//! `node/diagnosis/rights.rs`; a description of its key in [`foreign_value`]; its name in
 //! `stands_apart` of `cli/src/rows.rs` and in the help of `list`; for the tests a `Format` in
-//! `tests/src/subjects`, its mounts in `tests/conformance/mounts.rs` and its libraries in
-//! `tests/interop`. INTEROP, DEFAULTS and OPERATIONS describe it.
+//! `tests/src/subjects`, mounts in `tests/conformance/mounts.rs` and libraries in `tests/interop`;
+//! and a description in INTEROP, DEFAULTS and OPERATIONS.
 
 mod by_kind;
 pub(crate) mod classic;
@@ -70,9 +73,9 @@ use release::ReleaseCall;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The option that names it, with the settings that it has behind its name: `token,poll=10ms`, or
-/// `token,wakes=python-redis-lock`, by which releases wake that library's waiters, too. All of
-/// them: `docs/INTEROP.md`.
+/// The URL option that names the format, followed by the format's own settings: `token,poll=10ms`,
+/// or `token,wakes=python-redis-lock`, by which releases wake that library's waiters, too.
+/// `docs/INTEROP.md` lists all settings.
 pub(crate) const OPTION: &str = "format";
 
 /// The formats with owners, for the tests that go through all of their scripts.
@@ -80,32 +83,33 @@ pub(crate) const OPTION: &str = "format";
 pub(crate) const DIALECTS: [&Dialect; 4] =
     [&REDISSON, &TOKEN, &PYTHON_REDIS_LOCK, &SPRING_INTEGRATION];
 
-/// What stands under a lock's key: what is sent to take it, look at it and free it.
+/// A wire format: the value under a lock's key, and the requests that acquire, read and free the
+/// lock.
 #[derive(Debug)]
 pub(crate) enum FormatKind {
-    /// One that says who holds a lock.
+    /// A format that says who holds a lock.
     Owned(OwnedFormat),
-    /// One that does not.
+    /// A format that does not say who holds a lock.
     Classic(ClassicFormat),
 }
 
-/// The wire format of a client, with the settings that it depends on. Clones are the same one.
+/// The wire format of a client, with the settings that it depends on. Clones share their state.
 #[derive(Clone, Debug)]
 pub struct Format(pub(crate) Arc<FormatKind>);
 
 impl Format {
-    /// The one that `config` names, which was checked: one that says who holds a lock.
+    /// Reads the format that `config` names; `config` was checked. It must say who holds a lock.
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] where it names none that there is, or asks it for something that
-    /// it does not know.
+    /// [`Error::is_configuration`] if `config` names no such format, or gives it a setting that it
+    /// does not have.
     pub fn of(config: &Config) -> Result<Self, Error> {
         let format = settings::read_owned_format(config)?;
         Ok(Self(Arc::new(FormatKind::Owned(format))))
     }
 
-    /// What it is called.
+    /// Returns the format's name.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match &*self.0 {
@@ -114,7 +118,7 @@ impl Format {
         }
     }
 
-    /// Makes the names of keys.
+    /// Returns the maker of key names.
     pub(crate) fn keys(&self) -> &Keys {
         match &*self.0 {
             FormatKind::Owned(format) => &format.keys,
@@ -122,8 +126,8 @@ impl Format {
         }
     }
 
-    /// The commands on keys that it sends, or its scripts run, as an access control list writes
-    /// them.
+    /// Returns the commands on keys that the format sends, or that its scripts run, as an access
+    /// control list writes them.
     pub(crate) fn commands(&self) -> Vec<String> {
         match &*self.0 {
             FormatKind::Owned(format) => format.commands(),
@@ -131,7 +135,7 @@ impl Format {
         }
     }
 
-    /// This one, where it says who holds a lock.
+    /// Returns the format if it says who holds a lock.
     pub(crate) fn as_owned(&self) -> Option<&OwnedFormat> {
         match &*self.0 {
             FormatKind::Owned(format) => Some(format),
@@ -139,7 +143,7 @@ impl Format {
         }
     }
 
-    /// This one, where it does not say who holds a lock.
+    /// Returns the format if it does not say who holds a lock.
     pub(crate) fn as_classic(&self) -> Option<&ClassicFormat> {
         match &*self.0 {
             FormatKind::Owned(_) => None,
@@ -147,14 +151,14 @@ impl Format {
         }
     }
 
-    /// Whether its attempts must go on a connection with no other requests in between.
+    /// Returns true if an attempt must go on a connection with no other requests in between.
     pub(crate) fn needs_own_connection(&self) -> bool {
         self.as_classic()
             .is_some_and(ClassicFormat::needs_own_connection)
     }
 
-    /// Tries once to take a lock. See [`Backend::acquire`](lock_core::Backend::acquire).
-    /// `is_tracked` says of a key whether its waiters are woken after every release.
+    /// Tries once to acquire a lock. See [`Backend::acquire`](lock_core::Backend::acquire).
+    /// `is_tracked` returns true for a key if its waiters are woken after every release.
     pub(crate) fn acquire<'a>(
         &'a self,
         attempt: &'a Attempt<'a>,
@@ -166,12 +170,12 @@ impl Format {
         }
     }
 
-    /// The state of a lock. See [`Backend::peek`](lock_core::Backend::peek).
+    /// Reads the state of a lock. See [`Backend::peek`](lock_core::Backend::peek).
     pub(crate) fn peek<'a>(&'a self, name: &LockName) -> Exchange<'a, LockInfo> {
         self.inspect_with(name, Labels::LeftOut)
     }
 
-    /// The state of a lock, with its holder's label where the format has labels. See
+    /// Reads the state of a lock, with its holder's label if the format has labels. See
     /// [`Backend::inspect`](lock_core::Backend::inspect).
     pub(crate) fn inspect<'a>(&'a self, name: &LockName) -> Exchange<'a, LockInfo> {
         self.inspect_with(name, Labels::Read)
@@ -184,8 +188,8 @@ impl Format {
         }
     }
 
-    /// Makes an attempt of `owner`, of a format that does not say who holds a lock: on a cluster it
-    /// continues at the next node where it stood.
+    /// Makes an attempt of `owner`. If the format does not say who holds a lock, an attempt that a
+    /// cluster redirects continues at the next node where it stopped.
     pub(crate) fn attempt(
         &self,
         owner: OwnerId,
@@ -211,7 +215,7 @@ impl Format {
         }
     }
 
-    /// This acquisition, if its owner holds the lock.
+    /// Returns the holder, if it is the owner of this acquisition.
     pub(crate) fn verify<'a>(
         &'a self,
         acquisition: &'a AcquisitionId,
@@ -225,14 +229,15 @@ impl Format {
         }
     }
 
-    /// Whose waiters its releases wake besides our own, as its setting `wakes=` names them.
+    /// Returns the name, as in `wakes=`, of the library whose waiters a release wakes besides our
+    /// own.
     #[must_use]
     pub fn wakes(&self) -> Option<&'static str> {
         self.woken().map(ForeignClient::name)
     }
 
-    /// Whether releases must be told on plain channels, because foreign clients listen there that
-    /// know no sharded ones.
+    /// Returns true if releases must be published on plain channels, because foreign clients listen
+    /// there that know no sharded channels.
     #[must_use]
     pub fn needs_plain_channels(&self) -> bool {
         self.woken() == Some(ForeignClient::SpringIntegration)
@@ -242,33 +247,33 @@ impl Format {
         self.as_owned().and_then(|format| format.dialect.wakes())
     }
 
-    /// Which requests may leave as one: none where keys may be in different slots.
+    /// Returns which requests may be sent as one: none if keys may be in different slots.
     pub(crate) fn joins(&self) -> &'static [Join] {
         self.as_owned().map_or(&[], OwnedFormat::joins)
     }
 
-    /// From now on keys may be in different slots, and so on different nodes.
+    /// Notes that keys may be in different slots, and so on different nodes.
     pub fn use_slots(&self) {
         if let Some(format) = self.as_owned() {
             format.use_slots();
         }
     }
 
-    /// From now on releases are told on sharded channels, which only the nodes of a slot hear of,
-    /// or on plain ones.
+    /// Has releases published on sharded channels, which reach only the nodes of the key's slot, or
+    /// on plain channels.
     pub fn use_sharded_channels(&self, sharded: bool) {
         if let Some(format) = self.as_owned() {
             format.use_sharded_channels(sharded);
         }
     }
 
-    /// The slot that everything of a lock lives in.
+    /// Returns the slot of all keys and channels of a lock.
     #[must_use]
     pub fn slot(&self, name: &LockName) -> u16 {
         keys::slot(&self.keys().lock(name))
     }
 
-    /// What a store of this format can do, where replicas can be asked in this way.
+    /// Returns the abilities of a store of this format with this support by replicas.
     #[must_use]
     pub fn abilities(&self, replication: ReplicaSupport) -> Abilities {
         match &*self.0 {
@@ -277,24 +282,25 @@ impl Format {
         }
     }
 
-    /// Whether a lock is held, and what is there looks like one, as far as this format can tell.
+    /// Returns true if a lock is held and its value looks like a lock, as far as this format can
+    /// tell.
     #[must_use]
     pub fn is_lock(&self, info: &LockInfo) -> bool {
         self.as_owned().is_some_and(|format| format.is_lock(info))
     }
 
-    /// Whether a client finds out by its own clock whether a lease is over.
+    /// Returns true if clients find out by their own clocks that a lease is over.
     pub(crate) fn reads_clients_clock(&self) -> bool {
         self.as_classic()
             .is_some_and(ClassicFormat::reads_clients_clock)
     }
 
-    /// Whether it says who holds a lock.
+    /// Returns true if the format says who holds a lock.
     pub(crate) fn knows_owners(&self) -> bool {
         self.as_owned().is_some()
     }
 
-    /// This one, where it must say who holds a lock: for what cannot do without.
+    /// Returns the format if it says who holds a lock, and otherwise the refusal of `what`.
     pub(crate) fn owned(&self, what: &str) -> Result<&OwnedFormat, Failure> {
         self.as_owned().ok_or_else(|| {
             Failure::NotSent(Error::new(
@@ -307,7 +313,7 @@ impl Format {
         })
     }
 
-    /// Where this client listens for releases of `name`.
+    /// Returns the channel on which this client listens for releases of `name`.
     pub(crate) fn watched_channel(
         &self,
         name: &LockName,
@@ -318,32 +324,34 @@ impl Format {
             .watched_channel(name, client))
     }
 
-    /// The key of a quorum node's marker.
+    /// Returns the key of a quorum node's marker.
     #[must_use]
     pub fn marker_key(&self) -> String {
         self.keys().marker()
     }
 
-    /// For how long a counter of tokens is kept.
+    /// Returns how long a token counter is kept after the time that its value, a timestamp, stands
+    /// for.
     #[must_use]
     pub fn keep(&self) -> Duration {
         self.as_owned().map_or(Duration::ZERO, OwnedFormat::keep)
     }
 }
 
-/// Why this format is not asked for another kind of lock.
+/// Returns the refusal of another kind of lock by this format.
 pub(crate) fn mutexes_only(format: &str) -> Failure {
     let message = format!("the format `{format}` has mutexes only");
     Failure::NotSent(Error::new(ErrorKind::Unsupported, message))
 }
 
-/// The server answered, but not as it does to this.
+/// Returns the failure of a request whose reply is none that `asked` can give.
 pub(crate) fn unexpected_reply(server: &Server, asked: &str) -> Failure {
     Failure::Unknown(server.garbage(&format!("not one that {asked} gives")))
 }
 
-/// What a script that releases says, which was told to publish on this channel; `unseen` waiters it
-/// could not count.
+/// Reads the reply of a script that frees a lock and publishes that on `channel`; `None` if the
+/// script cannot have replied this. `unseen` is the number of possible waiters that the server does
+/// not count.
 pub(crate) fn released(
     server: &Server,
     channels: ChannelKind,
@@ -359,7 +367,7 @@ pub(crate) fn released(
             Some(Release::FreedFor(told.saturating_add(unseen)))
         }
         Reply::Array(parts) => match &parts[..] {
-            // Freed, and no client was told: so it is not known how many wait.
+            // Freed, but the release was not published, so the number of waiters is not known.
             [Reply::Int(1..), Reply::Bulk(why)] => {
                 let why = ServerError::parse(&String::from_utf8_lossy(why));
                 unpublished(server, &why, channels, &channel());
@@ -371,8 +379,8 @@ pub(crate) fn released(
     }
 }
 
-/// Without our own subscription, if that only `lingers`: no thread of this client waits there any
-/// more.
+/// Subtracts our own subscription from the receivers of a release, if it only `lingers`: no thread
+/// of this client waits on the channel any more.
 pub(crate) fn without_own_subscription(
     release: Release,
     lingers: impl FnOnce() -> bool,
@@ -383,10 +391,11 @@ pub(crate) fn without_own_subscription(
     }
 }
 
-/// What PTTL says of a key that has no expiry.
+/// The reply of `PTTL` for a key without expiry.
 pub(crate) const FOR_EVER: i64 = -1;
 
-/// Another client has it, and this is what PTTL says of the key; -2 is what a closed owner hears.
+/// Returns the answer for a lock that another client holds, by the key's `PTTL`. -2 is also the
+/// reply to an owner with a tombstone.
 pub(crate) fn busy_from_pttl(pttl: i64) -> Answer {
     if pttl == FOR_EVER {
         Answer::BusyWithoutExpiry(None)
@@ -395,12 +404,12 @@ pub(crate) fn busy_from_pttl(pttl: i64) -> Answer {
     }
 }
 
-/// What PTTL says: -1 is "for ever", -2 "not there".
+/// Reads a reply of `PTTL`: `None` for -1 (no expiry) and -2 (no key).
 pub(crate) fn remaining(pttl: i64) -> Option<Duration> {
     u64::try_from(pttl).ok().map(Duration::from_millis)
 }
 
-/// The token `first` and those that were set aside behind it.
+/// Returns the range of the token `first` and the `reserve` tokens behind it.
 pub(crate) fn token_range(first: i64, reserve: u32) -> Option<TokenRange> {
     let first = u64::try_from(first).ok().filter(|first| *first > 0)?;
     let last = first.checked_add(u64::from(reserve))?;

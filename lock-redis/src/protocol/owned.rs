@@ -1,5 +1,5 @@
-//! [`OwnedFormat`]: formats in which the owner stands under the key, so that no client frees or
-//! renews another's lock. They differ in their [`Dialect`] only; the scripts are the same.
+//! [`OwnedFormat`]: formats that store the owner under the key, so that no client frees or renews
+//! another client's lock. They share their scripts, and differ only in the [`Dialect`].
 
 use super::dialect::Dialect;
 use super::exchange::{Exchange, Received};
@@ -26,49 +26,53 @@ use std::iter::once;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The time between two attempts of a waiter on a `token` lock whose holder looks like distlock,
-/// because a foreign client may write such a text and publish nothing.
+/// The shortest time between two attempts of a waiter on a `token` lock whose owner looks like one
+/// of distlock's. Polling is needed, because a foreign client may write such an owner and publish
+/// no release.
 const FALLBACK_POLL: Duration = Duration::from_secs(1);
 
-/// A lock that is held for longer is renewed then, if that is before a third of the lease, so that
-/// the server reports its changes from then on. Short holds pay nothing.
+/// The time after which a held lock is renewed first, if a third of its lease is longer, so that
+/// the server reports changes of the lock from then on. Shorter holds cost nothing.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// A format, with the settings that it depends on.
+/// A format that stores owners, with the settings that it depends on.
 #[derive(Debug)]
 pub(crate) struct OwnedFormat {
     pub(crate) dialect: &'static Dialect,
     pub(crate) keys: Keys,
-    /// What its channels are called.
+    /// The names of the release channels.
     pub(super) naming: Naming,
     pub(crate) policy: TokenPolicy,
     keep: Duration,
-    /// How often a waiter asks again while the holder does not publish its release, or may not.
+    /// The interval at which a waiter polls if it is not certain that the holder publishes its
+    /// release.
     pub(super) polls: Option<PollInterval>,
-    /// A tombstone lives at least this long: a request may be under way for as long as a command
+    /// The shortest lifetime of a tombstone. A request may be under way for as long as a command
     /// may take, and the lease that it asks for may be shorter.
     shortest_tombstone: Duration,
-    /// When a held lock is renewed first, for its changes to be reported.
+    /// The time after which a held lock is renewed first, so that its changes are reported.
     pub(super) first_renewal: Option<Duration>,
-    /// Whether a waiting writer keeps new readers out.
+    /// True if a waiting writer keeps new readers out.
     pub(super) writers_first: bool,
-    /// Whether keys may be in different slots, and so on different nodes.
+    /// True if keys may be in different slots, and so on different nodes.
     has_slots: AtomicBool,
-    /// Whether releases are told on sharded channels. Settled before anything is asked, and then
-    /// left so: waiters and holders must mean the same channel.
+    /// True if releases are published on sharded channels. Settled before the first request and not
+    /// changed afterwards, because waiters and holders must use the same channel.
     sharded: AtomicBool,
-    /// Whether the user may not use the keys of labels: they are left out from then on.
+    /// True once the server has refused this user the keys of labels. Labels are left out from then
+    /// on.
     labels_refused: AtomicBool,
-    /// The same for looks at queues of waiters.
+    /// True once the server has refused this user the queues of waiters. They are not read from
+    /// then on.
     queues_refused: AtomicBool,
 }
 
-/// What a grant with more than one token is remembered by.
+/// The receipt of a grant with more than one token.
 struct ReservedTokens {
     last: FencingToken,
 }
 
-/// A grant with these tokens, so many of them set aside.
+/// Returns a grant of these tokens, of which the last `reserve` are set aside.
 pub(crate) fn granted(tokens: Option<TokenRange>, reserve: u32) -> Grant {
     let grant = Grant::new(tokens);
     match tokens {
@@ -79,7 +83,7 @@ pub(crate) fn granted(tokens: Option<TokenRange>, reserve: u32) -> Grant {
     }
 }
 
-/// What the script `inspect` says; `None` if it cannot have said this.
+/// Reads the reply of the script `inspect`; `None` if the script cannot have replied this.
 pub(super) fn info(reply: &Reply) -> Option<LockInfo> {
     match reply.as_array()? {
         [Reply::Int(-2)] => Some(LockInfo::FREE),
@@ -97,18 +101,19 @@ pub(super) fn info(reply: &Reply) -> Option<LockInfo> {
     }
 }
 
-/// Whether this is what the script tells of a read-write lock.
+/// Returns true if this is a reply of the script `inspect` about a read-write lock.
 pub(super) fn has_mode(reply: &Reply) -> bool {
     matches!(reply.as_array(), Some([_, _, _, _]))
 }
 
 impl OwnedFormat {
-    /// How long a token counter is kept after the time it stands for.
+    /// Returns how long a token counter is kept after the time that its value, a timestamp, stands
+    /// for.
     pub(crate) fn keep(&self) -> Duration {
         self.keep
     }
 
-    /// With the settings in `config`, which was checked.
+    /// Creates a format with the settings in `config`, which was checked.
     pub(super) fn new(
         dialect: &'static Dialect,
         config: &Config,
@@ -133,7 +138,7 @@ impl OwnedFormat {
         }
     }
 
-    /// From now on each key is taken for one of a slot of its own.
+    /// Notes that each key may be in a slot of its own.
     pub(super) fn use_slots(&self) {
         self.has_slots.store(true, Ordering::Relaxed);
     }
@@ -151,32 +156,33 @@ impl OwnedFormat {
         self.has_slots.load(Ordering::Relaxed)
     }
 
-    /// From now on releases are told on sharded channels, which only the nodes of a slot hear of,
-    /// or on plain ones.
+    /// Has releases published on sharded channels, which reach only the nodes of the key's slot, or
+    /// on plain channels.
     pub(super) fn use_sharded_channels(&self, sharded: bool) {
         self.sharded.store(sharded, Ordering::Relaxed);
     }
 
-    /// The command that publishes.
+    /// Returns the command that publishes.
     pub(super) fn publish(&self) -> &'static [u8] {
         self.channels().publish().as_bytes()
     }
 
-    /// How many may wait whom the server does not count: a registry of Spring's listens on any node
-    /// of a cluster, and each node knows of its own. They count as one.
+    /// Returns the number of possible waiters that the server does not count: registries of Spring
+    /// may listen on any node of a cluster, and each node counts only its own listeners. All
+    /// registries count as one waiter.
     pub(super) fn unseen(&self) -> u32 {
         u32::from(
             self.has_slots() && self.dialect.wakes() == Some(ForeignClient::SpringIntegration),
         )
     }
 
-    /// Whether a release is told to all that listen, and counts them: on plain channels of a
-    /// cluster, not those on other nodes.
+    /// Returns true if a release counts all listeners that it reaches. A release on a plain channel
+    /// of a cluster reaches the listeners on other nodes, but does not count them.
     pub(super) fn counts_all(&self) -> bool {
         !self.has_slots() || self.channels() == ChannelKind::Sharded
     }
 
-    /// The kind of the channels.
+    /// Returns the kind of the channels.
     pub(crate) fn channels(&self) -> ChannelKind {
         if self.sharded.load(Ordering::Relaxed) {
             ChannelKind::Sharded
@@ -185,8 +191,8 @@ impl OwnedFormat {
         }
     }
 
-    /// The holder of a mutex, or of another kind of lock under its key; `None` where these are very
-    /// many readers, of whom the script names none.
+    /// Reads the holder of a mutex, or of another kind of lock under its key. `None` if the key is
+    /// a read-write lock with so many holders that the script names none.
     pub(super) fn look<'a>(
         &'a self,
         name: &LockName,
@@ -210,7 +216,7 @@ impl OwnedFormat {
         })
     }
 
-    /// The keys of labels, if these are to be read.
+    /// Returns the keys of labels if labels are to be read, and no keys otherwise.
     pub(super) fn reads(&self, labels: Labels, keys: impl FnOnce() -> Vec<String>) -> Vec<String> {
         if labels == Labels::Read && self.has_labels() {
             keys()
@@ -219,28 +225,29 @@ impl OwnedFormat {
         }
     }
 
-    /// Whether the keys of labels are used.
+    /// Returns true if the keys of labels are used.
     pub(super) fn has_labels(&self) -> bool {
         !self.labels_refused.load(Ordering::Relaxed)
     }
 
-    /// A user who may not use them would be refused each time, and the server logs that.
+    /// Notes a refusal of the keys of labels among these replies. Each further attempt would be
+    /// refused as well, and the server logs refusals.
     pub(super) fn note_refusal(&self, replies: &[Reply]) {
         note_refusal(&self.labels_refused, replies);
     }
 
-    /// Whether the queues of waiters are looked at.
+    /// Returns true if the queues of waiters are read.
     pub(super) fn sees_queues(&self) -> bool {
         !self.queues_refused.load(Ordering::Relaxed)
     }
 
-    /// As [`note_refusal`](Self::note_refusal).
+    /// Notes a refusal of queues among these replies. See [`note_refusal`](Self::note_refusal).
     pub(super) fn note_refused_queue(&self, replies: &[Reply]) {
         note_refusal(&self.queues_refused, replies);
     }
 
-    /// The other keys of a lock: its tombstones, the counter of its tokens, and the list of foreign
-    /// waiters.
+    /// Returns the other keys of a lock: the counter of its tokens, a tombstone, and the list of
+    /// foreign waiters.
     pub(crate) fn names_beside(&self, name: &LockName) -> impl Iterator<Item = String> {
         let key = self.keys.lock(name);
         let token = self.has_tokens().then(|| keys::token_counter(&key));
@@ -248,14 +255,14 @@ impl OwnedFormat {
         token.into_iter().chain([tombstone]).chain(self.list(&key))
     }
 
-    /// The list that a release of `key` pushes to, in the same script, if there is one.
+    /// Returns the list that a release of `key` pushes to, in the same script, if there is one.
     pub(super) fn list(&self, key: &str) -> Option<String> {
         self.dialect.wakes().and_then(|wakes| wakes.list(key))
     }
 
-    /// On a cluster no script reaches a list that is in another slot than the lock, so that lock
-    /// could not be given back: it is not taken either. The library has the same limit, and says
-    /// `CROSSSLOT`.
+    /// Refuses a key whose list is in another slot of the cluster. No script could reach that list,
+    /// so the lock could not be released. The library with that list has the same limit, and fails
+    /// with `CROSSSLOT`.
     pub(super) fn refuse_apart(&self, key: &str) -> Result<(), Failure> {
         match self
             .list(key)
@@ -268,8 +275,8 @@ impl OwnedFormat {
         }
     }
 
-    /// Another client has it, for this long by its TTL: when to look again, where the waiter is
-    /// not told of the release.
+    /// Returns the answer for a lock that another client holds, by the key's `PTTL`. It includes
+    /// the time until the waiter's next attempt, if the waiter is not notified of the release.
     pub(crate) fn busy(&self, pttl: i64, is_told: bool, is_tracked: bool) -> Answer {
         let polls = self.polls.filter(|_| !is_told && !is_tracked);
         match (busy_from_pttl(pttl), polls.map(PollInterval::pause)) {
@@ -279,13 +286,13 @@ impl OwnedFormat {
         }
     }
 
-    /// When a waiter looks again at the latest: `is_told` if the holder should publish its release,
-    /// `is_tracked` if the server reports changes of the key, so that it need not.
+    /// Returns the longest time until a waiter's next attempt. `is_told`: the holder should publish
+    /// its release. `is_tracked`: the server reports changes of the key, so no time is needed.
     pub(crate) fn poll_pause(&self, is_told: bool, is_tracked: bool) -> Option<Duration> {
         let polls = match self.polls {
             _ if is_tracked => return None,
             None => UNTRACKED,
-            // Some holders look like one of us that do not publish all the same.
+            // A foreign client may write owners as distlock does, and publish no release.
             Some(polls) if is_told && self.dialect.detects_silent_holders => {
                 polls.at_least(FALLBACK_POLL)
             }
@@ -294,12 +301,12 @@ impl OwnedFormat {
         Some(polls.pause())
     }
 
-    /// Whether a free lock is taken by one plain command, and not by our script.
+    /// Returns true if a free lock is acquired by one plain command instead of the script.
     pub(super) fn takes_by_set(&self) -> bool {
         self.dialect.takes_by_set && !self.has_tokens()
     }
 
-    /// What is sent to take a lock.
+    /// Returns the request that acquires a lock.
     pub(super) fn acquire_request(
         &self,
         attempt: &Attempt<'_>,
@@ -322,7 +329,7 @@ impl OwnedFormat {
         })
     }
 
-    /// What the script says that takes a lock; `reserve` as it was sent.
+    /// Reads the reply of the script that acquires a lock. `reserve` must be that of the request.
     pub(super) fn acquired<'a>(
         &'a self,
         received: &mut Received<'_>,
@@ -350,7 +357,8 @@ impl OwnedFormat {
                 [Reply::Int(0), Reply::Int(pttl), Reply::Int(told)] => {
                     let busy = move || self.busy(pttl, told == 1, is_tracked());
                     if pttl == FOR_EVER {
-                        // No lock of ours: is it one at all?
+                        // Every lock of this library has an expiry. The inspection fails if the
+                        // value under the key is no lock at all.
                         let info = self.inspect(name, Labels::LeftOut);
                         return info.then(move |_| Exchange::done(busy()));
                     }
@@ -362,12 +370,12 @@ impl OwnedFormat {
         }
     }
 
-    /// Whether grants carry tokens.
+    /// Returns true if grants carry tokens.
     pub(super) fn has_tokens(&self) -> bool {
         self.policy != TokenPolicy::Off
     }
 
-    /// How many tokens to set aside behind the first; `None`: no tokens are made.
+    /// Returns how many tokens to set aside behind the first; `None` if no tokens are made.
     fn reserve(&self, tokens: Tokens) -> Result<Option<u32>, Failure> {
         match (self.policy, tokens) {
             (TokenPolicy::Off, _) | (_, Tokens::None) => Ok(None),
@@ -379,7 +387,7 @@ impl OwnedFormat {
         }
     }
 
-    /// How long a tombstone stays, if this release leaves one.
+    /// Returns the lifetime of the tombstone that this release writes; `None` if it writes none.
     pub(super) fn tombstone_lifetime(
         &self,
         acquisition: &AcquisitionId,
@@ -389,15 +397,15 @@ impl OwnedFormat {
         is_wanted.then(|| acquisition.lease.duration().max(self.shortest_tombstone))
     }
 
-    /// What is sent to end a holding.
+    /// Returns the request that ends a hold.
     pub(super) fn release_request<'a>(
         &self,
         acquisition: &'a AcquisitionId,
         options: ReleaseOptions,
     ) -> ReleaseRequest<'a> {
         let key = self.keys.lock(&acquisition.name);
-        // Without a receipt there is no telling whether the counter is still where our grant left
-        // it.
+        // Unused tokens are returned only if the counter is still where our grant left it, which
+        // only the receipt shows.
         let unused = options
             .last_used
             .zip(acquisition.receipt.get::<ReservedTokens>())
@@ -435,7 +443,7 @@ fn note_refusal(is_refused: &AtomicBool, replies: &[Reply]) {
     }
 }
 
-/// A request that takes a lock.
+/// A request that acquires a lock.
 pub(super) struct AcquireRequest {
     token: String,
     tombstone: String,
@@ -466,29 +474,29 @@ impl AcquireRequest {
     }
 }
 
-/// A request that ends a holding.
+/// A request that ends a hold.
 pub(super) struct ReleaseRequest<'a> {
     pub(super) script: &'static Script,
     pub(super) key: Cow<'a, str>,
     pub(super) channel: String,
     owner: Text,
     publish: &'static [u8],
-    /// With a script that does more than free the lock.
+    /// The data for a script that does more than free the lock.
     closing: Option<Closing>,
-    /// What it pushes to besides, for a foreign client.
+    /// The last key: the list of a foreign client's waiters, or a kind's queue of waiters.
     list: Option<String>,
 }
 
-/// What is done besides freeing the lock: unused tokens go back, the owner is closed, or the lock
-/// passes to another one.
+/// The data of a release that does more than free the lock: it returns unused tokens, closes the
+/// owner, or passes the lock to an owner that is no client.
 struct Closing {
     token: String,
     tombstone: String,
     /// The last token that was used, and the last that was set aside.
     unused: Option<[Text; 2]>,
-    /// That of the tombstone.
+    /// The lifetime of the tombstone.
     lifetime: Text,
-    /// The owner that the lock passes to, and for how long.
+    /// The owner that the lock passes to, and for how many milliseconds.
     kept: Option<[Text; 2]>,
 }
 
@@ -506,12 +514,13 @@ impl Closing {
 }
 
 impl ReleaseRequest<'_> {
-    /// Whether it only frees the lock.
+    /// Returns true if the request only frees the lock.
     pub(super) fn is_plain(&self) -> bool {
         self.closing.is_none()
     }
 
-    /// By this form of close.lua, which is for a kind with a queue of its waiters in the store.
+    /// Returns a call of this form of close.lua, for a kind of lock with a queue of waiters in the
+    /// store.
     pub(super) fn queued(mut self, script: &'static Script, queue: String) -> ScriptCall {
         let (key, owner) = (&self.key, &self.owner);
         self.closing
@@ -533,7 +542,7 @@ impl ReleaseRequest<'_> {
         }
     }
 
-    /// The arguments of release.lua.
+    /// Returns the arguments of release.lua.
     pub(super) fn told(&self) -> [&[u8]; 3] {
         [self.owner.as_bytes(), self.channel.as_bytes(), self.publish]
     }
@@ -562,7 +571,7 @@ impl ReleaseRequest<'_> {
     }
 }
 
-/// These words, which have room there.
+/// Writes these words to the beginning of `room`, and returns them.
 pub(super) fn fill<'a>(
     room: &'a mut [&'a [u8]],
     words: impl Iterator<Item = &'a [u8]>,

@@ -1,10 +1,11 @@
-//! Which texts under a key are owners of locks.
+//! Recognizes texts that are owners of locks.
 
 use lock_core::backend::HolderInfo;
 
-/// Whether a text under a key looks like the owner of a lock, and not like any other value: a UUID,
-/// or that and a number, as this library writes it; 16 to 64 hexadecimal digits, or 22 to 64 of
-/// base 64; or what ShedLock writes. With an expiry: a value without one is more often no lock.
+/// Returns true if the text under a key looks like the owner of a lock, and not like any other
+/// value: a UUID; a UUID and a number, as this library writes it; 16 to 64 hexadecimal digits; 22
+/// to 64 characters of base 64; or the text of ShedLock. The key must have an expiry, because a
+/// value without one is rarely a lock.
 pub(super) fn looks_like_an_owner(holder: &HolderInfo) -> bool {
     let text = holder.owner.as_str();
     let (random, number) = text.split_once(':').unwrap_or((text, "0"));
@@ -26,7 +27,7 @@ fn is_uuid(text: &str) -> bool {
 fn is_hexadecimal(text: &str) -> bool {
     (16..=64).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_hexdigit())
-        // Not a time or another number.
+        // Digits alone may be a time or another number.
         && text.bytes().any(|byte| byte.is_ascii_alphabetic())
         && text.bytes().any(|byte| byte.is_ascii_digit())
 }

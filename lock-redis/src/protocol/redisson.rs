@@ -1,8 +1,8 @@
-//! `redisson`: a lock as Redisson's `RLock` has it, and the tokens of its `RFencedLock`.
+//! `redisson`: a lock as Redisson's `RLock` stores it, with the tokens of its `RFencedLock`.
 //!
-//! Under the lock's name stands a hash of one field, `owner -> 1`, whose TTL is the lease; `0` on
-//! the lock's channel says that it was released. Redisson counts re-entries in the value; ours are
-//! counted locally, so it is always 1.
+//! Under the lock's name is a hash of one field, `owner -> 1`, whose TTL is the lease. The message
+//! `0` on the lock's channel announces a release. Redisson counts re-entries in the value; this
+//! library counts them locally, so its value is always 1.
 
 use super::Dialect;
 use crate::lua::join::Join;
@@ -10,11 +10,11 @@ use crate::lua::{joins, scripts};
 
 pub(super) const CHANNEL: &str = "redisson_lock__channel";
 
-/// The default.
+/// The default format.
 pub(crate) static REDISSON: Dialect = Dialect {
     name: "redisson",
     key_type: "hash",
-    // The scripts look at the fields.
+    // The scripts check the fields.
     is_lock: |_| true,
     scripts: scripts!(
         words: "redisson",

@@ -1,8 +1,8 @@
 //! [`ReleaseCall`]: the request that ends holds, of any kind of lock, and how its reply is read.
 //!
-//! A caller that waits for the reply sends it, and a dropped guard sends it with a callback. It is
-//! no [`Exchange`](super::exchange::Exchange), whose continuation would be an allocation for each
-//! `unlock`.
+//! A caller that waits for the reply sends the request, or a dropped guard sends it with a
+//! callback. It is no [`Exchange`](super::exchange::Exchange), because the continuation would cost
+//! each `unlock` an allocation.
 
 use super::exchange::Received;
 use super::kinds::KindFormat;
@@ -27,7 +27,7 @@ pub(crate) struct ReleaseCall<'a> {
 pub(crate) struct ReleaseReader<'a> {
     pub(super) script: &'static Script,
     pub(super) key: Cow<'a, str>,
-    /// None for a mutex.
+    /// The kind of the lock; `None` for a mutex.
     kind: Option<&'static dyn KindFormat>,
     naming: Naming,
     channels: ChannelKind,
@@ -43,7 +43,7 @@ impl ReleaseReader<'_> {
         }
     }
 
-    /// Where the release is published.
+    /// Returns the channel on which the release is published.
     pub(super) fn channel(&self) -> String {
         match self.kind {
             Some(kind) => kind.channel(&self.key),
@@ -51,7 +51,7 @@ impl ReleaseReader<'_> {
         }
     }
 
-    /// `None` if the script cannot have said this.
+    /// Reads the reply; `None` if the script cannot have replied this.
     pub(super) fn parse(&self, server: &Server, reply: &Reply) -> Option<Release> {
         released(server, self.channels, || self.channel(), reply, self.unseen)
     }
@@ -79,7 +79,8 @@ impl OwnedFormat {
         }
     }
 
-    /// Returns the request that ends a hold of any kind. See [`Backend::release`](lock_core::Backend::release).
+    /// Returns the request that ends a hold of any kind. See
+    /// [`Backend::release`](lock_core::Backend::release).
     pub(crate) fn release<'a>(
         &self,
         acquisition: &'a AcquisitionId,
@@ -107,7 +108,8 @@ impl OwnedFormat {
         })
     }
 
-    /// Returns the request that ends all holds. See [`Backend::force_release`](lock_core::Backend::force_release).
+    /// Returns the request that ends all holds. See
+    /// [`Backend::force_release`](lock_core::Backend::force_release).
     pub(crate) fn force<'a>(&self, name: &'a LockName) -> Result<ReleaseCall<'a>, Failure> {
         if let Some(kind) = self.kind_format(name)? {
             let call = kind.force(self, name);

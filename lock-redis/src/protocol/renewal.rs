@@ -1,5 +1,4 @@
-//! Renewals: those of a batch in one write, the mutexes in one request where all keys are on one
-//! server.
+//! Renewals: a batch is one write, and its mutexes share one request if all keys are on one server.
 
 use super::exchange::{Exchange, Received};
 use super::kinds::{self, KindFormat};
@@ -9,20 +8,21 @@ use crate::connection::error_mapping::Asked;
 use crate::connection::{Batch, Reply, Request, ServerError, Text};
 use lock_core::backend::{AcquisitionId, Failure, Renewal, RenewalRequest};
 
-/// The renewals that a request of the batch is for.
+/// The renewals that one request of the batch carries out.
 enum Renewed {
-    /// Those of all mutexes.
+    /// All mutexes.
     Mutexes,
     One(usize),
 }
 
 impl OwnedFormat {
-    /// Renews all of `renewals`. The answers are as many and in the same order. The mutexes share a
-    /// script if `is_one_store` says that all keys are on one server.
+    /// Renews all of `renewals`. Returns one answer for each, in the same order. The mutexes share
+    /// a script if `is_one_store` says that all keys are on one server.
     ///
-    /// On several servers each key has a script of its own: of two keys in one script either might
-    /// be in another slot, or have moved to another node already. A hundred such scripts take the
-    /// server 0.5 ms, and one script for all takes 0.3 ms. Labels go behind all scripts.
+    /// With several servers each key has its own script: two keys of one script could be in
+    /// different slots, or one of them could have moved to another node already. A hundred such
+    /// scripts take the server 0.5 ms, and one script for all takes 0.3 ms. Labels are written
+    /// after all scripts.
     pub(crate) fn renew<'a>(
         &'a self,
         renewals: &'a [RenewalRequest],
@@ -63,7 +63,7 @@ impl OwnedFormat {
         if requests.is_empty() {
             return Exchange::done(results.into_iter().flatten().collect());
         }
-        // The failure of the only request is that of all renewals.
+        // If all renewals share one request, its failure is the failure of each.
         let is_alone =
             matches!(requests[..], [Renewed::Mutexes]) && mutexes.len() == renewals.len();
         if is_alone {
@@ -128,20 +128,21 @@ impl OwnedFormat {
         acquisition: &AcquisitionId,
     ) {
         kind.renew(self, acquisition).add_to(batch);
-        // The key of a shared lock changes with each holder, so a report would show no loss.
+        // The key of a shared lock is not read for tracking: each of its holders changes the key,
+        // so a reported change would not mean a loss.
         if !acquisition.name.kind().is_shared() {
             batch.with_read_of_keys();
         }
     }
 
-    /// The labels that are written with these renewals.
+    /// Returns the labels that are written with these renewals.
     fn labels<'r>(&self, renewals: impl Iterator<Item = &'r RenewalRequest>) -> Vec<LabelWrite> {
         let write = |one: &RenewalRequest| {
             let AcquisitionId { name, owner, .. } = &one.acquisition;
             let owner = kinds::shown_owner(name.kind(), *owner);
             LabelWrite::of(one, &self.keys.lock(name), &owner)
         };
-        // Most have none: their owners and keys are not written for it.
+        // Most renewals have no label, so their owners and keys are not formatted.
         renewals
             .filter(|one| one.label.is_some() && self.has_labels())
             .filter_map(write)

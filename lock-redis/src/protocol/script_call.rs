@@ -1,9 +1,9 @@
-//! [`ScriptCall`]: a script and what it is called with.
+//! [`ScriptCall`]: a script with its keys and arguments.
 
 use crate::connection::Batch;
 use crate::lua::Script;
 
-/// A script with its keys and arguments, which are in the order of its head.
+/// A script with its keys and arguments, in the order that the script's head gives.
 #[derive(Debug)]
 pub(crate) struct ScriptCall {
     pub(crate) script: &'static Script,
@@ -12,7 +12,7 @@ pub(crate) struct ScriptCall {
 }
 
 impl ScriptCall {
-    /// With these arguments, in the order of the script's head.
+    /// Creates a call with these keys and arguments, in the order that the script's head gives.
     pub(super) fn new(script: &'static Script, keys: Vec<String>, words: &[&[u8]]) -> Self {
         Self {
             script,
@@ -21,21 +21,21 @@ impl ScriptCall {
         }
     }
 
-    /// Its request.
+    /// Returns a batch of this call alone, which decides the batch.
     pub(super) fn batch(&self) -> Batch {
         let mut batch = Batch::new();
         self.add_to(&mut batch);
         batch.first_decides()
     }
 
-    /// Its request, with reads of these keys behind it.
+    /// Returns a batch of this call and of reads of these keys behind it.
     pub(super) fn batch_with_reads(&self, read: &[String]) -> Batch {
         let mut batch = self.batch();
         add_reads(&mut batch, read);
         batch
     }
 
-    /// Adds its request.
+    /// Adds the call to a batch.
     pub(super) fn add_to(&self, batch: &mut Batch) {
         let keys: Vec<_> = self.keys.iter().map(String::as_bytes).collect();
         let arguments: Vec<_> = self.arguments.iter().map(Vec::as_slice).collect();
@@ -43,7 +43,7 @@ impl ScriptCall {
     }
 }
 
-/// Adds reads of these keys.
+/// Adds a read of each of these keys to a batch.
 pub(super) fn add_reads(batch: &mut Batch, keys: &[String]) {
     for key in keys {
         batch.add_command("GET", key.as_bytes(), &[]);

@@ -1,4 +1,4 @@
-//! What `format=` says: the name of a format, and its own settings behind it, as in
+//! The option `format=`: the name of a format, followed by that format's settings, as in
 //! `format=token,poll=10ms`.
 
 use super::owned::OwnedFormat;
@@ -11,10 +11,10 @@ use std::time::Duration;
 /// The longest interval between two attempts of a waiter, because a longer one is a mistake.
 const LONGEST_POLL: Duration = Duration::from_secs(60 * 60);
 
-/// What there is, for messages.
+/// The names of all formats, for messages.
 const FORMATS: &str = "`redisson` (the default), `token`, `plain`, `timestamp` and `counter`";
 
-/// The format that `config` names, of those in this module.
+/// Reads the format that `config` names. It must be a format with owners.
 pub(super) fn read_owned_format(config: &Config) -> Result<OwnedFormat, Error> {
     let mut settings = Settings::of(config);
     match settings.name {
@@ -65,7 +65,7 @@ fn owned(
     Ok(OwnedFormat::new(dialect, config, polls))
 }
 
-/// The name of a format, and its settings that were not read yet.
+/// The name of a format, and those of its settings that have not been read yet.
 pub(crate) struct Settings<'a> {
     pub(crate) name: &'a str,
     left: Vec<&'a str>,
@@ -84,7 +84,8 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// The one of these that is there; two are a contradiction.
+    /// Returns the value of the setting among these that is present. Two of them contradict each
+    /// other.
     pub(crate) fn one_of<T: Copy>(&mut self, words: &[(&str, T)]) -> Result<Option<T>, Error> {
         let mut found = None;
         for (word, value) in words {
@@ -126,7 +127,8 @@ impl<'a> Settings<'a> {
         })
     }
 
-    /// How often a waiter asks again, if anything is said of it; what is not said is as usual.
+    /// Returns the interval at which a waiter polls, if `poll` or `jitter` is set. Without `poll`,
+    /// the interval is that of `usual`.
     pub(crate) fn polls(&mut self, usual: PollInterval) -> Result<Option<PollInterval>, Error> {
         let (interval, jitter) = (self.duration("poll")?, self.duration("jitter")?);
         if interval.is_none() && jitter.is_none() {
@@ -147,7 +149,8 @@ impl<'a> Settings<'a> {
         Ok(Some(polls))
     }
 
-    /// Refuses settings that no format of this name has; `known` are those that it has.
+    /// Refuses settings that have not been read. `known` lists the settings of this format, for the
+    /// message.
     pub(crate) fn must_be_used_up(&self, known: &str) -> Result<(), Error> {
         match self.left.first() {
             None => Ok(()),

@@ -1,10 +1,11 @@
-//! `token`: a lock as most libraries but Redisson have it: a string that only its owner knows, and
-//! whose TTL is the lease (the Redis documentation's "Distributed Locks with Redis", and the last
-//! form on the page of its `SET`).
+//! `token`: a lock as most libraries other than Redisson store it: a text that only the owner
+//! knows, with the lease as TTL (see "Distributed Locks with Redis" in the Redis documentation, and
+//! the last form of a lock on its page about `SET`).
 //!
-//! Ours is taken with a script, which makes its fencing token along with it, in a key beside it;
-//! where those are switched off, by one plain `SET key owner NX PX lease`, as theirs. A client that
-//! only polls sees no difference; our waiters hear of our releases on a channel of ours.
+//! This library acquires such a lock by a script, which also makes the fencing token, in a
+//! companion key. With tokens switched off, it uses one plain `SET key owner NX PX lease`, as other
+//! libraries do. A client that only polls sees no difference. Our waiters receive our releases on a
+//! channel of this library.
 
 use super::Dialect;
 use super::exchange::Exchange;
@@ -28,9 +29,9 @@ pub(crate) static TOKEN: Dialect = Dialect::token(
 
 static JOINS: [Join; 2] = joins!(TOKEN, words: "token", channel: CHANNEL);
 
-/// Takes the lock as foreign clients do, if it is free; otherwise nothing happens, and our script
-/// knows why: its answer to a copy of this attempt may have been lost. Unlike the script, this
-/// minds no tombstone.
+/// Acquires the lock as foreign clients do, if it is free. Otherwise it changes nothing, and the
+/// caller runs the script, which recognizes a lock that a copy of this attempt acquired. Unlike the
+/// script, this command does not check for a tombstone.
 pub(super) fn take_by_set<'a>(key: &str, attempt: &Attempt<'_>) -> Exchange<'a, bool> {
     let (owner, lease) = (
         Text::owner(attempt.owner),

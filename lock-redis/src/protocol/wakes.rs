@@ -1,10 +1,12 @@
-//! The setting `wakes=` of `format=token`: whose waiters our releases wake besides our own.
+//! The setting `wakes=` of `format=token`: the library whose waiters our releases wake besides our
+//! own.
 //!
-//! Two libraries tell their own waiters of a release by a signal of their own, and those sleep
-//! until it comes. With the setting a release says it as well, in the script that frees the lock.
-//! Each is a [`Dialect`] with another end behind the same scripts (`lua/endings`), and without the
-//! scripts for several locks, which have the usual end. An end of its own, and not a condition in
-//! the one that all have: so what the others send, and what it costs the server, stays as it was.
+//! Two libraries notify their waiters of a release by a signal of their own, without which those
+//! waiters sleep on. With this setting, our releases send that signal as well, in the script that
+//! frees the lock. Each library has a [`Dialect`] with its own ending of the release scripts
+//! (`lua/endings`), and without the scripts for several locks, which have the usual ending.
+//! Separate endings, instead of a condition in a common one, add nothing to the requests and the
+//! server time of other dialects.
 
 use super::Dialect;
 use crate::keys;
@@ -14,11 +16,11 @@ use crate::wakeups::PollInterval;
 use std::time::Duration;
 
 /// The time between two attempts of a waiter with `wakes=python-redis-lock`, because that library's
-/// release hands the lock to one of its own waiters and publishes nothing: at ten times this
-/// interval distlock had one turn of a hundred.
+/// release hands the lock to one of its own waiters and publishes nothing. At ten times this
+/// interval, distlock got the lock once in a hundred times.
 const OFTEN: Duration = Duration::from_millis(10);
 
-/// What an ACL must allow of Spring's channels: which registry's it is, a script does not know.
+/// The pattern of Spring's channels for an ACL: the script does not know the registry.
 const ANY_REGISTRY: &str = "*-channel";
 
 pub(crate) static PYTHON_REDIS_LOCK: Dialect = Dialect::token(
@@ -42,13 +44,13 @@ pub(crate) static SPRING_INTEGRATION: Dialect = Dialect::token(
 );
 
 impl ForeignClient {
-    /// How they are written.
+    /// The settings, and the library that each of them names.
     pub(super) const WORDS: [(&str, Self); 2] = [
         ("wakes=python-redis-lock", Self::PythonRedisLock),
         ("wakes=spring-integration", Self::SpringIntegration),
     ];
 
-    /// How often a waiter of ours asks again where nothing is said of it.
+    /// Returns the interval at which our waiters poll if no `poll=` is set.
     pub(super) fn usual_polls(self) -> PollInterval {
         match self {
             Self::PythonRedisLock => PollInterval::new(OFTEN, None),
@@ -63,7 +65,8 @@ impl ForeignClient {
         }
     }
 
-    /// What is wrong with this prefix, without which the signal would go elsewhere than theirs.
+    /// Returns the fault of this prefix, if the signal of a lock with it would not reach the
+    /// library's waiters.
     pub(super) fn complaint(self, prefix: &str) -> Option<&'static str> {
         match self {
             Self::PythonRedisLock => (!prefix.starts_with(LOCK)).then_some(
@@ -78,12 +81,12 @@ impl ForeignClient {
     }
 }
 
-/// What the channel is called on which a release is told.
+/// The rule for the name of a release channel.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Naming {
-    /// This, and the lock's key.
+    /// This text, followed by the lock's key.
     Ours(&'static str),
-    /// The registry's key, which is so much of the lock's, and the lock's.
+    /// The registry's key, which is this many bytes of the lock's key, followed by the lock's key.
     Registry(usize),
 }
 

@@ -34,7 +34,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The rounds in which a batch of renewals is sent: each but the first sends what was redirected.
+/// The most rounds of a batch of renewals. Each round but the first sends what was redirected.
 const RENEWAL_ROUNDS: usize = 3;
 
 /// A store of locks on Redis servers.
@@ -43,7 +43,7 @@ const RENEWAL_ROUNDS: usize = 3;
 pub struct RedisStore<T: Topology> {
     topology: Arc<T>,
     resend_queue: ResendQueue<T>,
-    /// For a format that does not say who holds a lock.
+    /// The rules of a format that does not say who holds a lock; `None` for other formats.
     rules: Option<ClassicRules>,
 }
 
@@ -70,7 +70,7 @@ impl<T: Topology> RedisStore<T> {
         self
     }
 
-    /// Sends a request to its first node, and on to others.
+    /// Sends a request to its first node, and to further nodes until its outcome counts.
     fn request<A>(
         &self,
         request: &RoutedRequest<'_>,
@@ -82,7 +82,7 @@ impl<T: Topology> RedisStore<T> {
         send(&self.topology, request, by, first, attempt, effect)
     }
 
-    /// Returns where each renewal goes first.
+    /// Returns the node to which each renewal is sent first.
     fn renewal_hops(
         &self,
         batch: &[RenewalRequest],
@@ -124,8 +124,8 @@ impl<T: Topology> RedisStore<T> {
         renewals
     }
 
-    /// Inspects many locks, node by node. A lock that its node could not be asked about is
-    /// inspected alone: redirects are followed, and a failed node may have a successor.
+    /// Inspects many locks, node by node. A lock without a final answer from its node is inspected
+    /// alone: that request follows redirects, and reaches the successor of a failed node.
     fn inspect_on_nodes(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
         let mut groups = Vec::new();
         for (place, name) in names.iter().enumerate() {
@@ -137,7 +137,8 @@ impl<T: Topology> RedisStore<T> {
         for group in groups {
             let own: Vec<_> = group.places().map(|place| names[place].clone()).collect();
             let node = &group.hop().node;
-            // A node that hangs takes half of what is left, and leaves the rest to the others.
+            // A node that hangs uses half of the time that is left, so that some is left for the
+            // others.
             let now = node.clock().now();
             let Ok(answers) = node.inspect_each(&own, now + by.since(now) / 2) else {
                 continue;
@@ -163,12 +164,12 @@ impl<T: Topology> RedisStore<T> {
 
 impl Format {
     /// Opens the store that `build` makes for the format that `config` names, with `ClassicRules`
-    /// for a format that does not record the holder. `hook` is notified of the steps of such a
+    /// for a format that does not say who holds a lock. `hook` is notified of the steps of such a
     /// format.
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] where there is no such format, and those of `build`.
+    /// [`Error::is_configuration`] if there is no such format, and the errors of `build`.
     pub fn open_store<T: Topology>(
         config: &Config,
         context: &Context,
@@ -188,7 +189,7 @@ struct NodeGroup<P> {
 }
 
 impl<P> NodeGroup<P> {
-    /// The way to the node.
+    /// Returns the hop to the node.
     fn hop(&self) -> &Hop<P> {
         &self.items[0].1
     }
@@ -197,7 +198,7 @@ impl<P> NodeGroup<P> {
         self.items.iter().map(|(place, _)| *place)
     }
 
-    /// Returns whether it is a whole request of this many parts, in their order.
+    /// Returns true if the group is a whole request of this many parts, in their order.
     fn is_whole(&self, count: usize) -> bool {
         self.items.len() == count && self.places().eq(0..count)
     }
@@ -230,7 +231,7 @@ fn acquired(answer: &Answer) -> Effect {
     }
 }
 
-/// The part of a listing that the node of this number has.
+/// Returns the part of a listing that covers the node of this number.
 fn part(number: u64) -> String {
     if number == 0 {
         String::new()
@@ -273,7 +274,7 @@ impl<T: Topology> Backend for RedisStore<T> {
             renewals.push(Err(match hop {
                 Ok(hop) => {
                     add(&mut groups, place, hop);
-                    // Until the first round, which every renewal with a node is part of.
+                    // Replaced in the first round, which sends every renewal that has a node.
                     Failure::NotSent(Error::unavailable("the renewal was not sent"))
                 }
                 Err(failure) => failure,
@@ -290,7 +291,8 @@ impl<T: Topology> Backend for RedisStore<T> {
                             Effect::Unconfirmed
                         }
                         Renewal::Extended => Effect::Granted,
-                        // Gone: this lease is over, and noting it too long errs on the safe side.
+                        // `Gone`, too: this lease is over, and to note it for too long errs on the
+                        // safe side.
                         _ => Effect::Granted,
                     });
                     renewals[*place] = match self.topology.judge(&request, hop, effect) {
@@ -354,7 +356,7 @@ impl<T: Topology> Backend for RedisStore<T> {
         let Some(judge) = self.topology.judge_submitted(&hop, acquisition) else {
             return hop.node.submit_release(acquisition, options, by, done);
         };
-        // Weak: a request that awaits its answer must not keep the topology.
+        // Weak, because a request that awaits its reply must not keep the topology alive.
         let topology = Arc::downgrade(&self.topology);
         let clock = Arc::clone(hop.node.shared_clock());
         let (queue, id) = (self.resend_queue.clone(), acquisition.clone());
@@ -363,7 +365,7 @@ impl<T: Topology> Backend for RedisStore<T> {
             let outcome = match judge(outcome.as_ref()) {
                 Verdict::Believe => outcome,
                 Verdict::Instead(failure) => Err(failure),
-                // Not sent from this thread: it is that of another request.
+                // Queued, because this thread reads replies, and must not wait for another request.
                 Verdict::Reroute => match topology.upgrade() {
                     Some(topology) => {
                         let resend = Resend {
@@ -420,7 +422,7 @@ impl<T: Topology> Backend for RedisStore<T> {
         };
         let moving = watches.register(name, wake);
         let subscribe = |hop: &Hop<_>| {
-            // A channel is not redirected while its slot moves.
+            // Servers do not redirect a subscription while its slot moves.
             if hop.node.is_asking() {
                 return Err(Failure::NotSent(Error::unavailable("the slot is moving")));
             }
@@ -428,7 +430,7 @@ impl<T: Topology> Backend for RedisStore<T> {
         };
         // A subscription on a node that no longer has the lock has no effect.
         self.request(&request, by, subscribe, |()| Effect::None)?;
-        // The lock may have moved meanwhile. Only this watch moves.
+        // The lock may have moved meanwhile. If so, this watch follows it, and no other watch does.
         if let Some(home) = self.topology.known(name) {
             moving.follow(&home.node);
         }
@@ -471,8 +473,8 @@ impl<T: Topology> Admin for RedisStore<T> {
         change: PermitChange,
         by: Moment,
     ) -> Result<PermitOutcome, Failure> {
-        // On a former master it may count, or not: what is not the same when repeated is not sent
-        // to the next one.
+        // A change on a former master may be lost or not. Only a change with the same result when
+        // repeated is sent to the next master.
         let effect = |outcome: &PermitOutcome| match (outcome, change) {
             (PermitOutcome::NotTaken, _) | (_, PermitChange::SetLimit(_)) => Effect::None,
             _ => Effect::Changed,
@@ -498,7 +500,8 @@ impl<T: Topology> Admin for RedisStore<T> {
         };
         let format = hop.node.format().clone();
         let list = |hop: &Hop<_>| {
-            // Another node has other keys in another order: from the beginning.
+            // Another node has other keys in another order, so a listing there starts from the
+            // beginning.
             let part = part(hop.number);
             let cursor = if from.part == part { from.cursor } else { 0 };
             let page = hop.node.list_page(pattern, cursor, by)?;
@@ -519,7 +522,7 @@ impl<T: Topology> Admin for RedisStore<T> {
         let mut locks = Vec::with_capacity(page.locks.len());
         for (name, info) in page.locks {
             match info {
-                // It is moving, or has moved.
+                // The lock is moving, or has moved.
                 Err(failure) if Redirect::of(&failure).is_some() => match self.inspect(&name, by) {
                     Ok(info) if format.is_lock(&info) => locks.push((name, info)),
                     Err(failure) if !failure.error().is_foreign_format() => return Err(failure),
@@ -556,7 +559,7 @@ impl<T: Topology> Replicated for RedisStore<T> {
     }
 }
 
-/// Requests under way may keep the topology, but its background work ends.
+/// Ends the topology's background work. Requests under way may keep the topology itself alive.
 impl<T: Topology> Drop for RedisStore<T> {
     fn drop(&mut self) {
         self.topology.end_background_work();

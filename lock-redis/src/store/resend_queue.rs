@@ -12,13 +12,13 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The queue and its task. Clones are the same one.
+/// The queue and its task. Clones share both.
 pub(super) struct ResendQueue<T> {
     releases: Arc<Mutex<VecDeque<Resend<T>>>>,
     task: BackgroundTask,
 }
 
-/// One release.
+/// A release that must go to another node.
 pub(super) struct Resend<T> {
     pub(super) topology: Arc<T>,
     pub(super) acquisition: AcquisitionId,
@@ -30,14 +30,14 @@ pub(super) struct Resend<T> {
 }
 
 impl<T: Topology> ResendQueue<T> {
-    /// Adds a release. Waits for nothing.
+    /// Adds a release, without waiting.
     pub(super) fn send(&self, release: Resend<T>, clock: &Arc<dyn Clock>) {
         self.releases.lock().push_back(release);
         let releases = Arc::clone(&self.releases);
         let next = move || releases.lock().pop_front();
         let turn = move || {
             while let Some(release) = next() {
-                // A callback that panics delays no other release.
+                // A callback that panics must not stop the other releases.
                 contain(|| release.send());
             }
             None
@@ -81,10 +81,10 @@ impl<T: Topology> Resend<T> {
             done,
             first_outcome,
         } = self;
-        // The caller is told of a panic, too.
+        // A panic becomes a failure, so that the callback is called.
         let outcome = call_backend(|| release(&topology, &acquisition, options, by));
         done(match (first_outcome, outcome) {
-            // It was freed before its lock moved.
+            // The first attempt freed the lock before it moved.
             (Ok(freed), Ok(Release::Gone)) => Ok(freed),
             (_, outcome) => outcome,
         });

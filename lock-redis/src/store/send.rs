@@ -6,8 +6,8 @@ use lock_core::Moment;
 use lock_core::backend::{AcquisitionId, Failure, Release, ReleaseOptions};
 use std::sync::Arc;
 
-/// Sends a request to the node of `first`, and on for as long as the topology says so. `attempt`
-/// is one attempt on one node, and `effect` what its answer means.
+/// Sends a request to the node of `first`, and to further nodes as the topology decides. `attempt`
+/// makes one attempt on one node, and `effect` returns the effect of its answer.
 #[inline]
 pub(crate) fn send<T: Topology, A>(
     topology: &Arc<T>,
@@ -28,7 +28,7 @@ pub(crate) fn send<T: Topology, A>(
             topology.confirm(request, by);
         }
         let next = match topology.judge(request, &hop, outcome.as_ref().map(&effect)) {
-            // Handed on as it is: a grant is large.
+            // Returned as it is, because a grant is large to copy.
             Verdict::Believe if outcome.is_ok() => return outcome,
             Verdict::Believe => return outcome.map_err(settled),
             Verdict::Instead(failure) => Err(failure),
@@ -38,8 +38,8 @@ pub(crate) fn send<T: Topology, A>(
     }
 }
 
-/// Releases a lock on whichever node has it. Needs only the topology, so that the resend queue can
-/// use it.
+/// Releases a lock on the node that has it. Uses only the topology, so that the resend queue can
+/// call it.
 #[inline]
 pub(super) fn release<T: Topology>(
     topology: &Arc<T>,

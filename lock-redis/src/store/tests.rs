@@ -1,4 +1,4 @@
-//! The way of requests through a topology that is written down.
+//! Requests through a topology whose verdicts are scripted.
 
 use super::*;
 use crate::node::{Node, WatchRegistry};
@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 
-/// A topology that gives these verdicts, one after the other, and counts the nodes.
+/// A topology that gives these verdicts in turn. Each node's number is one more than the last.
 #[derive(Debug)]
 struct Scripted {
     node: Node,
@@ -40,7 +40,7 @@ fn scripted_in(
     })
 }
 
-/// A store in a format that does not record the holder, on the server of this port.
+/// A store in a format that does not say who holds a lock, on the server of this port.
 fn classic(port: u16, verdicts: Vec<Verdict>) -> RedisStore<Scripted> {
     let (config, context) = configured(&format!("redis://127.0.0.1:{port}?format=plain"));
     let (format, rules) = ClassicRules::read(&config, &context, None)
@@ -116,7 +116,7 @@ impl Topology for Scripted {
     }
 }
 
-/// Sends a request that every node answers with its number, or with `failure`.
+/// Sends a request. Every node answers with its number, or with `failure`.
 fn sent(verdicts: Vec<Verdict>, failure: Option<Failure>) -> Result<u64, Failure> {
     let (topology, name) = (scripted(verdicts), LockName::new("a").unwrap());
     let request = RoutedRequest::Change(&name);
@@ -174,7 +174,7 @@ fn failed_submitted_release_is_settled_and_names_the_lock() {
     );
 }
 
-/// Redirected from two nodes to one, the parts of a batch arrive in another order.
+/// Redirects from two nodes to one can put the parts of a batch into another order.
 #[test]
 fn group_in_another_order_is_not_the_whole_batch() {
     let topology = scripted(Vec::new());
@@ -199,7 +199,7 @@ fn lease() -> LeaseTime {
     LeaseTime::new(Duration::from_secs(10)).unwrap()
 }
 
-/// No verdict is scripted and no server is there, so a request that was sent would show.
+/// A request that was sent would fail the test, because there is no verdict and no server.
 #[test]
 fn format_without_holder_sends_no_renewal_nor_verification() {
     let store = classic(1, Vec::new());
@@ -214,7 +214,7 @@ fn format_without_holder_sends_no_renewal_nor_verification() {
     assert!(verified.unwrap_err().error().is_unsupported());
 }
 
-/// A lock that the rules did not grant is gone to them, whatever the server has.
+/// The rules answer `Gone` for a lock that they did not grant, without a request.
 #[test]
 fn submitted_release_of_such_a_format_is_answered_by_the_rules() {
     let (store, outcomes) = (classic(1, Vec::new()), Arc::new(Mutex::new(Vec::new())));

@@ -1,4 +1,4 @@
-//! [`CommandSequence`]: commands about one lock, and the steps between them.
+//! [`CommandSequence`]: the commands of an algorithm about one lock, and the steps between them.
 
 use super::progress::Progress;
 use crate::connection::error_mapping::Asked;
@@ -11,38 +11,38 @@ use lock_core::{Error, ErrorKind, LockName};
 use std::fmt;
 use std::time::Duration;
 
-/// Is told of every step between two commands of an algorithm that has several.
+/// A hook that is notified of every step between two commands of an algorithm.
 ///
-/// To hold a client up at a step, `at` blocks. It runs on the thread that asks, in the middle of
-/// its attempt.
+/// To delay a client at a step, `at` blocks. It runs on the caller's thread, in the middle of an
+/// attempt.
 pub trait StepHook: fmt::Debug + Send + Sync {
-    /// This client is about to take `step` with the lock `name`.
+    /// Called before this client takes `step` with the lock `name`.
     fn at(&self, step: &'static str, name: &LockName);
 }
 
-/// Commands about one lock, one after the other, as far as their replies are known.
+/// The commands of an algorithm about one lock, in sequence.
 ///
-/// An algorithm runs anew behind each reply, with those that were received until then. It stops
-/// where it needs the next one.
+/// An algorithm runs again after each reply, with the replies received so far. It stops at the
+/// first command whose reply is missing.
 pub(super) struct CommandSequence<'a> {
     name: &'a LockName,
     pub(super) key: &'a str,
     hook: Option<&'a dyn StepHook>,
     progress: &'a mut Progress,
-    /// The command that comes next, of all.
+    /// The place of the next command in the sequence.
     place: usize,
 }
 
-/// Why an algorithm stops.
+/// The reason why an algorithm stops.
 pub(super) enum Stop {
-    /// It needs the reply to this.
+    /// The algorithm needs the reply to this step.
     Needs(Box<CommandStep>),
     Failed(Failure),
-    /// The server answered, but not as to this command.
+    /// The last reply is none that this command can give.
     Unexpected(String),
 }
 
-/// What is sent for one reply of an algorithm.
+/// The requests of an algorithm for one reply.
 pub(super) enum CommandStep {
     Request(Batch),
     /// The commands of a transaction about this key, and `EXEC`.
@@ -65,7 +65,7 @@ impl<'a> CommandSequence<'a> {
         }
     }
 
-    /// Now comes this step, if it was not taken already.
+    /// Notifies the hook of a step, unless the step was taken before.
     pub(super) fn step(&self, step: &'static str) {
         if let Some(hook) = self.hook
             && self.progress.received(self.place).is_none()
@@ -74,14 +74,14 @@ impl<'a> CommandSequence<'a> {
         }
     }
 
-    /// The reply to the next command, if it is known; otherwise what is sent for it.
+    /// Returns the reply to the next command, or the stop at this command if the reply is missing.
     fn once(&mut self, step: impl FnOnce(&str) -> CommandStep) -> Result<Reply, Stop> {
         let reply = self.progress.received(self.place).cloned();
         self.place += 1;
         reply.ok_or_else(|| Stop::Needs(Box::new(step(self.key))))
     }
 
-    /// The time since 1970 at which the attempt began.
+    /// Returns the time since 1970 at which the attempt began.
     pub(super) fn begin_or(&mut self, now: impl FnOnce() -> Duration) -> Duration {
         self.progress.begin_or(now)
     }
@@ -104,7 +104,7 @@ impl<'a> CommandSequence<'a> {
         self.once(|key| CommandStep::Request(Batch::script(script, &[key.as_bytes()], arguments)))
     }
 
-    /// Sends commands as one transaction; the answers are those of the commands.
+    /// Sends commands as one transaction, and returns their replies.
     pub(super) fn transact(&mut self, commands: &[&[&[u8]]]) -> Result<Vec<Reply>, Stop> {
         match self.once(|key| transaction(key, commands))? {
             Reply::Array(answers) => Ok(answers),
@@ -112,40 +112,40 @@ impl<'a> CommandSequence<'a> {
         }
     }
 
-    /// Gives the key that was made just now an expiry. That it was made, and may have none yet, is
-    /// what a failure says. Whether it was there still: another client may have deleted it in
-    /// between, or the master that made it may be gone.
+    /// Sets the expiry of the key that was made just now. A failure from here on has an unknown
+    /// outcome, because the key exists and may have no expiry yet. Returns `false` if the key is
+    /// gone: another client may have deleted it in between, or the master that made it may be gone.
     pub(super) fn expire_in(&mut self, seconds: &[u8]) -> Result<bool, Stop> {
         self.progress.wrote();
         self.step("EXPIRE");
         match self.ask("EXPIRE", &[seconds])? {
-            // If another client has made it anew since, that is not seen, as in the programs that
-            // do this.
+            // If another client has made the key anew since, this goes unnoticed, as in the
+            // programs that use this algorithm.
             Reply::Int(set) => Ok(set != 0),
             _ => Err(self.unexpected("EXPIRE")),
         }
     }
 
-    /// From here on a failure may leave behind what was written.
+    /// Notes that a failure from here on may leave behind what was written.
     pub(super) fn wrote(&mut self) {
         self.progress.wrote();
     }
 
-    /// Another client has it, for as long as the key lives.
+    /// Returns the answer for a lock that another client holds, for as long as the key lives.
     pub(super) fn busy_from_pttl(&mut self) -> Result<Answer, Stop> {
         self.step("PTTL");
         match self.ask("PTTL", &[])? {
-            Reply::Int(-2) => Ok(Answer::Busy(Some(Duration::ZERO))), // gone just now
+            Reply::Int(-2) => Ok(Answer::Busy(Some(Duration::ZERO))), // the key is gone just now
             Reply::Int(pttl) => Ok(protocol::busy_from_pttl(pttl)),
             _ => Err(self.unexpected("PTTL")),
         }
     }
 
-    /// The text under the key, if there is one. Not more of it than a lock may have.
+    /// Returns the text under the key, if there is one. Reads no more of it than a lock may have.
     pub(super) fn get(&mut self) -> Result<Option<String>, Stop> {
         let last = Text::of(LONGEST_TEXT);
         let begin = match self.ask("GETRANGE", &[b"0", last.as_bytes()])? {
-            // Empty, or not there.
+            // Empty, or no key: `GET` shows which.
             Reply::Bulk(begin) if begin.is_empty() => return self.text("GET", &[]),
             Reply::Bulk(begin) => begin,
             _ => return Err(self.unexpected("GETRANGE")),
@@ -157,7 +157,8 @@ impl<'a> CommandSequence<'a> {
         Ok(Some(text))
     }
 
-    /// The same, and refused by a replica: its master may have something else.
+    /// Returns the text under the key, as [`get`](Self::get), by a command that a replica refuses,
+    /// because its master may have another value.
     pub(super) fn look(&mut self) -> Result<Option<String>, Stop> {
         match self.ask("STRLEN", &[])? {
             Reply::Int(length) if length > LONGEST_TEXT => {
@@ -168,7 +169,7 @@ impl<'a> CommandSequence<'a> {
         }
     }
 
-    /// What a command answers that gives the text under the key.
+    /// Returns the text under the key, which this command replies.
     pub(super) fn text(
         &mut self,
         command: &'static str,
@@ -181,7 +182,7 @@ impl<'a> CommandSequence<'a> {
         }
     }
 
-    /// Deletes the key, whichever client made it.
+    /// Deletes the key, no matter which client made it.
     pub(super) fn delete(&mut self) -> Result<Release, Stop> {
         self.step("DEL");
         match self.ask("DEL", &[])? {
@@ -191,7 +192,7 @@ impl<'a> CommandSequence<'a> {
         }
     }
 
-    /// What is there is no lock of this format.
+    /// Returns the stop for a value that is no lock of this format.
     pub(super) fn foreign(&self, found: &str, wanted: &str) -> Stop {
         let begin: String = found.chars().take(40).collect();
         Stop::Failed(Failure::Refused(Error::new(
@@ -203,13 +204,14 @@ impl<'a> CommandSequence<'a> {
         )))
     }
 
-    /// The server answered, but not as to this command.
+    /// Returns the stop for a reply that is none that this command can give.
     pub(super) fn unexpected(&self, command: &str) -> Stop {
         Stop::Unexpected(command.to_owned())
     }
 }
 
-/// `MULTI` is part of the step: where it was answered elsewhere, it begins nothing here.
+/// Returns the step of a transaction. It includes `MULTI`, because the next step may go to another
+/// node, where no transaction has begun.
 fn transaction(key: &str, commands: &[&[&[u8]]]) -> CommandStep {
     let mut batch = Batch::new();
     for words in commands.iter().chain(&[[b"EXEC".as_slice()].as_slice()]) {
@@ -228,8 +230,8 @@ impl CommandStep {
             }
             Self::Transaction(batch, key) => (batch, key),
         };
-        // First, and alone: without the right to MULTI, the commands behind it would run one by
-        // one.
+        // `MULTI` goes first and alone: if it is refused, the commands of the transaction must not
+        // be sent, because they would run one by one.
         let multi = Batch::from_requests(&[Request(&[&[b"MULTI"]])]);
         Exchange::send(multi, move |received| {
             if let Err(error) = received.take_outcome() {
@@ -249,12 +251,12 @@ impl CommandStep {
 /// Reads the replies to the commands of a transaction.
 fn executed(received: &mut Received<'_>, key: &str) -> Result<Vec<Reply>, Failure> {
     if let Err(error) = received.take_outcome() {
-        // Also where nothing was sent: the next one's commands would be queued behind ours.
+        // Also closed if nothing was sent: the next request's commands would be queued in this
+        // transaction.
         received.close();
         return Err(error.into());
     }
-    // An error of a command that was not even queued says more than that of `EXEC`, which comes of
-    // it.
+    // The error of a command that was not queued says more than the resulting error of `EXEC`.
     for reply in &*received.take_replies() {
         match reply {
             Reply::Error(error) => {
@@ -276,7 +278,7 @@ fn executed(received: &mut Received<'_>, key: &str) -> Result<Vec<Reply>, Failur
     Err(received.unexpected_to("EXEC"))
 }
 
-/// So many whole seconds are no shorter.
+/// Returns the time in whole seconds, rounded up.
 pub(super) fn seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }

@@ -1,6 +1,6 @@
-//! `counter`: `INCR`, and the client that gets 1 has the lock and gives it an expiry; a plain `DEL`
-//! frees it. The second form of the "Pattern: Locking with INCR" that went round, in the three ways
-//! in which it is written.
+//! `counter`: the client whose `INCR` returns 1 has the lock, and sets its expiry; a plain `DEL`
+//! frees it. This is the second form of "Pattern: Locking with INCR" that programs copied, in the
+//! three ways in which they write it.
 
 use super::commands::{CommandSequence, Stop};
 use super::plain::{held, lease};
@@ -9,12 +9,12 @@ use crate::lua::COUNT;
 use lock_core::backend::{Answer, Attempt, Grant, LockInfo};
 use std::time::Duration;
 
-/// How the expiry comes to the key.
+/// The way in which the key gets its expiry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Counter {
-    /// By a second command of the winner's. If that never comes, the lock stays for ever.
+    /// By a second command of the winner. If the command never comes, the lock never ends.
     Commands,
-    /// In one transaction, which cannot look at what `INCR` said: a failed attempt extends the
+    /// In one transaction, which cannot react to the reply of `INCR`: a failed attempt extends the
     /// winner's lease.
     Transaction,
     /// In a script. What it wrote before an error stays.
@@ -37,8 +37,8 @@ impl Counter {
                 count
             }
             Self::Transaction => {
-                // Its `EXPIRE` is carried out also where its `INCR` fails, and would end what is no
-                // lock.
+                // The transaction carries out `EXPIRE` even if its `INCR` fails, and would give
+                // other data an expiry.
                 if let Some(value) = commands.look()? {
                     must_count(commands, &value)?;
                 }
@@ -67,7 +67,7 @@ impl Counter {
     }
 }
 
-/// Refuses what `INCR` would, or will next time.
+/// Refuses a value that `INCR` refuses now, or would refuse the next time.
 fn must_count(commands: &CommandSequence<'_>, value: &str) -> Result<(), Stop> {
     match value.parse::<i64>() {
         Ok(count) if count < i64::MAX && count.to_string() == value => Ok(()),

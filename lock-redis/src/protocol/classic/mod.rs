@@ -1,14 +1,14 @@
 //! [`ClassicFormat`]: formats of the time before `SET NX EX` and Lua, which do not say who holds a
 //! lock.
 //!
-//! - `commands`: commands about one lock, one after the other
+//! - `commands`: the commands of an algorithm about one lock, in sequence
 //! - [`plain`], [`timestamp`], [`counter`]: one algorithm each
-//! - `progress`: how far an attempt of several commands has come
-//! - `rules`: [`ClassicRules`], what a store must not do with such a lock
-//! - `settings`: what `format=` says of them
+//! - `progress`: the replies that an attempt of several commands has received so far
+//! - `rules`: [`ClassicRules`], the restrictions of a store with such locks
+//! - `settings`: the settings of these formats in `format=`
 //!
-//! Each has the races that it is known for (`docs/ALGORITHMS.md`). They are here to meet programs
-//! that still use them.
+//! Each format has known races (`docs/ALGORITHMS.md`). The formats are supported for programs that
+//! still use them.
 
 mod commands;
 mod counter;
@@ -40,15 +40,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use timestamp::Timestamp;
 
-/// One of the algorithms, with the settings that it depends on.
+/// A format of one of the algorithms, with the settings that it depends on.
 #[derive(Debug)]
 pub(crate) struct ClassicFormat {
     pub(super) keys: Keys,
     algorithm: Algorithm,
     polls: PollInterval,
     hook: Option<Arc<dyn StepHook>>,
-    /// Attempts that may be sent on from one node to the next. `None` but on a cluster: where a
-    /// server takes the place of another, what the former answered says nothing of the latter.
+    /// The attempts that may continue on another node; `None` except on a cluster. If one server
+    /// replaces another, the replies of the former say nothing about the latter.
     attempts: Option<Mutex<HashMap<OwnerId, Progress>>>,
 }
 
@@ -78,11 +78,11 @@ impl Format {
     }
 }
 
-/// What an algorithm does.
+/// An algorithm: sends commands until it has a result or needs a reply.
 type Steps<'a, T> = Box<dyn Fn(&mut CommandSequence<'_>) -> Result<T, Stop> + 'a>;
 
 impl ClassicFormat {
-    /// How it is called.
+    /// Returns the format's name.
     pub(super) fn name(&self) -> &'static str {
         match self.algorithm {
             Algorithm::Plain(_) => "plain",
@@ -91,7 +91,7 @@ impl ClassicFormat {
         }
     }
 
-    /// The commands on keys that it sends, as an access control list writes them.
+    /// Returns the commands on keys that the format sends, as an access control list writes them.
     pub(super) fn commands(&self) -> Vec<String> {
         let commands: &[&str] = match &self.algorithm {
             Algorithm::Plain(_) => &["set", "setnx", "expire", "strlen", "getex", "pttl", "del"],
@@ -101,7 +101,7 @@ impl ClassicFormat {
         commands.iter().map(|&command| command.to_owned()).collect()
     }
 
-    /// Whether a client finds out by its own clock whether a lease is over.
+    /// Returns true if clients find out by their own clocks that a lease is over.
     pub(super) fn reads_clients_clock(&self) -> bool {
         matches!(self.algorithm, Algorithm::Timestamp(_))
     }
@@ -115,12 +115,12 @@ impl ClassicFormat {
             .replication(ReplicaSupport::Never)
     }
 
-    /// A transaction must not have other requests in between.
+    /// Returns true for a transaction, which must not have other requests in between.
     pub(super) fn needs_own_connection(&self) -> bool {
         matches!(self.algorithm, Algorithm::Counter(Counter::Transaction))
     }
 
-    /// Tries once to take a lock.
+    /// Tries once to acquire a lock.
     pub(super) fn acquire<'a>(
         &'a self,
         attempt: &'a Attempt<'a>,
@@ -167,7 +167,7 @@ impl ClassicFormat {
         self.begin(&acquisition.name, Progress::default(), None, steps)
     }
 
-    /// The state of a lock.
+    /// Reads the state of a lock.
     pub(super) fn inspect<'a>(
         &'a self,
         name: &LockName,
@@ -180,8 +180,8 @@ impl ClassicFormat {
         self.begin(name, Progress::default(), None, steps)
     }
 
-    /// Only what looks like a lock of this format is deleted. It is looked at first, and may be
-    /// another's by then: that is what these formats are like.
+    /// Deletes the key if its value looks like a lock of this format. Another client may acquire
+    /// the lock between this read and the `DEL`: these formats have that race.
     pub(super) fn force<'a>(&'a self, name: &'a LockName) -> Result<Exchange<'a, bool>, Failure> {
         Ok(self.inspect(name)?.then(move |info| {
             if info.holder.is_none() {
@@ -193,13 +193,14 @@ impl ClassicFormat {
         }))
     }
 
-    /// How many attempts may be sent on now; `None` where none is.
+    /// Returns the number of attempts under way that may continue on another node; `None` if none
+    /// may.
     #[cfg(test)]
     pub(crate) fn attempts_under_way(&self) -> Option<usize> {
         Some(self.attempts.as_ref()?.lock().len())
     }
 
-    /// Makes an attempt of `owner`, which on a cluster goes on at the next node where it stood.
+    /// Makes an attempt of `owner`. On a cluster, a redirected attempt continues where it stopped.
     pub(crate) fn attempt(
         &self,
         owner: OwnerId,
@@ -214,7 +215,7 @@ impl ClassicFormat {
         progress.unwrap_or_default().settle(outcome)
     }
 
-    /// Goes through an algorithm from where `progress` says; `owner` is that of an attempt.
+    /// Runs an algorithm from `progress` on. An attempt has an `owner`.
     fn begin<'a, T: 'a>(
         &'a self,
         name: &LockName,
@@ -236,18 +237,18 @@ impl ClassicFormat {
     }
 }
 
-/// An algorithm under way.
+/// A run of an algorithm.
 struct AlgorithmRun<'a, T> {
     format: &'a ClassicFormat,
     name: LockName,
-    /// That of an attempt.
+    /// The owner, if this is an attempt.
     owner: Option<OwnerId>,
     steps: Steps<'a, T>,
     progress: Progress,
 }
 
 impl<'a, T: 'a> AlgorithmRun<'a, T> {
-    /// Runs the algorithm with the replies that are there, up to the next one that it needs.
+    /// Runs the algorithm with the replies received so far, up to the next one that it needs.
     fn next(mut self) -> Exchange<'a, T> {
         let key = self.format.keys.lock(&self.name).into_owned();
         let hook = self.format.hook.as_deref();
@@ -269,7 +270,8 @@ impl<'a, T: 'a> AlgorithmRun<'a, T> {
         }
     }
 
-    /// What it came to; an attempt that may be sent on is settled where it is made.
+    /// Ends the run with this outcome. `attempt` settles an attempt that may continue on another
+    /// node.
     fn over(self, outcome: Result<T, Failure>) -> Exchange<'a, T> {
         if self.owner.is_some() && self.format.attempts.is_none() {
             return Exchange::Done(self.progress.settle(outcome));
@@ -278,7 +280,7 @@ impl<'a, T: 'a> AlgorithmRun<'a, T> {
         Exchange::Done(outcome)
     }
 
-    /// Has an attempt continue from here, if it is sent on.
+    /// Stores the progress, so that an attempt can continue from here on another node.
     fn keep_progress(self) {
         if let (Some(owner), Some(attempts)) = (self.owner, &self.format.attempts)
             && let Some(known) = attempts.lock().get_mut(&owner)

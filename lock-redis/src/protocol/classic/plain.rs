@@ -1,6 +1,6 @@
 //! `plain`: `SET key value NX EX seconds`, and a plain `DEL`: the first form of a lock on the page
-//! of `SET` in the Redis documentation. A client that holds it for longer than its lease deletes
-//! its successor's. And what was there before `SET` could do both: `SETNX` and `EXPIRE`.
+//! about `SET` in the Redis documentation. A client that holds the lock beyond its lease deletes
+//! the next holder's lock. The older form is available, too: `SETNX` and `EXPIRE`.
 
 use super::commands::{CommandSequence, Stop, seconds};
 use crate::connection::{Reply, Text};
@@ -9,17 +9,17 @@ use lock_core::OwnerText;
 use lock_core::backend::{Answer, Attempt, Grant, HolderInfo, LockInfo};
 use std::time::Duration;
 
-/// The value is ours to choose; it says who holds the lock, for people who look, and no command
-/// reads it.
+/// The way in which a lock is acquired. The value under the key can be chosen freely. Ours names
+/// the owner, for people; no command reads it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Plain {
-    /// In one command.
+    /// By one command.
     Set,
-    /// In two. If the second never comes, the lock stays for ever.
+    /// By two commands. If the second never comes, the lock never ends.
     Commands,
 }
 
-/// What stands before the owner where it is one of us.
+/// The beginning of our values, before the owner.
 const OURS: &str = "distlock:";
 
 impl Plain {
@@ -28,7 +28,8 @@ impl Plain {
         commands: &mut CommandSequence<'_>,
         attempt: &Attempt<'_>,
     ) -> Result<Answer, Stop> {
-        // Not as `token` writes it: a client of that format would wait to be told of the release.
+        // Not as `token` writes an owner: a client of that format would rely on a published
+        // release.
         let (owner, lease) = (format!("{OURS}{}", attempt.owner), lease(attempt));
         let reply = match self {
             Self::Set => {
@@ -45,8 +46,8 @@ impl Plain {
         };
         match reply {
             Reply::Text(_) => Ok(Answer::Granted(Grant::new(None))),
-            // Anything at all that is there keeps us out; what is no text is no lock of this
-            // format.
+            // Any value excludes us. `STRLEN` fails for a value that is no text, and so no lock of
+            // this format.
             Reply::Nil => match commands.ask("STRLEN", &[])? {
                 Reply::Int(_) => commands.busy_from_pttl(),
                 _ => Err(commands.unexpected("STRLEN")),
@@ -63,10 +64,10 @@ impl Plain {
     }
 }
 
-/// It is held; the key's TTL says for how long.
+/// Returns the state of a lock that is held, with its remaining time by the key's TTL.
 pub(super) fn held(commands: &mut CommandSequence<'_>, value: &str) -> Result<LockInfo, Stop> {
     match commands.ask("PTTL", &[])? {
-        Reply::Int(-2) => Ok(LockInfo::FREE), // it ended just now
+        Reply::Int(-2) => Ok(LockInfo::FREE), // the lock ended just now
         Reply::Int(pttl) => {
             let owner = OwnerText::new(value);
             Ok(LockInfo::held(HolderInfo::new(owner, remaining(pttl), 1)))
@@ -75,8 +76,8 @@ pub(super) fn held(commands: &mut CommandSequence<'_>, value: &str) -> Result<Lo
     }
 }
 
-/// The lease in whole seconds, which these commands count in: never shorter than what was asked
-/// for.
+/// Returns the lease in whole seconds, the unit of these commands. It is never shorter than the
+/// lease of the attempt.
 pub(super) fn lease(attempt: &Attempt<'_>) -> Text {
     Text::number(seconds(attempt.lease.duration()))
 }

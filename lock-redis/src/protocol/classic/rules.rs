@@ -1,4 +1,4 @@
-//! [`ClassicRules`]: what a store must not do with locks that do not say who holds them.
+//! [`ClassicRules`]: the restrictions of a store with locks that do not say who holds them.
 
 use super::commands::StepHook;
 use super::settings::read_classic_format;
@@ -12,14 +12,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The hint for an attempt without an answer, which nothing in the store can be matched with.
+/// The hint for an attempt without an answer: nothing in the store shows if it got the lock.
 const MAY_HOLD: &str = "it may have taken the lock all the same, until the lease ends, or without \
  an end where a command of its own sets that: `inspect` tells, and `force_unlock` frees it";
 
 /// The rules of a store for locks that do not say who holds them.
 ///
-/// A lease is fixed. A request without an answer is not sent again. A release is sent once, and
-/// only while the lease lasts by our own clock: later it could free the next holder's lock.
+/// A lease cannot be extended. A request without an answer is not sent again. A release is sent
+/// once, and only while the lease lasts by our own clock: a later one could free the next holder's
+/// lock.
 #[derive(Debug)]
 pub(crate) struct ClassicRules {
     format: Format,
@@ -28,12 +29,12 @@ pub(crate) struct ClassicRules {
 
 /// The data of a grant that its release needs.
 struct Held {
-    /// From then on the lock may be another client's.
+    /// The time from which on the lock may be another client's.
     until: Moment,
-    /// The receipt of the store below.
+    /// The receipt that the wire format gave.
     receipt: Receipt,
     is_released: AtomicBool,
-    /// Why a release was not carried out, if one was tried.
+    /// The failure of a release that was tried but not carried out.
     failed: Mutex<Option<Error>>,
 }
 
@@ -60,8 +61,8 @@ impl ClassicRules {
         Self { format, clock }
     }
 
-    /// Makes an attempt by `send`, once. `lead` returns the time by which the lease may end earlier
-    /// on a replica that counts.
+    /// Makes an attempt by `send`, once. `lead` returns by how much the lease may end earlier on a
+    /// replica that counts.
     pub(crate) fn acquire(
         &self,
         attempt: &Attempt<'_>,
@@ -113,7 +114,8 @@ impl ClassicRules {
             return Ok(Release::Gone);
         };
         if self.clock.now() >= held.until {
-            // Nothing was heard of a loss: the store could not be asked while the lease lasted.
+            // A release failed while the lease lasted. No reply showed a loss, so this is not
+            // `Gone`.
             return match &*held.failed.lock() {
                 Some(error) => Err(Failure::Final(self.unconfirmed(held, error))),
                 None => Ok(Release::Gone),
@@ -160,7 +162,7 @@ impl ClassicRules {
     }
 }
 
-/// A grant that cannot be used any more.
+/// Returns the failure for a grant that came too late to be used.
 fn came_late(attempt: &Attempt<'_>, took: Duration) -> Error {
     let (lease, validity) = (attempt.lease, attempt.lease.validity());
     Error::unavailable(format!(
@@ -170,7 +172,7 @@ fn came_late(attempt: &Attempt<'_>, took: Duration) -> Error {
     ))
 }
 
-/// The refusal of a request that needs an owner in the store.
+/// Returns the refusal of a request that needs an owner in the store.
 fn unsupported(what: &str) -> Failure {
     Failure::Refused(Error::new(
         ErrorKind::Unsupported,

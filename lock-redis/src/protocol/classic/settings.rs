@@ -1,4 +1,4 @@
-//! What `format=` says of the classic formats, as in `format=timestamp,float,poll=10ms`.
+//! The settings of classic formats in `format=`, as in `format=timestamp,float,poll=10ms`.
 
 use super::commands::StepHook;
 use super::counter::Counter;
@@ -12,7 +12,7 @@ use lock_core::{Config, Context, Error};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// The format that `config` names, if it is a classic one.
+/// Reads the format that `config` names, if it is a classic one.
 pub(crate) fn read_classic_format(
     config: &Config,
     context: &Context,
@@ -51,7 +51,7 @@ pub(crate) fn read_classic_format(
         _ => return Ok(None),
     };
     let polls = settings.polls(PollInterval::default())?.unwrap_or_default();
-    // A lease that is asked for later is looked at then.
+    // A lease that an attempt brings along is checked at that attempt.
     if let Some(lease) = config.lease().filter(|lease| polls.interval >= *lease) {
         let interval = polls.interval;
         return Err(settings.refuse(&format!(

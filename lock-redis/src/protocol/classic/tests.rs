@@ -12,7 +12,7 @@ use lock_core::{
 use parking_lot::Mutex;
 use std::time::Duration;
 
-/// The format that this names.
+/// Returns the format that `config` names.
 fn classic(config: &Config, context: &Context) -> Format {
     let format = settings::read_classic_format(config, context, None).unwrap();
     Format(Arc::new(FormatKind::Classic(format.unwrap())))
@@ -20,12 +20,12 @@ fn classic(config: &Config, context: &Context) -> Format {
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A store in memory that keeps what it was asked, and loses answers.
+/// A store in memory that records its requests, and injects faults.
 #[derive(Clone, Debug)]
 struct Recorded {
     store: MemoryBackend,
     clock: ManualClock,
-    /// Each request but inspections, and its deadline.
+    /// All requests other than inspections, with their deadlines.
     requests: Arc<Mutex<Vec<(&'static str, Moment)>>>,
     /// The fault of the next request.
     fault: Arc<Mutex<Fault>>,
@@ -112,7 +112,7 @@ impl Recorded {
     }
 }
 
-/// That store by the rules, as a store of Redis servers applies them.
+/// The recorded store under the rules, which are applied as in a store of Redis servers.
 #[derive(Debug)]
 struct Ruled {
     store: Recorded,

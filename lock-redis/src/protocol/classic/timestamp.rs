@@ -1,9 +1,9 @@
-//! `timestamp`: `SETNX` with the time when the lock ends as its value, and `GETSET` by the client
-//! that finds that past: "Design pattern: Locking with SETNX" in the Redis documentation. The time
-//! is the clients' own, and the key never expires.
+//! `timestamp`: `SETNX` with the end of the lock as the value, and `GETSET` by a client that finds
+//! an end in the past ("Design pattern: Locking with SETNX" in the Redis documentation). The
+//! clients' own clocks decide, and the key never expires.
 //!
-//! It is written in two spellings: whole seconds, with one more than the lease (that page), and as
-//! Python prints a float, without (redis-py 2 and tornado-redis).
+//! Programs spell the time in two ways: in whole seconds, with one more than the lease (that page),
+//! and as Python prints a float, without the extra second (redis-py 2 and tornado-redis).
 
 use super::commands::{CommandSequence, Stop, seconds};
 use crate::connection::Reply;
@@ -16,32 +16,34 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How a time is written.
+/// The spelling of a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Spelling {
-    /// `1700000031`: now, the lease, and one second more.
+    /// `1700000031`: now, plus the lease, plus one second.
     Seconds,
-    /// `1700000030.0`: now and the lease.
+    /// `1700000030.0`: now, plus the lease.
     Float,
 }
 
-/// What is looked at before the key is deleted.
+/// The check before a release deletes the key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Rule {
-    /// Nothing but our own clock.
+    /// Checks only that the lease lasts by our own clock.
     Delete,
-    /// Whether the time that is stored is no older than ours, before the `DEL`.
+    /// Also checks that the stored time is no older than ours, in a command before the `DEL`.
     NotOlder,
-    /// Whether it is ours, in one step with the `DEL`.
+    /// Also checks that the stored time is ours, in one step with the `DEL`.
     Compare,
 }
 
-/// How a lock is taken over that was held until a time that is past.
+/// The takeover of a lock whose time is past.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Takeover {
-    /// Its time is changed for ours, and the client that gets the old one for it has the lock.
+    /// `GETSET` replaces the lock's time by ours. The client that gets the old time back has the
+    /// lock.
     GetSet,
-    /// It is deleted, and then free for any client: the obvious way, which the page warns of.
+    /// The key is deleted, which frees the lock for any client: the obvious way, of which the page
+    /// warns.
     Delete,
 }
 
@@ -62,17 +64,17 @@ impl fmt::Debug for Timestamp {
     }
 }
 
-/// The time that a lock of this format is held until, in seconds since 1970, as a grant wrote it.
+/// The end of a lock of this format in seconds since 1970, as its grant wrote it.
 #[derive(Clone, Debug)]
 struct Until(String);
 
-/// What a lock without end is held until: 2^31 + 1, a second more than 32 bits counted.
+/// The end of a lock that does not end: 2^31 + 1, beyond all times of signed 32 bits.
 const FOREVER: u64 = (1 << 31) + 1;
 
-/// A number below this is no time of our days (2001): it is something else.
+/// The earliest time of a lock (2001). A smaller number is other data.
 const EARLIEST: f64 = 1e9;
 
-/// How often an attempt begins anew that finds the lock taken, and then nothing there.
+/// The most rounds of an attempt. A round fails if the lock is taken, and then its key is gone.
 const LOOKS: usize = 3;
 
 impl Timestamp {
@@ -89,8 +91,8 @@ impl Timestamp {
                 _ => return Err(commands.unexpected("SETNX")),
             }
             commands.step("GET");
-            // Freed in between, and perhaps another's by now: neither to be deleted nor to be
-            // overwritten.
+            // Freed in between, and perhaps acquired by another client, so the key must be neither
+            // deleted nor overwritten.
             let Some(stored) = commands.get()? else {
                 continue;
             };
@@ -102,7 +104,7 @@ impl Timestamp {
         Ok(Answer::Busy(Some(Duration::ZERO)))
     }
 
-    /// Takes a lock that was held until a time that is past.
+    /// Takes over a lock whose time is past.
     fn take_over(&self, commands: &mut CommandSequence<'_>, until: String) -> Result<Answer, Stop> {
         if self.takeover == Takeover::Delete {
             commands.delete()?;
@@ -116,8 +118,8 @@ impl Timestamp {
         }
         commands.step("GETSET");
         let found = commands.text("GETSET", &[until.as_bytes()])?;
-        // If another was faster, its time has been overwritten with ours, a little later: so the
-        // algorithm has it.
+        // If another client was faster, our time has replaced its time, and is a little later. The
+        // algorithm accepts that.
         commands.wrote();
         match found
             .map(|found| self.left(commands, &found))
@@ -170,14 +172,15 @@ impl Timestamp {
         })
     }
 
-    /// The time at which the attempt began: the clock is read once, although the algorithm runs
-    /// anew behind each reply.
+    /// Returns the time at which the attempt began. The clock is read only once, although the
+    /// algorithm runs again after each reply.
     fn now(&self, commands: &mut CommandSequence<'_>) -> Duration {
         commands.begin_or(|| self.clock.unix_time())
     }
 
-    /// Until when a lock is held that is taken now, as it is written. In whole seconds upwards,
-    /// also as a float: those who write it so read their own clock in whole seconds.
+    /// Returns the end of a lock that is acquired now, as it is written. Rounded up to whole
+    /// seconds even as a float, because programs that write a float read their clocks in whole
+    /// seconds.
     fn until(&self, commands: &mut CommandSequence<'_>, lease: Duration) -> String {
         let end = seconds(self.now(commands).saturating_add(lease));
         let end = match self.spelling {
@@ -191,8 +194,8 @@ impl Timestamp {
         }
     }
 
-    /// How long the lock is held yet that this is the time of (an inner `None`: for ever); `None`
-    /// if it is free.
+    /// Returns the remaining time of a lock with this stored time (inner `None`: for ever); `None`
+    /// if the lock is free.
     fn left(
         &self,
         commands: &mut CommandSequence<'_>,
@@ -207,8 +210,8 @@ impl Timestamp {
         #[allow(clippy::cast_precision_loss, reason = "it is far below 2^53")]
         let read = match self.spelling {
             Spelling::Seconds => now.as_secs_f64(),
-            // As the programs read it that write it so. What a finer clock finds past they still
-            // hold.
+            // In whole seconds, as programs that write a float read their clocks. Such a program
+            // still holds a lock that is over by a finer clock.
             Spelling::Float => now.as_secs() as f64,
         };
         let left = (until - now.as_secs_f64()).max(0.0);
@@ -220,14 +223,14 @@ fn granted(until: String) -> Answer {
     Answer::Granted(Grant::new(None).receipt(Receipt::new(Until(until))))
 }
 
-/// Another client has it, for this long yet, or for ever.
+/// Returns the answer for a lock that another client holds for this time, or for ever.
 fn busy(left: Option<Duration>) -> Answer {
     left.map_or(Answer::BusyWithoutExpiry(None), |left| {
         Answer::Busy(Some(left))
     })
 }
 
-/// The time that this says.
+/// Reads a stored time.
 fn time(commands: &CommandSequence<'_>, stored: &str) -> Result<f64, Stop> {
     let time = stored
         .parse::<f64>()

@@ -1,6 +1,7 @@
-//! Fair locks: the lock is that of a mutex, and beside it stands the queue of its waiters.
+//! Fair locks: the lock is stored as a mutex, with the queue of its waiters in a companion key.
 //!
-//! The queue is a key of ours, and no part of Redisson's `RFairLock`: `docs/INTEROP.md` says why.
+//! The queue is this library's own, and not that of Redisson's `RFairLock`: `docs/INTEROP.md` says
+//! why.
 
 use super::{KindFormat, ScriptCall, renewal};
 use crate::connection::{Batch, Text};
@@ -64,7 +65,7 @@ static FORCE: Script = script!("force":
     "endings/usual"
 );
 
-/// The queue of the waiters of a fair lock of any kind.
+/// Returns the key of the queue of waiters, for fair locks of any kind.
 pub(super) fn queue(key: &str) -> String {
     keys::channel("distlock_queue", key)
 }
@@ -74,7 +75,7 @@ fn names_beside(key: &str) -> Vec<String> {
 }
 
 impl KindFormat for Fair {
-    /// That of the mutex: for all but those in the queue.
+    /// Returns the channel of the mutex, for all waiters that are not in the queue.
     fn channel(&self, key: &str) -> String {
         keys::channel(CHANNEL, key)
     }
@@ -83,7 +84,7 @@ impl KindFormat for Fair {
         Some(queue(key))
     }
 
-    /// A report would wake all waiters, or lead to a read for each.
+    /// Returns false: a report would wake all waiters, or cause a read for each of them.
     fn is_tracked(&self) -> bool {
         false
     }
@@ -106,7 +107,8 @@ impl KindFormat for Fair {
         } else {
             Duration::ZERO
         };
-        // A release must see all that listen for it, or those would never have a chance.
+        // A release grants the lock directly only if it reaches no waiters outside the queue. If it
+        // did not count all such waiters, they would never get the lock.
         let direct = attempt
             .direct
             .filter(|_| request.reserve == Some(0) && format.counts_all());

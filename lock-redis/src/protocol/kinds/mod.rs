@@ -1,11 +1,12 @@
 //! [`KindFormat`]: the bytes and scripts of the kinds of locks besides the mutex, in
 //! `format=redisson`.
 //!
-//! What a request is sent on, what a release means and who is woken is the same for all kinds, and
-//! stands in [`OwnedFormat`]; here stands what differs: the keys, the scripts, and their replies.
+//! [`OwnedFormat`] has what all kinds have in common: the connection of a request, the meaning of a
+//! release, the waiters to wake. The files here have what differs: the keys, the scripts and the
+//! scripts' replies.
 
-/// A script of these files, which tells on the `CHANNEL` of the module that makes it, and has its
-/// `names_beside`.
+/// Creates a script of these files, which publishes on the `CHANNEL` of the module that uses this
+/// macro, and has that module's `names_beside`.
 macro_rules! script {
     ($name:literal: $($file:literal),+) => {
         $crate::lua::Script::new(
@@ -36,38 +37,40 @@ use lock_core::backend::{
 use lock_core::{Error, LockKind, LockName, OwnerId};
 use std::fmt;
 
-/// How one kind of lock stands in the store.
+/// The format of one kind of lock in the store.
 pub(crate) trait KindFormat: fmt::Debug + Sync {
-    /// Where its releases are published.
+    /// Returns the channel on which releases are published.
     fn channel(&self, key: &str) -> String;
 
-    /// Refuses a key whose lock would share another's state, as the format names it.
+    /// Refuses a key whose lock would share its state with another lock, by the rules of the
+    /// format.
     fn refuse_shared_state(&self, _key: &str) -> Result<(), Failure> {
         Ok(())
     }
 
-    /// The queue of its waiters in the store, where there is one: each client is told which of its
-    /// own is next, and of no releases.
+    /// Returns the queue of waiters in the store, if the kind has one. In that case a client is
+    /// notified when one of its own owners is next, and not of releases.
     fn queue(&self, _key: &str) -> Option<String> {
         None
     }
 
-    /// Whether changes of the lock's key are reported to its waiters, besides.
+    /// Returns true if the server also reports changes of the lock's key to its waiters.
     fn is_tracked(&self) -> bool {
         true
     }
 
-    /// The keys that it has beside those of a mutex.
+    /// Returns the keys that the kind has besides those of a mutex.
     fn names_beside(&self, key: &str) -> Vec<String> {
         self.scripts()
             .first()
             .map_or_else(Vec::new, |script| (script.names_beside)(key))
     }
 
-    /// All that it runs besides those of a mutex.
+    /// Returns the scripts that the kind has besides those of a mutex.
     fn scripts(&self) -> &'static [&'static Script];
 
-    /// Tries once to take it. `is_tracked` as for [`Format::acquire`](super::Format::acquire).
+    /// Tries once to acquire the lock. `is_tracked` as for
+    /// [`Format::acquire`](super::Format::acquire).
     fn acquire<'a>(
         &'static self,
         format: &'a OwnedFormat,
@@ -75,7 +78,8 @@ pub(crate) trait KindFormat: fmt::Debug + Sync {
         is_tracked: &'a dyn Fn(&str) -> bool,
     ) -> Result<Exchange<'a, Answer>, Failure>;
 
-    /// What ends a hold, or a wait in a queue of the store. The reply is that of `release.lua`.
+    /// Returns the call that ends a hold, or a wait in a queue of the store. Its reply is that of
+    /// `release.lua`.
     fn release(
         &self,
         format: &OwnedFormat,
@@ -83,10 +87,12 @@ pub(crate) trait KindFormat: fmt::Debug + Sync {
         options: ReleaseOptions,
     ) -> ScriptCall;
 
-    /// What extends one lease. The reply is 1, or 0 if this owner does not hold it.
+    /// Returns the call that extends one lease. Its reply is 1, or 0 if this owner does not hold
+    /// the lock.
     fn renew(&self, format: &OwnedFormat, acquisition: &AcquisitionId) -> ScriptCall;
 
-    /// The holders, and what the store knows besides. The default is that of a mutex.
+    /// Reads the holders, and whatever else the store knows of the lock. By default, reads those of
+    /// a mutex.
     fn inspect<'a>(
         &'static self,
         format: &'a OwnedFormat,
@@ -96,7 +102,8 @@ pub(crate) trait KindFormat: fmt::Debug + Sync {
         format.inspect_mutex(name, labels)
     }
 
-    /// This acquisition, if its owner holds it. By default it is the only holder.
+    /// Returns the holder, if it is the owner of this acquisition. By default, a lock has one
+    /// holder.
     fn verify<'a>(
         &'static self,
         format: &'a OwnedFormat,
@@ -106,10 +113,10 @@ pub(crate) trait KindFormat: fmt::Debug + Sync {
         info.map(|info| info.held_by(acquisition.owner))
     }
 
-    /// What ends all holds. The reply is that of `force.lua`.
+    /// Returns the call that ends all holds. Its reply is that of `force.lua`.
     fn force(&self, format: &OwnedFormat, name: &LockName) -> ScriptCall;
 
-    /// Changes a semaphore. See
+    /// Changes the permits of a semaphore. See
     /// [`Admin::change_permits`](lock_core::backend::Admin::change_permits).
     fn change_permits<'a>(
         &'static self,
@@ -121,12 +128,12 @@ pub(crate) trait KindFormat: fmt::Debug + Sync {
     }
 }
 
-/// Why permits of another kind of lock are not set.
+/// Returns the refusal of a change of permits, for other kinds of locks.
 pub(crate) fn no_semaphore() -> Failure {
     Failure::NotSent(Error::misuse("only a semaphore has permits"))
 }
 
-/// All of them.
+/// The formats of all kinds besides the mutex.
 pub(crate) static ALL: &[&dyn KindFormat] = &[
     &fair::Fair,
     &PERMITS,
@@ -144,7 +151,7 @@ static WRITE: read_write::Write = read_write::Write { is_fair: false };
 static FAIR_READ: read_write::Read = read_write::Read { is_fair: true };
 static FAIR_WRITE: read_write::Write = read_write::Write { is_fair: true };
 
-/// The format of a kind; `None` for a mutex.
+/// Returns the format of a kind; `None` for a mutex.
 pub(crate) fn format_of(kind: LockKind) -> Option<&'static dyn KindFormat> {
     match kind {
         LockKind::Fair => Some(&fair::Fair),
@@ -155,15 +162,15 @@ pub(crate) fn format_of(kind: LockKind) -> Option<&'static dyn KindFormat> {
         LockKind::Permits { .. } => Some(&PERMITS),
         LockKind::FairPermits { .. } => Some(&FAIR_PERMITS),
         LockKind::Mutex => None,
-        // Never taken for a mutex: then two kinds would share a key.
+        // Not treated as a mutex: otherwise two kinds would share a key.
         _ => unreachable!("{kind:?} has no format"),
     }
 }
 
-/// Shows the readers of a read-write lock, too.
+/// The format whose inspection also shows the readers of a read-write lock.
 pub(super) const READERS: &dyn KindFormat = &WRITE;
 
-/// The owner of an acquisition as [`KindFormat::inspect`] shows it.
+/// Returns the owner of an acquisition as [`KindFormat::inspect`] shows it.
 pub(super) fn shown_owner(kind: LockKind, owner: OwnerId) -> String {
     match kind.permits() {
         Some((_, count)) => permits::shown_owner(owner, count),
@@ -171,7 +178,8 @@ pub(super) fn shown_owner(kind: LockKind, owner: OwnerId) -> String {
     }
 }
 
-/// What extends the lease of a lock whose holder is a field of its hash, as for a mutex.
+/// Returns the call that extends the lease of a lock whose holder is a field of its hash, like a
+/// mutex.
 fn renewal(format: &OwnedFormat, acquisition: &AcquisitionId, holder: &[u8]) -> ScriptCall {
     let lease = Text::number(acquisition.lease.as_millis());
     let key = format.keys.lock(&acquisition.name).into_owned();

@@ -1,10 +1,10 @@
-//! Permits of a semaphore, as Redisson's `RPermitExpirableSemaphore` has them: under the name the
-//! number of those that are free, beside it a sorted set of those that are taken.
+//! Permits of a semaphore, as Redisson's `RPermitExpirableSemaphore` stores them: the number of
+//! free permits under the name, and a sorted set of the taken permits in a companion key.
 //!
-//! The waiters of a fair one stand in the queue of a fair lock of its name.
+//! The waiters of a fair semaphore are in the queue of the fair lock of its name.
 //!
-//! A permit is 16 bytes, which Redisson draws at random. Ours are made of the owner and the
-//! permit's number, so that every request of an acquisition names the same ones.
+//! A permit is 16 bytes. Redisson draws them at random. Ours consist of the owner and the permit's
+//! number, so that all requests of an acquisition name the same permits.
 
 use super::{KindFormat, ScriptCall, fair};
 use crate::connection::{Batch, Reply, Text};
@@ -21,16 +21,16 @@ use lock_core::backend::{
 use lock_core::{Error, ErrorKind, LockName, OwnerId, OwnerText, PermitId, Semaphore};
 use std::time::Duration;
 
-/// The most permits of one acquisition: a script that takes, renews or frees so many occupies the
+/// The most permits of one acquisition: a script that takes, renews or frees this many occupies the
 /// server for one to two milliseconds.
 pub(crate) const MOST_AT_ONCE: u32 = 1_000;
 
-/// The number that stands for all that are free.
+/// The count that stands for all free permits.
 const ALL_FREE: u32 = 0;
 
 const CHANNEL: &str = "redisson_sc";
 
-/// See the [module's text](self).
+/// The format of semaphores. See the [module's text](self).
 #[derive(Debug)]
 pub(super) struct PermitFormat {
     pub(super) is_fair: bool,
@@ -94,17 +94,17 @@ static SCRIPTS: [&Script; 9] = [
 ];
 static FAIR_SCRIPTS: [&Script; 3] = [&ACQUIRE_FAIR, &RELEASE_FAIR, &DRAIN_FAIR];
 
-/// What all permits of an acquisition begin with.
+/// Returns the bytes with which all permits of an owner begin.
 fn beginning(owner: OwnerId) -> Vec<u8> {
     PermitId::new(owner, 0).as_bytes()[..PermitId::COMMON_BYTES].to_vec()
 }
 
-/// The owner of so many permits as it is shown: by the last of them.
+/// Returns the owner of this many permits as inspections show it: by its last permit.
 pub(super) fn shown_owner(owner: OwnerId, count: u32) -> String {
     PermitId::new(owner, count.saturating_sub(1)).to_string()
 }
 
-/// How many permits there are in all, and how many an acquisition takes.
+/// Returns how many permits there are in all, and how many an acquisition takes.
 fn numbers(name: &LockName) -> (u32, u32) {
     name.kind().permits().unwrap_or_default()
 }
@@ -113,21 +113,21 @@ fn number(value: u64) -> Vec<u8> {
     Text::number(value).as_bytes().to_vec()
 }
 
-/// Of a number that Redisson lets fall below zero.
+/// Returns the number, or 0 if Redisson let it fall below zero.
 fn at_least_none(value: i64) -> u32 {
     u32::try_from(value.max(0)).unwrap_or(u32::MAX)
 }
 
 impl PermitFormat {
-    /// The semaphore, and what is taken of it.
+    /// Returns the key of the semaphore, and the key of its taken permits.
     fn keys(format: &OwnedFormat, name: &LockName) -> Vec<String> {
         let key = format.keys.lock(name);
         let taken = keys::permits(&key);
         vec![key.into_owned(), taken]
     }
 
-    /// The call of a script that a fair semaphore has of its own, with the words that this finds
-    /// behind the others.
+    /// Returns a call of the plain or the fair script. The fair script gets the queue, the presence
+    /// and the owner behind the other words.
     fn call(
         &self,
         [plain, fair]: [&'static Script; 2],
@@ -153,7 +153,7 @@ impl PermitFormat {
         }
     }
 
-    /// With the queue, so that the next in it is told.
+    /// Returns the keys and the queue, so that the next waiter in the queue is notified.
     fn keys_and_queue(&self, format: &OwnedFormat, name: &LockName) -> Vec<String> {
         let mut keys = Self::keys(format, name);
         let queue = self.queue(&keys[0]);
@@ -161,12 +161,13 @@ impl PermitFormat {
         keys
     }
 
-    /// The channel and the command that publishes.
+    /// Returns the channel and the command that publishes.
     fn told(&self, format: &OwnedFormat, key: &str) -> [Vec<u8>; 2] {
         [self.channel(key).into_bytes(), format.publish().to_vec()]
     }
 
-    /// The owner's part of its permits, and how many it has, or has at most.
+    /// Returns the beginning of the owner's permits, and their number, or the largest possible
+    /// number.
     fn named(name: &LockName, owner: OwnerId) -> [Vec<u8>; 2] {
         let count = match numbers(name).1 {
             ALL_FREE => MOST_AT_ONCE,
@@ -189,7 +190,7 @@ impl KindFormat for PermitFormat {
         keys::channel(CHANNEL, key)
     }
 
-    /// Permits of `{x}` that expire would come back to `x`, and the other way round.
+    /// Refuses `{x}`: its expired permits would be returned to `x`, and those of `x` to `{x}`.
     fn refuse_shared_state(&self, key: &str) -> Result<(), Failure> {
         if !keys::is_one_tag(key) {
             return Ok(());
@@ -207,7 +208,8 @@ impl KindFormat for PermitFormat {
         self.is_fair.then(|| fair::queue(key))
     }
 
-    /// The number under the name never goes, and says nothing of one waiter's permits.
+    /// Returns false: the key remains when permits become free, and a report of its change does not
+    /// show if a waiter's permits are free.
     fn is_tracked(&self) -> bool {
         false
     }
@@ -327,7 +329,7 @@ impl KindFormat for PermitFormat {
                 _ => info,
             })
         });
-        // Which key the label has, only the first reply tells.
+        // Only the first reply shows which key the label has.
         info.then(move |mut info| {
             let label_keys = format.reads(labels, || label::keys_of(&call.keys[0], &info));
             if label_keys.is_empty() {
@@ -443,7 +445,7 @@ impl KindFormat for PermitFormat {
     }
 }
 
-/// A script about one permit, whose reply is 0 if it is not taken.
+/// Sends a script about one permit, which replies 0 if the permit is not taken.
 fn outcome_of_one<'a>(call: &ScriptCall) -> Exchange<'a, PermitOutcome> {
     let script = call.script;
     Exchange::call(call.batch(), move |received| match received.reply() {
@@ -458,7 +460,7 @@ fn unknown_change(change: PermitChange) -> Failure {
     Failure::NotSent(Error::new(ErrorKind::Unsupported, why))
 }
 
-/// A permit as Redisson shows it.
+/// Returns a permit as Redisson shows it.
 fn hex(id: &[u8]) -> String {
     id.iter().map(|byte| format!("{byte:02x}")).collect()
 }

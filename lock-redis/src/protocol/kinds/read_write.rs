@@ -1,13 +1,13 @@
-//! Read-write locks: a lock as Redisson's `RReadWriteLock` has it.
+//! Read-write locks: a lock as Redisson's `RReadWriteLock` stores it.
 //!
-//! Under the lock's name stands a hash: `mode`, which is `read` or `write`, a field `owner` with a
-//! hold count for each reader, and `owner:write` for the writer. A key for each hold of a reader
-//! lasts as long as that hold's lease; the hash lasts as long as the longest. So the hold of a dead
-//! reader is over while others renew the hash: a writer that finds readers has those deleted whose
-//! keys are gone. A key of ours says that a writer waits, and keeps new readers out.
+//! Under the lock's name is a hash: the field `mode`, which is `read` or `write`; a field `owner`
+//! with a hold count for each reader; and `owner:write` for the writer. Each hold of a reader has a
+//! key that lasts as long as its lease; the hash lasts as long as the longest lease. So the hold of
+//! a dead reader ends although others renew the hash: a writer that finds readers has those deleted
+//! whose keys are gone. A key of this library says that a writer waits, and keeps new readers out.
 //!
-//! The waiters of a fair one are in the queue of a fair lock of its name, a writer as it would be
-//! in the hash, and no such key keeps readers out.
+//! The waiters of a fair read-write lock are in the queue of the fair lock of its name. A writer is
+//! named there as in the hash, and no key keeps readers out.
 
 use super::readers::{
     CHANNEL, Field, INSPECT, LEFT, PURGE, Purged, WRITER, hold, names_beside, waiting_writer,
@@ -26,19 +26,19 @@ use lock_core::backend::{
 };
 use lock_core::{FencingToken, LockName, OwnerId, TokenRange};
 
-/// The format of [`LockKind::Read`](lock_core::LockKind::Read), or of a fair lock's readers.
+/// The format of [`LockKind::Read`](lock_core::LockKind::Read), or of the readers of a fair lock.
 #[derive(Debug)]
 pub(super) struct Read {
     pub(super) is_fair: bool,
 }
 
-/// The format of [`LockKind::Write`](lock_core::LockKind::Write), or of a fair lock's writer.
+/// The format of [`LockKind::Write`](lock_core::LockKind::Write), or of the writer of a fair lock.
 #[derive(Debug)]
 pub(super) struct Write {
     pub(super) is_fair: bool,
 }
 
-/// How often one attempt of a writer ends holds of dead readers.
+/// The most times that an attempt of a writer is repeated after it has ended holds of dead readers.
 const MOST_PURGES: usize = 16;
 
 static ACQUIRE_READ: Script = script!("acquire_read":
@@ -52,7 +52,7 @@ static ACQUIRE_READ_FAIR: Script = script!("acquire_read":
 .with_names_beside(names_beside_fair);
 static RELEASE_READ: Script =
     script!("release_read": "tell", "read_write/settle", "read_write/release_read");
-/// Of a store without slots.
+/// For a store without slots: also ends some holds of other readers that died.
 static RELEASE_READ_SWEEPING: Script = script!("release_read":
     "tell", "read_write/settle", "read_write/sweep", "read_write/swept", "read_write/release_read"
 );
@@ -117,7 +117,7 @@ static RELEASE_WRITE: Script = script!("close":
     "close",
     "read_write/free_writer"
 );
-/// A script that ends all holds, with these files before `force.lua`.
+/// Creates a script that ends all holds, with these files before `force.lua`.
 macro_rules! force_script {
     ($($file:literal),+) => {
         script!("force":
@@ -141,7 +141,7 @@ fn names_beside_fair(key: &str) -> Vec<String> {
     vec![hold(key, "0", 1), fair::queue(key)]
 }
 
-/// A writer as it stands in the lock.
+/// Returns the name of a writer's field in the hash.
 fn writer(owner: OwnerId) -> String {
     format!("{owner}{WRITER}")
 }
@@ -157,7 +157,8 @@ impl Read {
 }
 
 impl Write {
-    /// The key in which its waiters are known.
+    /// Returns the key that notes waiting writers: the queue of a fair lock, or a key for one
+    /// writer.
     fn companion(&self, key: &str) -> String {
         if self.is_fair {
             fair::queue(key)
@@ -176,7 +177,7 @@ impl KindFormat for Read {
         self.is_fair.then(|| fair::queue(key))
     }
 
-    /// A report would wake all that are in a queue.
+    /// Returns false for a fair lock: a report would wake all waiters in the queue.
     fn is_tracked(&self) -> bool {
         !self.is_fair
     }
@@ -235,8 +236,8 @@ impl KindFormat for Read {
                 Reply::Array(items) => {
                     if let [Reply::Int(0), Reply::Int(pttl)] = items[..] {
                         let busy = format.busy_kind(attempt.name, pttl, is_tracked);
-                        // A writer of Redisson's that goes on reading does not tell of it; readers
-                        // in a queue ask often enough.
+                        // A writer of Redisson publishes nothing if it continues as a reader, so
+                        // other readers poll. Readers in a queue poll often enough.
                         return busy.map(|busy| match busy {
                             Answer::Busy(left) if !self.is_fair => {
                                 Answer::Busy(left.map(|left| left.min(WAITER_PRESENCE)))
@@ -335,7 +336,7 @@ impl KindFormat for Read {
     }
 }
 
-/// A call of a script that ends all holds, or those of readers.
+/// Returns the call of a script that ends all holds, or those of readers.
 fn force(
     script: &'static Script,
     format: &OwnedFormat,
@@ -350,13 +351,14 @@ fn force(
     ScriptCall::new(script, keys.collect(), &words)
 }
 
-/// For how long the owner of this attempt is in a queue, in milliseconds.
+/// Returns the time for which the owner of this attempt stays in a queue, in milliseconds.
 fn presence(attempt: &Attempt<'_>) -> Text {
     let presence = attempt.waits.then_some(attempt.presence);
     Text::millis(presence.unwrap_or_default())
 }
 
-/// What ends a hold of a fair lock, or the wait for one, but for what its kind adds.
+/// Returns the call that ends a hold of a fair lock, or the wait for one, without the words that
+/// its kind adds.
 fn release_fair(
     format: &OwnedFormat,
     acquisition: &AcquisitionId,
@@ -372,7 +374,7 @@ fn release_fair(
     call
 }
 
-/// An attempt of a writer, which has the holds of dead readers ended.
+/// An attempt of a writer, which ends holds of dead readers.
 struct WriterAttempt<'a> {
     format: &'a OwnedFormat,
     attempt: &'a Attempt<'a>,
@@ -419,7 +421,7 @@ impl<'a> WriterAttempt<'a> {
                 let round = self.round + 1;
                 return Self { round, ..self }.exchange();
             }
-            // A waiter goes on at once.
+            // A waiter tries again at once.
             Purged {
                 may_be_free: true, ..
             } => 0,
@@ -445,12 +447,12 @@ impl KindFormat for Write {
         self.is_fair.then(|| fair::queue(key))
     }
 
-    /// A report would wake all that are in a queue.
+    /// Returns false for a fair lock: a report would wake all waiters in the queue.
     fn is_tracked(&self) -> bool {
         !self.is_fair
     }
 
-    /// None but those of [`Read`].
+    /// Returns no keys, because [`Read`] names them.
     fn names_beside(&self, _key: &str) -> Vec<String> {
         Vec::new()
     }
@@ -616,7 +618,7 @@ mod tests {
 
     #[test]
     fn scripts_name_one_reader_more_than_are_looked_at() {
-        // And one field is `mode`.
+        // One field is `mode`.
         for script in [&ACQUIRE_WRITE, &ACQUIRE_WRITE_FAIR, &INSPECT] {
             let count = format!("'HRANDFIELD', key, {}, ", MOST_READERS + 2);
             let count = [count.replace("key", "KEYS[1]"), count];

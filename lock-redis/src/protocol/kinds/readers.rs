@@ -1,5 +1,5 @@
-//! The keys of a read-write lock, and its holders: who they are, how long their holds last, and the
-//! end of those of readers that died.
+//! The keys of a read-write lock, and its holders: their owners, the remaining times of their
+//! holds, and the end of the holds of dead readers.
 
 use super::ScriptCall;
 use crate::connection::Reply;
@@ -13,13 +13,13 @@ use lock_core::backend::{Answer, HolderInfo, LockInfo, Readers};
 use lock_core::{LockName, OwnerText};
 use std::time::Duration;
 
-/// The most readers that a waiting writer reads at a time, which bounds the request.
+/// The most readers whose holds one request reads, which bounds the request.
 pub(super) const MOST_READERS: usize = 100;
-/// The most holds of those readers that it reads. Redisson counts re-entries as holds.
+/// The most holds that one request reads. Redisson counts re-entries as holds.
 const MOST_HOLDS: usize = 1_000;
 
 pub(super) const CHANNEL: &str = "redisson_rwlock";
-/// What follows the owner in the field of a writer.
+/// The end of a writer's field name, behind the owner.
 pub(super) const WRITER: &str = ":write";
 
 pub(super) static PURGE: Script = script!("purge": "tell", "read_write/settle", "read_write/purge");
@@ -28,12 +28,12 @@ pub(super) static INSPECT: Script = script!("inspect_rw":
 );
 pub(super) static LEFT: Script = script!("left": "read_write/left");
 
-/// The key that says that a writer waits.
+/// Returns the key that says that a writer waits.
 pub(super) fn waiting_writer(key: &str) -> String {
     keys::channel("distlock_writer", key)
 }
 
-/// The key of a reader's hold.
+/// Returns the key of a reader's hold.
 pub(super) fn hold(key: &str, reader: &str, number: usize) -> String {
     keys::behind(key, &format!("{reader}:rwlock_timeout:{number}"))
 }
@@ -42,14 +42,14 @@ pub(super) fn names_beside(key: &str) -> Vec<String> {
     vec![hold(key, "0", 1), waiting_writer(key)]
 }
 
-/// A holder as it stands in the lock.
+/// A holder, as a field of the hash.
 pub(super) struct Field {
     pub(super) name: String,
     pub(super) holds: u64,
 }
 
 impl Field {
-    /// The fields that a script names.
+    /// Reads the fields in a script's reply.
     pub(super) fn all(words: &[Reply]) -> Vec<Self> {
         let text = |word: &Reply| Some(std::str::from_utf8(word.as_bytes()?).ok()?.to_owned());
         let pairs = words.chunks_exact(2).filter_map(|pair| {
@@ -74,7 +74,7 @@ impl Field {
 /// Readers of a lock, each with the keys of its holds.
 struct Holds {
     fields: Vec<(Field, Vec<String>)>,
-    /// Whether these are all.
+    /// True if no field was left out.
     is_all: bool,
 }
 
@@ -112,16 +112,17 @@ impl Holds {
     }
 }
 
-/// What is known behind the end of dead readers' holds.
+/// The state of a lock after the holds of dead readers were ended.
 pub(super) struct Purged {
-    /// Whether it is free, or there are more readers, which may be dead as well.
+    /// True if the lock is free, or if there are more readers, which may be dead as well.
     pub(super) may_be_free: bool,
-    /// How long the last of the others lasts, if that is known.
+    /// The longest remaining time of the other holds in milliseconds, if it is known.
     pub(super) last: Option<i64>,
 }
 
 impl OwnedFormat {
-    /// The lock is busy for this long by its TTL, or for ever: is it one of ours at all?
+    /// Returns the answer for a busy lock with this `PTTL`. For a key without expiry, first checks
+    /// that it is a lock.
     pub(super) fn busy_kind<'a>(
         &'a self,
         name: &'a LockName,
@@ -135,7 +136,7 @@ impl OwnedFormat {
         Exchange::done(busy())
     }
 
-    /// Ends the holds of readers whose leases are over.
+    /// Ends the holds of those of these readers whose leases are over.
     pub(super) fn purge<'a>(&self, key: &str, fields: Vec<Field>) -> Exchange<'a, Purged> {
         let readers = Holds::new(key, fields);
         let channel = keys::channel(CHANNEL, key);
@@ -161,8 +162,8 @@ impl OwnedFormat {
         })
     }
 
-    /// What is left of each hold: of the hash, then of these keys. `None`: `field` is not there.
-    /// With it what stands under the keys that are to be read.
+    /// Reads the remaining times of the hash and of the other `keys`; `None` if the hash has no
+    /// `field`. Also reads the values of the keys in `read`.
     pub(super) fn left<'a>(
         &self,
         keys: Vec<String>,
@@ -185,7 +186,7 @@ impl OwnedFormat {
         })
     }
 
-    /// See [`Backend::inspect`](lock_core::Backend::inspect).
+    /// Reads the state of a read-write lock. See [`Backend::inspect`](lock_core::Backend::inspect).
     pub(super) fn inspect_read_write<'a>(
         &'a self,
         name: &LockName,
@@ -261,7 +262,7 @@ impl OwnedFormat {
                     .filter(|left| *left != -2)
                     .max()
                 {
-                    // The hash bounds it, where that has an end.
+                    // A hold ends with the hash at the latest, if the hash expires.
                     let last = if whole < 0 { last } else { last.min(whole) };
                     let mut reader = field.info(remaining(last));
                     label::add_to(&mut reader, found.get(at));
@@ -273,7 +274,7 @@ impl OwnedFormat {
             let readers = Readers::new(alive, waits);
             let info = match readers.known.first() {
                 Some(last) => LockInfo::held(last.clone()).holders(count),
-                // All that were looked at are dead; of the others none is known to be.
+                // All readers that were read are dead, and it is not known if the others are alive.
                 None => match first.filter(|_| unseen > 0) {
                     Some(unknown) => LockInfo::held(unknown).holders(unseen),
                     None => LockInfo::FREE,
@@ -284,12 +285,12 @@ impl OwnedFormat {
     }
 }
 
-/// What the script shows that inspects a read-write lock.
+/// The reply of the script that inspects a read-write lock.
 struct ShownHolders {
     pttl: i64,
     holders: u64,
     has_mode: bool,
-    /// Whether a writer waits.
+    /// True if a writer waits.
     waits: bool,
     fields: Vec<Field>,
 }
