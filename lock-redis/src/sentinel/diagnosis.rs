@@ -182,7 +182,7 @@ mod tests {
         (address, Some(SentinelReply::MasterReport(Box::new(report))))
     }
 
-    /// Real sentinels in this state soon leave it.
+    /// Real sentinels leave this state too soon for a test.
     #[test]
     fn sentinels_that_name_two_masters_are_a_danger() {
         let said = [

@@ -452,7 +452,7 @@ mod tests {
     use crate::lua::Scripts;
     use crate::protocol::{DIALECTS, kinds};
 
-    /// A command without its words would not be asked about.
+    /// No question is made for a command that `words` does not know.
     #[test]
     fn every_command_of_a_script_can_be_asked_about() {
         for dialect in DIALECTS {

@@ -98,7 +98,7 @@ impl Examination<'_> {
             );
         };
         let policy = &memory.policy;
-        // A node of a quorum is refused whatever its limit: see `RedisNode::check`.
+        // A quorum refuses a node that evicts even without a limit: see `ServerInfo::why_no_voter`.
         let is_strict = matches!(self.store, StoreKind::Quorum { .. });
         if memory.evicts() || is_strict && policy != "noeviction" {
             let (seen, remedy) = (
