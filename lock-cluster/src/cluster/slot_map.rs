@@ -17,7 +17,7 @@ pub(crate) struct ClusterNode {
     pub(crate) node: Node,
     /// The real addresses of the listed replicas that are not down.
     replicas: ListedReplicas,
-    /// True if the last query to the node failed: other nodes are queried for the slot map first.
+    /// True if the last request to the node failed: other nodes are queried for the slot map first.
     suspect: AtomicBool,
     /// True if a node has listed this one as a master of slots. Set with the map locked.
     listed: AtomicBool,

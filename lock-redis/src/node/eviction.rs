@@ -83,8 +83,8 @@ impl Eviction {
         let mut state = self.state.lock();
         let (now, changes) = (self.dialer.clock().now(), self.dialer.changes());
         if state.is_due(now, changes) {
-            // Without the mutex, other threads also query: none acquires a lock before the policy
-            // is known.
+            // The mutex is unlocked, so other threads query, too: none acquires a lock before the
+            // policy is known.
             drop(state);
             let reply = link.call(&INFO, by).map_err(|error| match error {
                 CallError::NotSent(error) | CallError::Unknown(error) => Failure::NotSent(error),

@@ -71,10 +71,10 @@ use std::time::Duration;
 /// The mode in which requests are sent to a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum RequestMode {
-    /// To the server as the master of the lock's slot.
+    /// Requests go to the server as the master of the lock's slot.
     Direct,
-    /// For a slot of a cluster that is being moved to this server: `ASKING` precedes each request,
-    /// on a connection where no other request comes in between.
+    /// Requests go to a slot of a cluster that is being moved to this server: `ASKING` precedes
+    /// each request, on a connection where no other request comes in between.
     Asking,
 }
 
@@ -111,7 +111,7 @@ struct NodeInner {
     eviction: Eviction,
     heartbeat: Heartbeat,
     restart_grace: RestartGrace,
-    /// Returns the number of replicas. Without this function the policy "all" is refused.
+    /// The function that returns the number of replicas. Without it, the policy "all" is refused.
     replica_count: Option<ReplicaCount>,
     replica_clocks: ReplicaClocks,
     terms: NodeTerms,

@@ -169,8 +169,8 @@ impl NodeSettings {
     /// [`Node::retire`] ends all connections to it. Each new connection checks that the server is a
     /// master and which one it is. It is refused unless the `run_id` is this one, or without one,
     /// that of the server that answered first, or the server was a replica of the one with the
-    /// history `former`. `map` leads to its replicas. The error of a failed connection ends with
-    /// `advice`.
+    /// history `former`. `map` has the real addresses of its replicas. The error of a failed
+    /// connection ends with `advice`.
     ///
     /// # Errors
     ///

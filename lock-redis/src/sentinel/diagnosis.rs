@@ -6,10 +6,10 @@ use lock_core::{Finding, FindingLevel};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// The number of sentinels that can still fail over after the loss of one.
+/// The smallest number of sentinels that can still fail over after the loss of one.
 const FEWEST: usize = 3;
 
-/// The measured time of a failover after the master counts as down, in addition to
+/// The time of a failover after the master counts as down, as in measurements, in addition to
 /// `down-after-milliseconds`.
 const FAILOVER: Duration = Duration::from_secs(2);
 

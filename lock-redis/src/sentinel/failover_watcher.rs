@@ -2,7 +2,8 @@
 //! after requests that failed. It keeps nothing alive, and ends when the tracker is dropped.
 //!
 //! It listens to all sentinels at once, each on a connection of its own: often the sentinel on the
-//! master's machine fails together with the master. The first message about a failover counts.
+//! master's machine fails together with the master. The first sentinel that announces a failover
+//! wakes the task.
 
 use super::master_tracker::MasterTracker;
 use super::watcher_signal::{LOOK_AGAIN, LOOKS};

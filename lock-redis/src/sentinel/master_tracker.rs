@@ -308,8 +308,8 @@ impl MasterTracker {
         if let Err(failure) = &outcome
             && self.now() < by
         {
-            // Later failures may have been caused by this caller's deadline, so they do not concern
-            // the others.
+            // A failure after `by` may be due to this caller's short deadline, so other callers do
+            // not get it.
             doing.result = Outcome::Failed(failure.clone());
         }
         outcome
@@ -393,8 +393,8 @@ impl MasterTracker {
                 return Ok(());
             }
             Some(present) if !present.is_followed_by(agreement) => {
-                // A sentinel that was cut off before the last failover counts outdated replicas, so
-                // its report is ignored.
+                // Only a report on the present master counts: a sentinel that was cut off before
+                // the last failover lists outdated replicas.
                 if present.is_of(agreement) {
                     state.note(agreement);
                     self.has_stranger.store(false, Ordering::SeqCst);

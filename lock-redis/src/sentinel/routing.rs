@@ -27,7 +27,8 @@ use std::sync::Arc;
 /// at most. If no sentinel answers, the master's reply counts.
 pub type SentinelBackend = RedisStore<MasterTracker>;
 
-/// The number of times that a request is sent on to the next master, if that changes each time.
+/// The number of times that a request is sent on to the next master, if the master changes each
+/// time.
 const MOVES: usize = 3;
 
 /// The state of a request that may be sent on from one master to the next.
@@ -89,9 +90,9 @@ impl RedisStore<MasterTracker> {
         )))
     }
 
-    /// Returns how many replicas must acknowledge a request that all must acknowledge: those that
-    /// the sentinels have reached, and that at least one of them does not consider down. `None`
-    /// before the first answer of a sentinel.
+    /// Returns how many replicas must acknowledge a request that all must acknowledge: the replicas
+    /// that at least one sentinel has reached and does not consider down. `None` before the first
+    /// answer of a sentinel.
     ///
     /// Never waits: returns the last known number. The sentinels are queried once a second while
     /// this is called, and whenever one of them announces a change.

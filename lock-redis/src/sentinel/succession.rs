@@ -34,7 +34,7 @@ pub(super) struct Stranger {
     since: Moment,
 }
 
-/// The answer to the question if a server may replace the master.
+/// The permission of a server to replace the master.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Claim {
     /// The server may; if there is a `run_id`, only the server with this one.

@@ -60,7 +60,7 @@ pub(super) enum PubSubRequest {
 /// A message, or a reply.
 #[derive(Debug)]
 pub(super) enum PubSubEvent {
-    /// A message on this channel. A release that names the next owner has that owner.
+    /// A message on this channel, with the next owner if it is a release that names one.
     Message(String, Option<NamedOwner>),
     /// A message on this channel, with its text.
     Text(String, String),

@@ -28,8 +28,8 @@ impl NamedOwner {
         }
     }
 
-    /// Returns the next owner for waiters of the lock with this key. A grant of another lock, or
-    /// without a key, is dropped: the owner's next attempt gets the lock.
+    /// Returns the next owner for waiters of the lock with this key. A grant is dropped if it names
+    /// another lock, or none: the owner's next attempt finds it.
     pub(super) fn of_lock(self, key: Option<&str>) -> NextOwner {
         let next = NextOwner::new(self.owner);
         match self.granted {

@@ -30,7 +30,8 @@ impl Default for PollInterval {
 }
 
 impl PollInterval {
-    /// Returns this interval. The default jitter is at most a quarter of it.
+    /// Returns an interval of polls. If no jitter is given, it is at most a quarter of the
+    /// interval.
     pub(crate) fn new(interval: Duration, jitter: Option<Duration>) -> Self {
         Self {
             interval,

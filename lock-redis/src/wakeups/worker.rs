@@ -66,8 +66,8 @@ pub(super) struct SubscriberWorker {
 /// The subscriber was dropped.
 struct Closed;
 
-/// Whether everything that arrived was read. If not, the rest is in a buffer, which `poll` cannot
-/// see.
+/// The outcome of a read. After `Full`, arrived messages may still be in a buffer, where `poll`
+/// does not see them.
 #[derive(Clone, Copy)]
 enum ReadProgress {
     Empty,
@@ -229,8 +229,8 @@ impl SubscriberWorker {
             if is_time {
                 last_retry = now;
                 let is_late = |since: Moment| now.since(since) >= SubscriptionTable::LINGER;
-                // A connection whose requests go unanswered may be cut again and again, so it does
-                // not count.
+                // A confirmed subscription does not prove that the connection lasts: it may be cut
+                // after each confirmation.
                 if !connection.pending_since().is_some_and(is_late) {
                     table.stands();
                     self.backoff.reset();

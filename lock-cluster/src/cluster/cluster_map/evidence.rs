@@ -202,7 +202,7 @@ impl ClusterMap {
         }
     }
 
-    /// Adds to the account the addresses in the URL that lead to the listed nodes.
+    /// Returns the account with the addresses in the URL that lead to its listed nodes.
     fn with_seeds(&self, account: &Account, hosts: &HostAddresses) -> Account {
         let real = |address: &Address| self.factory.addresses.real(address);
         let leads_to = |seed: &Address, announced: &Address| {

@@ -1,8 +1,8 @@
 //! [`Survey`]: a query of several nodes for the slot map.
 //!
 //! One node is queried first, which is usually enough. Until enough nodes have answered, more are
-//! queried every [`HEDGE`], because a deleted node never answers. No query ends before its own
-//! deadline, because a distant node answers late.
+//! queried every [`HEDGE`], because a deleted node never answers. An unanswered query lasts until
+//! its own deadline, because a distant node answers late.
 
 use super::ClusterMap;
 use crate::cluster::slot_map::ClusterNode;

@@ -55,7 +55,7 @@ impl ClusterMap {
         match (Redirect::of(&failure), &failure) {
             (Some(Redirect::Moved(to)), _) => {
                 let to = self.destination(node, to);
-                // A node that names itself has another address than the one that it announces.
+                // The redirect leads back to the same node.
                 if to == node.address {
                     return Ok(None);
                 }

@@ -108,8 +108,8 @@ fn refresh_ends_when_the_last_handle_is_dropped() {
     });
 }
 
-/// A pass over thousands of waiters for each new watch would take too long, under a mutex that every
-/// release needs.
+/// A pass over thousands of waiters for each new watch would take too long, with a mutex locked
+/// that every release needs.
 #[test]
 fn new_watch_wakes_no_other_waiter() {
     #[derive(Default)]

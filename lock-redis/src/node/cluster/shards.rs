@@ -95,7 +95,7 @@ impl Shards {
     }
 }
 
-/// The port of a node that is used.
+/// The kind of a node's port that is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Port {
     Plain,

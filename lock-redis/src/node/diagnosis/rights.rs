@@ -30,7 +30,7 @@ struct Resource {
     is_any_lock: bool,
 }
 
-/// The question if the user may run this command, with this resource.
+/// A question to the server: may the user run this command, with this resource?
 struct Question {
     /// The command in the form of an access control list.
     command: String,
@@ -297,7 +297,7 @@ impl Rights {
         })
     }
 
-    /// Returns whether any allowed question is one that `about` selects.
+    /// Returns whether any of the questions that `about` selects was answered with "allowed".
     fn is_allowed(&self, mut about: impl FnMut(&Question) -> bool) -> bool {
         let mut questions = self.questions.iter();
         questions.any(|question| question.answer == Answer::Allowed && about(question))

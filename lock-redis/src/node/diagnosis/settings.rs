@@ -252,7 +252,7 @@ impl Examination<'_> {
 mod tests {
     use super::*;
 
-    /// The tests' server has one version.
+    /// A server in tests has one version only, so the versions are judged directly.
     #[test]
     fn old_versions_are_a_danger_or_a_warning() {
         let level = |version| judge_version(version).map(|(level, _)| level);

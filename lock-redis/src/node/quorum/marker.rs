@@ -27,7 +27,7 @@ pub struct NodeView {
     /// The present `run_id` of the server.
     pub run_id: Arc<str>,
     /// The address of the server whose clock was ahead when this server became a node. This server
-    /// votes once the time that the other clock showed has come.
+    /// votes only after the time that the other clock showed then.
     pub clock: Option<Arc<str>>,
     /// True if the server did not vote yet when the marker was read.
     pub is_paused: bool,

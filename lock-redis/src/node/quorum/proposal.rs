@@ -58,7 +58,7 @@ pub(crate) struct ServerInfo {
     is_cluster: bool,
     /// The server's `maxmemory-policy`.
     eviction: String,
-    /// True if a sentinel subscribes to the server; false if the user may not check that.
+    /// True if a sentinel watches the server; false if the user may not check that.
     has_sentinels: bool,
 }
 

@@ -44,10 +44,10 @@ const EARLY_LIST: Duration = Duration::from_secs(1);
 /// the read of the next clock. No call waits for these answers.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Makes a dialer for a replica, with the master's credentials.
+/// The function that makes a dialer for a replica, with the master's credentials.
 pub(super) type ReplicaDialer = Box<dyn Fn(&Address) -> Result<Dialer, Error> + Send + Sync>;
 
-/// Returns the known addresses at which the replicas of a node can be reached.
+/// The function that returns the known addresses at which the replicas of a node can be reached.
 pub(crate) type ReplicaAddresses = Arc<dyn Fn() -> Vec<Address> + Send + Sync>;
 
 /// The clocks of a master's replicas; see the [module](self). Dropping it ends its task.
@@ -56,7 +56,7 @@ pub(super) struct ReplicaClocks(Arc<Sampler>);
 struct Sampler {
     master: Arc<Dialer>,
     dialer: ReplicaDialer,
-    /// Returns the addresses of the replicas; `None` if the master must be queried for them.
+    /// The source of the replicas' addresses; `None` if the master must be queried for them.
     addresses: Option<ReplicaAddresses>,
     /// The longest lease of locks that are acquired without a lease of their own: for warnings.
     lease: Duration,
@@ -251,8 +251,8 @@ impl Sampler {
         Ok(())
     }
 
-    /// Returns the replicas from `addresses`; without that function, those in sync that the master
-    /// lists.
+    /// Returns the replicas from `addresses`; if there is no such function, the replicas in sync
+    /// that the master lists.
     fn list(&self, master: &mut Connection, by: Moment) -> Result<Listing, Failure> {
         let info = replication(master, by)?;
         let addresses = match &self.addresses {

@@ -27,8 +27,8 @@ pub(super) struct SubscriptionTable {
     channels: HashMap<Arc<str>, WatchedChannel>,
     /// The channels that were added since the worker's last turn, to be subscribed.
     wanted: Vec<Arc<str>>,
-    /// The channels without watches, with the time of the last watch, oldest first. Each is listed
-    /// at most once, even if it is watched again meanwhile.
+    /// The channels without watches, each with the time at which its last watch ended, oldest
+    /// first. Each is listed at most once, even if it is watched again meanwhile.
     unused: VecDeque<(Moment, Arc<str>)>,
     /// The number of channels whose subscription the server refuses permanently.
     polled: usize,
