@@ -31,7 +31,8 @@ pub(super) struct RenewalSlots {
 }
 
 impl RenewalSlots {
-    /// Returns the first connection that is not in use. Closes the idle ones after it.
+    /// Returns the slot of the first connection that is not in use. Closes idle connections after
+    /// it.
     pub(super) fn free_slot(&self) -> Option<MutexGuard<'_, PoolSlot>> {
         let mut free = self.slots.iter().filter_map(Mutex::try_lock);
         let first = free.next();

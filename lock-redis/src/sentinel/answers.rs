@@ -6,14 +6,14 @@ use lock_core::Moment;
 use parking_lot::Mutex;
 use std::time::Duration;
 
-/// The time that the other sentinels have after the first answer, in addition to three times their
-/// usual time, because a new connection takes that long. The sentinel that knows the latest
-/// failover is right, and may be distant.
+/// The time for the answers of the other sentinels after the first answer, in addition to three
+/// times their usual time, because a new connection takes that long. The sentinel that knows the
+/// latest failover is right, and may be distant.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// The time that a sentinel has that has never answered: half of the remaining time, and at most
-/// this once a majority has answered, because connecting takes several round trips and a minority
-/// may be cut off.
+/// The time for the answer of a sentinel that has never answered: half of the remaining time, and
+/// at most this once a majority has answered, because connecting takes several round trips and a
+/// minority may be cut off.
 const UNKNOWN: Duration = Duration::from_secs(1);
 
 /// The time for which a message counts if its sentinel does not answer queries, because within that

@@ -550,7 +550,7 @@ impl MasterTracker {
     /// Starts the watcher, unless it runs.
     pub(super) fn start_watcher(self: &Arc<Self>) -> Result<(), Failure> {
         let tracker = Arc::downgrade(self);
-        // Alive for as long as one turn takes, which is bounded, as each query is.
+        // The tracker stays alive during a turn, which is bounded, as each query is.
         let turn = move || Some(tracker.upgrade()?.watch_for_failovers());
         let started = self
             .signal_to_watcher

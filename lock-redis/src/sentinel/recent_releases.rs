@@ -1,10 +1,11 @@
 //! [`RecentReleases`]: the recent releases, for a new master that does not have them.
 //!
-//! A replica that is promoted while the old master still runs no longer receives its writes. Until
-//! clients learn of the new master, they continue to release locks on the old one: for seconds, at
-//! a manual failover. On the new master these locks still have their holders, and no other client
-//! could acquire them until their leases end. So the client that released them repeats the releases
-//! there. A closed owner is never used again, so a needless repetition does no harm.
+//! A replica that is promoted while the old master still runs no longer receives the old master's
+//! writes. Until clients learn of the new master, they continue to release locks on the old one:
+//! for seconds, at a manual failover. On the new master these locks still have their holders, and
+//! no other client could acquire them until their leases end. So the client that released them
+//! repeats the releases there. A closed owner is never used again, so a needless repetition does no
+//! harm.
 
 use lock_core::Moment;
 use lock_core::backend::{AcquisitionId, Receipt};

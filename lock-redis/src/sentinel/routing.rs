@@ -293,8 +293,8 @@ fn may_be_over(failure: &Failure) -> bool {
     }
 }
 
-/// Judges an outcome. No reply of a replaced master counts, not even "gone": that the lock is gone
-/// there does not matter any more.
+/// Judges an outcome. No reply of a replaced master counts, not even "gone", because the state of
+/// the lock on that master does not matter any more.
 fn believe(
     tracker: &MasterTracker,
     master: &Master,

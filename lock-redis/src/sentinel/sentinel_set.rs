@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// connection.
 const MOST: usize = 7;
 
-/// The number of times that a survey queries the sentinels that have not answered.
+/// The number of times that a survey queries the sentinels, if not all have answered with a report.
 const SURVEYS: usize = 2;
 
 /// The sentinels of a master.

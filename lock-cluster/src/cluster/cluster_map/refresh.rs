@@ -94,7 +94,8 @@ impl ClusterMap {
     ///
     /// # Errors
     ///
-    /// The failure of the refresh. A time-out is an error only as long as no map is known.
+    /// The failure of the refresh; never a time-out. As long as no map is known, a time-out returns
+    /// the failure of an earlier refresh, if there is one.
     pub(crate) fn refreshed(self: &Arc<Self>, by: Moment) -> Result<(), Failure> {
         let signal = Arc::<Signal>::default();
         let mut state = self.refresh_state.state.lock();

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 /// A channel with its watches and its subscription.
 pub(super) struct WatchedChannel {
-    /// The number of the channel, which is new each time it is added. An UNSUBSCRIBE may come
-    /// between two SUBSCRIBEs; then the confirmation of the first one must not count for the
-    /// second.
+    /// The number of this entry: a channel gets a new number each time it is added. An UNSUBSCRIBE
+    /// may come between two SUBSCRIBEs; then the confirmation of the first one must not count for
+    /// the second.
     pub(super) number: u64,
     pub(super) kind: ChannelKind,
     pub(super) phase: Phase,

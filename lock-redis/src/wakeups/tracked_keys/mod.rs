@@ -29,17 +29,17 @@ const FIRST_RETRY: Duration = Duration::from_millis(500);
 /// The longest such pause, because a waiter may miss a release meanwhile.
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
 
-/// The number of keys that are read in a second, and at once after a pause. More are due if the
-/// server tracks fewer keys than are watched (`tracking-table-max-keys`): for each key that is
-/// read, it reports a change of another.
+/// The number of keys that are read in a second, and the number that are read at once after a quiet
+/// time. More are due if the server tracks fewer keys than are watched (`tracking-table-max-keys`):
+/// for each key that is read, it reports a change of another.
 const READS_PER_SECOND: u32 = 1_000;
 const READS_AT_ONCE: u32 = 10_000;
 
 /// The time at which a new key is due: with the next work, before subscriptions are sent.
 const AT_ONCE: Moment = Moment::from_nanos(0);
 
-/// The keys to read, by the time at which they are due. A key that need no longer be read stays
-/// until then.
+/// The keys to read, by the time at which they are due. A key that need no longer be read is
+/// removed only then.
 type DueKeys = BinaryHeap<Reverse<(Moment, Arc<str>)>>;
 
 /// The keys of watched locks.
