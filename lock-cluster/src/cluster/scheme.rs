@@ -5,8 +5,8 @@ use lock_core::{Backend, Config, Context, Error, Scheme};
 use lock_redis::servers::{AddressMap, Format, NodeSettings};
 use std::sync::Arc;
 
-/// A Redis Cluster with the addresses of some nodes:
-/// `redis+cluster://[user[:password]@]host[:port],host[:port],..`. These nodes list the others.
+/// The scheme of a Redis Cluster. The URL has the addresses of some nodes, which list the others:
+/// `redis+cluster://[user[:password]@]host[:port],host[:port],..`.
 ///
 /// - `address_map=ANNOUNCED=REAL,..`: addresses that replace announced ones; each side `host:port`,
 ///   or both hosts
@@ -23,13 +23,13 @@ pub struct ClusterScheme {
 }
 
 impl ClusterScheme {
-    /// `redis+cluster://`.
+    /// Returns the scheme `redis+cluster://`.
     #[must_use]
     pub fn new() -> Self {
         Self { tls: false }
     }
 
-    /// `rediss+cluster://`: the same over TLS.
+    /// Returns the scheme `rediss+cluster://`, for a cluster over TLS.
     #[must_use]
     pub fn tls() -> Self {
         Self { tls: true }

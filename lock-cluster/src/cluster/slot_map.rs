@@ -15,11 +15,11 @@ pub(crate) struct ClusterNode {
     /// The address that the cluster announces.
     pub(crate) address: Address,
     pub(crate) node: Node,
-    /// Where the listed replicas that are not down can be reached.
+    /// The real addresses of the listed replicas that are not down.
     replicas: ListedReplicas,
-    /// Whether its last request failed: other nodes are asked for the slot map first.
+    /// True if the last request to the node failed: other nodes are queried for the slot map first.
     suspect: AtomicBool,
-    /// Whether a node has listed it as a master of slots. Set under the lock of the map.
+    /// True if a node has listed this one as a master of slots. Set with the map locked.
     listed: AtomicBool,
 }
 
@@ -53,7 +53,7 @@ impl fmt::Debug for ClusterNode {
     }
 }
 
-/// Makes nodes.
+/// The settings with which nodes are created.
 pub(crate) struct NodeFactory {
     pub(crate) settings: NodeSettings,
     pub(crate) addresses: AddressMap,
@@ -64,18 +64,18 @@ pub(crate) struct NodeFactory {
 /// The slots and the masters that serve them.
 #[derive(Debug)]
 pub(crate) struct SlotMap {
-    /// For each slot an index of `masters`.
+    /// The index in `masters` for each slot.
     owners: Vec<u16>,
     masters: Vec<Arc<ClusterNode>>,
-    /// Replicas that can be asked for the slot map.
+    /// The replicas that can be queried for the slot map.
     replicas: Vec<Address>,
     /// The IDs and addresses of all nodes that known nodes have listed.
     nodes: HashSet<(String, Address)>,
-    /// The epoch of the last reply; 0 if that was of a replica that the others cannot reach.
+    /// The epoch of the last reply; 0 if it came from a replica that is cut off from the others.
     epoch: u64,
-    /// Whether the last reply was of a master.
+    /// True if the last reply came from a master.
     is_by_master: bool,
-    /// Whether there was a reply.
+    /// True if there was a reply.
     known: bool,
     last_number: u64,
 }
@@ -83,7 +83,7 @@ pub(crate) struct SlotMap {
 const NO_OWNER: u16 = u16::MAX;
 
 impl SlotMap {
-    /// A map without nodes.
+    /// Returns a map without nodes.
     pub(crate) fn new() -> Self {
         let owners = vec![NO_OWNER; Shards::SLOTS.into()];
         Self {
@@ -106,8 +106,9 @@ impl SlotMap {
         self.epoch
     }
 
-    /// Whether these nodes, most of the masters, may replace this map by one with a smaller epoch:
-    /// none was elected without them. The epoch of a replica proves nothing.
+    /// Returns whether these nodes may replace this map by one with a smaller epoch: if the map is
+    /// a replica's, whose epoch proves nothing, and these are most of the masters in it, without
+    /// whose votes no other master was elected.
     pub(crate) fn is_outvoted_by<'a>(&self, ids: impl Iterator<Item = &'a str>) -> bool {
         let masters = self
             .masters
@@ -118,23 +119,23 @@ impl SlotMap {
         !self.is_by_master && replied.collect::<HashSet<_>>().len() * 2 > masters.len()
     }
 
-    /// The owner of a slot.
+    /// Returns the owner of a slot.
     pub(crate) fn owner(&self, slot: u16) -> Option<&Arc<ClusterNode>> {
         self.masters
             .get(usize::from(*self.owners.get(usize::from(slot))?))
     }
 
-    /// The masters.
+    /// Returns the masters.
     pub(crate) fn masters(&self) -> &[Arc<ClusterNode>] {
         &self.masters
     }
 
-    /// The replicas.
+    /// Returns the replicas.
     pub(crate) fn replicas(&self) -> &[Address] {
         &self.replicas
     }
 
-    /// Whether the ID of the node at this address is known.
+    /// Returns whether exactly one node is known at this address.
     pub(crate) fn knows_node_at(&self, address: &Address) -> bool {
         match self.ids_at(address) {
             0 => self.masters.iter().any(|node| node.address == *address),
@@ -142,19 +143,19 @@ impl SlotMap {
         }
     }
 
-    /// The address of the only node that is listed on this port.
+    /// Returns the address of the only node that is listed with this port.
     pub(crate) fn only_node_on(&self, port: u16) -> Option<Address> {
         let on_port = |at: &&Address| at.port == port && at.has_host();
         let mut found = self.nodes.iter().map(|(_, at)| at).filter(on_port);
         found.next().filter(|_| found.next().is_none()).cloned()
     }
 
-    /// The number of nodes listed at this address.
+    /// Returns the number of nodes listed at this address.
     pub(crate) fn ids_at(&self, address: &Address) -> usize {
         self.nodes.iter().filter(|(_, at)| at == address).count()
     }
 
-    /// The ID of the node at this address; `None` if none or several are listed.
+    /// Returns the ID of the node at this address; `None` if none or several are listed.
     fn id_at(&self, address: &Address) -> Option<&str> {
         let mut ids = self
             .nodes
@@ -164,27 +165,28 @@ impl SlotMap {
         ids.next().filter(|_| ids.next().is_none())
     }
 
-    /// Whether this account is of the known cluster: its node is known, and lists at least one more
-    /// known node. A node that was moved to another cluster keeps its ID.
+    /// Returns whether this account is of the known cluster: its node is known, and lists at least
+    /// one other known node. The node's own ID is not enough, because a node that was moved to
+    /// another cluster keeps it.
     pub(crate) fn is_of(&self, account: &Account) -> bool {
         let known: BTreeSet<_> = self.nodes.iter().map(|(id, _)| id.as_str()).collect();
         let common = account.ids().filter(|id| known.contains(id)).count();
         known.contains(account.id.as_str()) && common >= known.len().min(2)
     }
 
-    /// The IDs of the nodes, for messages.
+    /// Returns the IDs of the nodes, for messages.
     pub(crate) fn ids(&self) -> String {
         listed(self.nodes.iter().map(|(id, _)| id.as_str()))
     }
 
-    /// Adds nodes that a known node lists. They replace earlier ones at their addresses.
+    /// Adds nodes that a known node lists. They replace earlier nodes at the same addresses.
     pub(crate) fn note(&mut self, nodes: &[(String, Address)]) {
         self.nodes
             .retain(|(_, at)| !nodes.iter().any(|(_, address)| address == at));
         self.nodes.extend(nodes.iter().cloned());
     }
 
-    /// The node at this address, made if there is none.
+    /// Returns the node at this address. Creates it if there is none.
     pub(crate) fn node(
         &mut self,
         address: &Address,
@@ -195,7 +197,8 @@ impl SlotMap {
             .map(|place| Arc::clone(&self.masters[usize::from(place)]))
     }
 
-    /// The node of this ID if it is known: another ID at the same address is another node.
+    /// Returns the index of the node with this address and ID. Creates it if there is none: another
+    /// ID at the same address is another node.
     fn find_or_make(
         &mut self,
         address: &Address,
@@ -218,7 +221,7 @@ impl SlotMap {
         let replicas = ListedReplicas::default();
         let [counted, listed] = [(); 2].map(|()| Arc::clone(&replicas));
         let count = Arc::new(move || Ok(count(&counted)));
-        // Without a usable port it counts all the same, and cannot be asked for its clock.
+        // A replica without a usable port also counts, but its clock cannot be read.
         let addresses = Arc::new(move || listed.lock().clone());
         let node = factory
             .settings
@@ -228,7 +231,7 @@ impl SlotMap {
         Ok(place)
     }
 
-    /// A node to ask for the slot map only. `None` if its address cannot be used.
+    /// Creates a node for queries about the slot map only. `None` if its address cannot be used.
     pub(crate) fn query_node(
         &mut self,
         address: &Address,
@@ -298,11 +301,11 @@ impl SlotMap {
             .cloned()
             .collect();
         self.nodes = told.nodes.iter().cloned().collect();
-        // A node known from a redirect only may be importing its first slot, which the replying
-        // node may not know: it stays.
+        // A node known only from a redirect is not removed: it may be importing its first slot, and
+        // the replying node may not know it.
         let is_gone = |node: &ClusterNode| {
             let is_kept = masters.iter().any(|other| other.number == node.number);
-            // Another node is at its address.
+            // Another node has this address now.
             let is_replaced = masters.iter().any(|other| other.address == node.address);
             let is_left =
                 node.listed.load(Ordering::Relaxed) && !self.replicas.contains(&node.address);
@@ -328,7 +331,7 @@ impl SlotMap {
     }
 }
 
-/// IDs for messages, at most six.
+/// Returns IDs for a message, at most six.
 pub(crate) fn listed<'a>(ids: impl Iterator<Item = &'a str>) -> String {
     const MOST: usize = 6;
     let ids: BTreeSet<_> = ids.collect();
@@ -339,10 +342,10 @@ pub(crate) fn listed<'a>(ids: impl Iterator<Item = &'a str>) -> String {
     shown.join(", ")
 }
 
-/// Nodes that the map no longer has. To be dropped after unlocking: the callbacks of their requests
-/// may read the map.
+/// Nodes that the map no longer has. Must be dropped with the map unlocked, because the callbacks
+/// of their requests may read the map.
 pub(crate) struct RemovedNodes {
-    /// Nodes that are down or unknown, of which no answer is expected.
+    /// Nodes that are down or unknown, from which no answer is expected.
     pub(crate) gone: Vec<Arc<ClusterNode>>,
     _forgotten: Vec<Arc<ClusterNode>>,
 }

@@ -1,8 +1,9 @@
-//! [`RenewalSlots`]: the connections for renewals, and what the server reports of what is renewed.
+//! [`RenewalSlots`]: the connections for renewals, and the server's reports of changes of renewed
+//! keys.
 //!
-//! The keys are read when they are written, and the server reports their next change to the
-//! subscriber: so a loss is known long before the next renewal. What a connection has read is
-//! tracked for as long as it stands.
+//! A renewal reads the keys that it writes, and the server reports their next change to the
+//! subscriber. So a loss is known long before the next renewal. The server tracks these keys until
+//! the connection that has read them ends.
 
 use super::Node;
 use crate::connection::{BorrowedConnection, PoolSlot, ServerError};
@@ -14,15 +15,15 @@ use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// As many calls that renew are under way at a time, where none waits for replicas.
+/// The number of renewing calls that can be under way at a time, if none waits for replicas.
 const SLOTS: usize = 4;
 
-/// The time for which a connection for renewals stays idle, but for the first, because the server
-/// may have no room for others. Slow replies open up to three.
+/// The time after which an idle connection for renewals is closed, except the first, because the
+/// server may have no room for more connections. Slow replies open up to three more.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// The connections for renewals. All but the first are for those that find the ones before in use,
-/// because the server is far or hangs.
+/// The connections for renewals. Each one after the first is used only while those before it are in
+/// use, because the server is distant or hangs.
 #[derive(Default)]
 pub(super) struct RenewalSlots {
     slots: [Mutex<PoolSlot>; SLOTS],
@@ -30,7 +31,8 @@ pub(super) struct RenewalSlots {
 }
 
 impl RenewalSlots {
-    /// The first that is not in use. Idle connections behind it are closed.
+    /// Returns the slot of the first connection that is not in use. Closes idle connections after
+    /// it.
     pub(super) fn free_slot(&self) -> Option<MutexGuard<'_, PoolSlot>> {
         let mut free = self.slots.iter().filter_map(Mutex::try_lock);
         let first = free.next();
@@ -38,10 +40,11 @@ impl RenewalSlots {
         first
     }
 
-    /// Whether a connection that had changes reported is gone since the last look. Does not wait.
+    /// Returns whether a connection with reported changes has been lost since the last call. Does
+    /// not wait.
     fn has_lost_reports(&self) -> bool {
         let mut is_lost = false;
-        // One that is in use is dialled anew if it is broken.
+        // A broken connection that is in use is dialled anew by its user.
         for mut slot in self.slots.iter().filter_map(Mutex::try_lock) {
             is_lost |= slot.has_lost_reports();
         }
@@ -49,14 +52,14 @@ impl RenewalSlots {
     }
 }
 
-/// Where changes are reported, and when that fails.
+/// The state of the server's reports of changes.
 #[derive(Default)]
 struct Reports {
-    /// The subscriber's connection to which the server refused to report; 0: none.
+    /// The number of the subscriber's connection to which the server refused to report; 0: none.
     refused: u64,
-    /// When all held locks were renewed last, because a connection was replaced.
+    /// The time of the last renewal of all held locks after a connection was replaced.
     renewed_all: Option<Moment>,
-    /// Whether they are to be renewed as soon as that may be.
+    /// True if all held locks must be renewed again as soon as [`RENEW_ALL`] has passed.
     owes_all: bool,
 }
 
@@ -65,8 +68,8 @@ struct Reports {
 const RENEW_ALL: Duration = Duration::from_secs(5);
 
 impl Reports {
-    /// A connection that had changes reported is gone, or is another one now: whether all held
-    /// locks are to be renewed.
+    /// Records that a connection with reported changes was lost or replaced. Returns whether all
+    /// held locks must be renewed now.
     fn replaced(&mut self, now: Moment) -> bool {
         let is_time = self.renewed_all.is_none_or(|last| now >= last + RENEW_ALL);
         if is_time {
@@ -78,11 +81,11 @@ impl Reports {
 }
 
 impl Node {
-    /// Has changes of what is renewed on `connection` reported to the subscriber.
+    /// Makes the server report changes of the keys renewed on `connection` to the subscriber.
     ///
     /// # Errors
     ///
-    /// If the connection cannot be used any more. Nothing was renewed.
+    /// If the connection can no longer be used. Nothing was renewed.
     pub(super) fn report_changes(
         &self,
         connection: &mut BorrowedConnection<'_>,
@@ -110,7 +113,8 @@ impl Node {
         Ok(())
     }
 
-    /// Losses are known at the next renewal then.
+    /// Records that the server refuses the reports: losses are then noticed at the next renewal
+    /// only.
     pub(super) fn reports_are_refused(&self, subscriber: u64, error: ServerError) {
         self.inner.renewals.reports.lock().refused = subscriber;
         // The subscriber may have reconnected meanwhile, with another number.
@@ -119,7 +123,7 @@ impl Node {
         }
     }
 
-    /// What is done when keys have changed.
+    /// Returns the listener for changed keys.
     fn listener(&self) -> Arc<dyn ChangeListener> {
         Arc::new(HeldLocks {
             notices: self.inner.dialer.server().notices().clone(),
@@ -130,7 +134,7 @@ impl Node {
     }
 }
 
-/// The locks that are held, and the connections that renew them.
+/// The parts of a node that handle reported changes of held locks.
 struct HeldLocks {
     notices: Notices,
     keys: Keys,
@@ -152,8 +156,8 @@ impl ChangeListener for HeldLocks {
         }
     }
 
-    /// Without the connection that has read it a loss would stay unknown until the next regular
-    /// renewal.
+    /// Renews all held locks if a connection that has read their keys is lost: the server no longer
+    /// tracks those keys, so a loss would go unnoticed until the next regular renewal.
     fn look(&self) {
         let is_lost = self.renewals.has_lost_reports();
         let mut reports = self.renewals.reports.lock();

@@ -1,4 +1,4 @@
-//! Which connection a request to a node goes on.
+//! The choice of the connection for a request to a node.
 
 use super::{Node, RequestMode};
 use crate::connection::{BorrowedConnection, FramedConnection};
@@ -6,7 +6,8 @@ use lock_core::Moment;
 use lock_core::backend::Failure;
 
 impl Node {
-    /// The connection that all share; a borrowed one where the slot is just moving here.
+    /// Returns the connection that all threads share; a borrowed one for a slot that is being moved
+    /// here.
     pub(super) fn connection(&self, by: Moment) -> Result<FramedConnection<'_>, Failure> {
         match self.mode {
             RequestMode::Direct => self.inner.link.connection(by).map(FramedConnection::shared),
@@ -14,7 +15,7 @@ impl Node {
         }
     }
 
-    /// A borrowed connection.
+    /// Borrows a connection of the pool.
     pub(super) fn borrow(&self, by: Moment) -> Result<FramedConnection<'_>, Failure> {
         let connection = FramedConnection::borrowed(self.inner.pool.borrow(by)?);
         Ok(match self.mode {
@@ -23,7 +24,8 @@ impl Node {
         })
     }
 
-    /// The same, behind the releases that no thread waits for: those are on another connection.
+    /// Borrows a connection after all releases without a waiting caller have been answered, because
+    /// those use the shared connection.
     pub(super) fn borrow_behind_releases(
         &self,
         by: Moment,
@@ -32,8 +34,8 @@ impl Node {
         self.borrow(by)
     }
 
-    /// The first connection for renewals that no other renewal uses; one of the pool, without
-    /// reports, where all are in use.
+    /// Returns the first connection for renewals that is not in use. If all are in use, borrows one
+    /// of the pool, for which no changes are reported.
     pub(super) fn renewal_connection(&self, by: Moment) -> Result<FramedConnection<'_>, Failure> {
         let is_direct = self.mode == RequestMode::Direct;
         let Some(slot) = self.inner.renewals.free_slot().filter(|_| is_direct) else {

@@ -1,31 +1,31 @@
-//! [`Deployment`]: which servers belong together, and which of several deployments a URL means.
+//! [`Deployment`]: servers that belong together, and the choice among several deployments of a URL.
 //!
-//! Servers of one deployment, Sentinels of a master or nodes of a cluster, list each other by their
-//! IDs. An address that leads to a server of another deployment is one address: the deployment that
-//! is meant is the one that most of the configured addresses belong to.
+//! Servers of one deployment (Sentinels of a master, or nodes of a cluster) list each other by
+//! their IDs. A configured address may lead to a server of another deployment. The URL means the
+//! deployment that most of the configured addresses belong to.
 
 use crate::connection::Address;
 use lock_core::backend::Attempt;
 use lock_core::{LeaseTime, Moment};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a server says of its deployment.
+/// A server's description of its deployment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(
     clippy::exhaustive_structs,
     reason = "made by the crate of the same workspace"
 )]
 pub struct Account {
-    /// Where it was asked.
+    /// The address at which the server was queried.
     pub asked_at: Address,
-    /// Its own ID.
+    /// The server's own ID.
     pub id: String,
-    /// The IDs and addresses of the others. It may be among them.
+    /// The IDs and addresses of the listed servers. This server may be among them.
     pub listed: Vec<(String, Address)>,
 }
 
 impl Account {
-    /// All servers of the deployment, by this account.
+    /// Returns the IDs of all servers of the deployment, by this account.
     pub fn ids(&self) -> impl Iterator<Item = &str> {
         let listed = self.listed.iter().map(|(id, _)| id.as_str());
         std::iter::once(self.id.as_str()).chain(listed.filter(|id| *id != self.id))
@@ -44,35 +44,36 @@ impl Account {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Deployment {
-    /// The places of their accounts.
+    /// The indexes of the accounts of its servers.
     pub accounts: Vec<usize>,
-    /// How many of the configured servers belong to it.
+    /// The number of configured servers that belong to it.
     pub covered: usize,
-    /// How many of the configured servers answered, or are listed by one that did.
+    /// The number of configured servers that answered, or that an answering server lists.
     pub known: usize,
-    /// How many servers are configured.
+    /// The number of configured servers.
     pub configured: usize,
 }
 
 impl Deployment {
-    /// Whether most of the configured servers belong to it.
+    /// Returns whether most of the configured servers belong to this deployment.
     #[must_use]
     pub fn is_majority(&self) -> bool {
         self.covered * 2 > self.configured
     }
 
-    /// Whether most of the configured servers that anything is known of belong to it. One that does
-    /// not answer is no vote against it, so all must have been asked.
+    /// Returns whether most of the known configured servers belong to this deployment. Servers that
+    /// did not answer do not count, so all must have been queried before.
     #[must_use]
     pub fn is_majority_of_known(&self) -> bool {
         self.covered * 2 > self.known
     }
 
-    /// Sorts accounts by deployment, the one that most of the `configured` addresses belong to
-    /// first.
+    /// Groups accounts by deployment. The deployment that most of the `configured` addresses belong
+    /// to comes first.
     ///
-    /// An address belongs to the deployment of the server that answered there; where none did, to
-    /// each that lists it. Addresses that lead to the same server count once.
+    /// An address belongs to the deployment of the server that answered there. If none answered,
+    /// the address belongs to each deployment that lists it. Addresses that lead to the same server
+    /// count once.
     #[must_use]
     pub fn all(configured: &[Address], accounts: &[Account]) -> Vec<Self> {
         let mut groups: Vec<Vec<usize>> = Vec::new();
@@ -122,18 +123,19 @@ impl Deployment {
     }
 }
 
-/// Until when a lock that was granted to this client may be believed to be held.
+/// The time until which a lock granted to this client may be believed to be held.
 #[derive(Debug, Default)]
 pub struct Granted(AtomicU64);
 
 impl Granted {
-    /// A request for this lease that was sent at `sent` was granted.
+    /// Records that a request for this lease, sent at `sent`, was granted.
     pub fn note(&self, sent: Moment, lease: LeaseTime) {
         self.0
             .fetch_max((sent + lease.duration()).as_nanos(), Ordering::SeqCst);
     }
 
-    /// This attempt is sent at `sent`: a release may grant it later, and that is not heard here.
+    /// Records an attempt, sent at `sent`, that a later release may grant without notifying this
+    /// object.
     pub fn note_attempt(&self, sent: Moment, attempt: &Attempt<'_>) {
         if attempt.direct.is_some() {
             self.0
@@ -141,7 +143,7 @@ impl Granted {
         }
     }
 
-    /// Whether all leases are over.
+    /// Returns whether all leases have ended.
     #[must_use]
     pub fn are_over(&self, now: Moment) -> bool {
         now.as_nanos() >= self.0.load(Ordering::SeqCst)
@@ -209,7 +211,7 @@ mod tests {
             found(&[1, 2, 3], &accounts),
             [(vec![1, 2], 2, 3), (vec![0], 1, 3)]
         );
-        // One sentinel alone lists the addresses of the others.
+        // If only one sentinel answers, the addresses of the others count because it lists them.
         assert_eq!(
             found(&[1, 2, 3], &accounts[..2]),
             [(vec![1], 2, 3), (vec![0], 1, 3)]
@@ -239,7 +241,7 @@ mod tests {
 
     #[test]
     fn server_that_does_not_answer_is_no_vote_among_the_known() {
-        // One of three answers, and lists no other of them.
+        // One of three servers answers, and lists neither of the others.
         let accounts = [account(1, "a", &[("b", 12)]), account(2, "f", &[("g", 8)])];
         let is_majority = |configured: &[u16], accounts: &[Account]| {
             let found = all(configured, accounts);
@@ -247,7 +249,7 @@ mod tests {
         };
         assert_eq!(is_majority(&[1, 2, 3], &accounts[..1]), (false, true));
         assert_eq!(is_majority(&[1, 2, 3], &accounts), (false, false));
-        // A silent one that is listed is a vote.
+        // A listed server counts, although it does not answer.
         let accounts = [account(1, "a", &[("b", 3)]), account(2, "f", &[("g", 8)])];
         assert_eq!(is_majority(&[1, 2, 3], &accounts), (true, true));
         assert_eq!(is_majority(&[1, 2, 3, 4, 5], &accounts), (false, true));

@@ -1,9 +1,9 @@
-//! [`Eviction`]: whether a server may evict a lock that is held when its memory is full. Asked when
-//! a lock is first given back or renewed there, and from time to time while they are; or, where it
-//! is to be refused, before one is taken.
+//! [`Eviction`]: the check whether a server may evict a held lock when its memory is full. With the
+//! rule to warn, the server is queried at the first release or renewal, and from time to time after
+//! later ones. With the rule to refuse, it is queried before a lock is acquired.
 //!
-//! Never between a request and its answer: an answer to something else would hide that the
-//! connection is mute.
+//! The query is never sent between a request and its reply: its own reply would hide that the
+//! connection does not answer that request.
 
 use crate::connection::error_mapping::{self, Asked};
 use crate::connection::{
@@ -16,24 +16,24 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The option: `warn`, the default, or `refuse`.
+/// The option's name. Its values are `warn`, the default, and `refuse`.
 pub(crate) const OPTION: &str = "eviction";
 
 /// The time between two checks of a server's eviction policy, and between two warnings, because
 /// operators change it by hand.
 const INTERVAL: Duration = Duration::from_secs(5 * 60);
-/// The time between two checks while locks are refused, so that they become available once the
-/// policy is corrected.
+/// The time between two checks while locks are refused, so that locks become available soon after
+/// the policy is corrected.
 const WHILE_REFUSED: Duration = Duration::from_secs(1);
 
 const INFO: Request<'static> = Request(&[&[b"INFO", b"memory"]]);
 
-/// What is done about it.
+/// The reaction to a server that may evict locks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum OnEviction {
     Warn,
     Refuse,
-    /// A quorum has its own look at its servers, and refuses what evicts.
+    /// No check here: a quorum checks its servers itself, and refuses those that evict.
     CheckedByQuorum,
 }
 
@@ -46,7 +46,7 @@ impl OnEviction {
     }
 }
 
-/// What is known of one server.
+/// The check of one server's eviction policy, and its last result.
 #[derive(Debug)]
 pub(crate) struct Eviction {
     rule: OnEviction,
@@ -56,11 +56,12 @@ pub(crate) struct Eviction {
 
 #[derive(Default, Debug)]
 struct State {
-    /// When it is asked next; at once before it was asked for the first time.
+    /// The time of the next query; `None` before the first one, which is due at once.
     next: Option<Moment>,
-    /// How often another server had taken the place of the one before when it was asked.
+    /// The dialer's count of changes of the server at the last query. Another count now means that
+    /// another server answers.
     changes: u64,
-    /// Why no locks are taken there.
+    /// The reason for which locks are refused.
     refused: Option<Error>,
 }
 
@@ -73,8 +74,8 @@ impl Eviction {
         }
     }
 
-    /// Before a lock is taken: where that is the rule, asks the server if it is time for that, and
-    /// refuses.
+    /// Refuses to acquire a lock on a server that may evict it, if that is the rule. Queries the
+    /// server first, if it is time for that.
     pub(crate) fn refuse(&self, link: &mut dyn ConnectionLike, by: Moment) -> Result<(), Failure> {
         if self.rule != OnEviction::Refuse {
             return Ok(());
@@ -82,7 +83,8 @@ impl Eviction {
         let mut state = self.state.lock();
         let (now, changes) = (self.dialer.clock().now(), self.dialer.changes());
         if state.is_due(now, changes) {
-            // Threads that come meanwhile ask, too: none takes a lock before it is known.
+            // The mutex is unlocked, so other threads query, too: none acquires a lock before the
+            // policy is known.
             drop(state);
             let reply = link.call(&INFO, by).map_err(|error| match error {
                 CallError::NotSent(error) | CallError::Unknown(error) => Failure::NotSent(error),
@@ -109,8 +111,8 @@ impl Eviction {
             .map_or(Ok(()), |error| Err(Failure::Refused(error)))
     }
 
-    /// Where the rule is to warn: asks the server behind an answer of its own, if it is time for
-    /// that. One that does not say is trusted.
+    /// Queries the server after a reply, if the rule is to warn and it is time for that. A server
+    /// that does not state its policy is trusted.
     pub(crate) fn look(&self, link: &mut dyn ConnectionLike, by: Moment) {
         if self.rule == OnEviction::Warn && self.is_due(by) {
             let reply = link.call(&INFO, by).ok();
@@ -118,7 +120,8 @@ impl Eviction {
         }
     }
 
-    /// The same without waiting for the answer, behind what was sent there.
+    /// Queries the server behind the requests sent before, without waiting for the reply, if the
+    /// rule is to warn and it is time for that.
     pub(crate) fn look_behind(&self, link: &SharedConnection, by: Moment) {
         if self.rule != OnEviction::Warn || !self.is_due(by) {
             return;
@@ -135,10 +138,10 @@ impl Eviction {
         link.submit(&Batch::from_requests(&[INFO]), by, Box::new(done));
     }
 
-    /// Whether it is time to ask. If so, it is not again for a while. `by` stands for the time: it
-    /// is a command timeout ahead at most, and costs no look at the clock.
+    /// Returns whether a query is due, and if so, sets the time of the next. `by` stands for the
+    /// present time: it is at most a command timeout ahead, and saves reading the clock.
     fn is_due(&self, by: Moment) -> bool {
-        // Another thread that looks does so for all.
+        // The thread that has the mutex queries for all.
         let Some(mut state) = self.state.try_lock() else {
             return false;
         };
@@ -156,28 +159,28 @@ impl Eviction {
 }
 
 impl State {
-    /// Whether it is time to ask, or another server answers since.
+    /// Returns whether it is time to query, or another server has answered since the last query.
     fn is_due(&self, now: Moment, changes: u64) -> bool {
         self.changes != changes || self.next.is_none_or(|next| next <= now)
     }
 }
 
 fn tell(server: &Server, reply: Option<&Reply>) {
-    // Each time anew.
+    // Without this, a warning that was given before would not be repeated.
     server.clear_warnings(WarningKind::Eviction);
     if let Some(danger) = reply.and_then(said).and_then(|said| said.danger(server)) {
         server.warn(WarningKind::Eviction, || danger.to_string());
     }
 }
 
-/// What a server says of its memory.
+/// A server's memory limit and eviction policy.
 pub(super) struct Memory {
     pub(super) has_limit: bool,
     pub(super) policy: String,
 }
 
 impl Memory {
-    /// Reads a reply to `INFO`; nothing if it does not say that.
+    /// Reads a reply to `INFO`. Returns `None` if one of the two fields is missing.
     pub(super) fn read(info: &str) -> Option<Self> {
         let limit = info_field(info, "maxmemory")?;
         let policy = info_field(info, "maxmemory_policy")?.to_owned();
@@ -187,12 +190,13 @@ impl Memory {
         })
     }
 
-    /// Whether locks may be evicted.
+    /// Returns whether locks may be evicted.
     pub(super) fn evicts(&self) -> bool {
         self.has_limit && self.policy != "noeviction"
     }
 
-    /// What may happen to locks there, and how to mend it; nothing if none is evicted.
+    /// Returns an error that describes the danger to locks and its remedy; `None` if none is
+    /// evicted.
     fn danger(&self, server: &Server) -> Option<Error> {
         self.evicts().then(|| {
             Error::configuration(format!(
@@ -209,7 +213,7 @@ fn said(reply: &Reply) -> Option<Memory> {
     Memory::read(&String::from_utf8_lossy(reply.as_bytes()?))
 }
 
-/// With `refuse` a server must say what it does.
+/// Returns the error for a server that does not state its policy, which `refuse` requires.
 fn untold(server: &Server, reply: &Reply) -> Error {
     if let Reply::Error(answer) = reply {
         return error_mapping::explain(server, answer, &Asked::Introduction)

@@ -1,5 +1,6 @@
-//! [`Heartbeat`]: a look now and then at the history of a server's data, while it is used: which it
-//! is, and whether it is still a master. Renewals look each time, and on their own connections.
+//! [`Heartbeat`]: a check of the history of a server's data from time to time while the server is
+//! used: that the data is still the same, and the server still a master. Renewals check this each
+//! time, on their own connections.
 
 use crate::connection::{
     Batch, ConnectionLike, Dialer, HISTORY, Introduction, Reply, ReplyCheck, SharedConnection,
@@ -11,15 +12,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The time between two reads of the history of a used server's data, so that a demotion is noticed
-/// on open connections. Each batch of renewals reads it, too.
+/// on open connections. Each batch of renewals also reads the history.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// See the [module's text](self).
+/// The periodic check of the history of a server's data; see the [module](self).
 #[derive(Debug)]
 pub(super) struct Heartbeat {
     dialer: Arc<Dialer>,
-    /// When the next look is due, in nanoseconds; 0 before the first request, whose connection has
-    /// just been judged.
+    /// The time of the next check, in nanoseconds; 0 before the first request, because its
+    /// connection has just been checked.
     next: AtomicU64,
 }
 
@@ -31,7 +32,7 @@ impl Heartbeat {
         }
     }
 
-    /// Looks behind an answer, if it is time for that.
+    /// Reads the history after a reply, if it is time for that.
     pub(super) fn look(&self, link: &mut dyn ConnectionLike, by: Moment) {
         let Some(generation) = link.history().cloned().filter(|_| self.is_due(by)) else {
             return;
@@ -45,7 +46,8 @@ impl Heartbeat {
         }
     }
 
-    /// The same without waiting for the answer, behind what was sent there.
+    /// Reads the history behind the requests sent before, without waiting for the reply, if it is
+    /// time for that.
     pub(super) fn look_behind(&self, link: &SharedConnection, by: Moment) {
         if !self.is_due(by) {
             return;
@@ -67,8 +69,8 @@ impl Heartbeat {
         link.submit(&Batch::from_requests(&[HISTORY]), by, Box::new(done));
     }
 
-    /// Whether it is time to look. If so, it is not again for a while. `by` stands for the time: it
-    /// is a command timeout ahead at most, and costs no look at the clock.
+    /// Returns whether a check is due, and if so, sets the time of the next. `by` stands for the
+    /// present time: it is at most a command timeout ahead, and saves reading the clock.
     fn is_due(&self, by: Moment) -> bool {
         let (now, next) = (by.as_nanos(), self.next.load(Ordering::Relaxed));
         let later = (by + INTERVAL).as_nanos();

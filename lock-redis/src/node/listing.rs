@@ -1,5 +1,5 @@
-//! Requests to a node about many locks. On a borrowed connection: locks that are taken and released
-//! meanwhile do not wait behind them.
+//! Requests to a node about many locks. They use a borrowed connection, so that requests for single
+//! locks do not wait behind them.
 
 use super::Node;
 use crate::protocol::NodePage;
@@ -7,11 +7,11 @@ use crate::protocol::driver::drive;
 use lock_core::backend::{Failure, LockInfo};
 use lock_core::{LockName, Moment};
 
-/// What only a format that says who holds a lock can do.
+/// The ability of formats that record the holder, in the words of a refusal.
 const LISTED: &str = "tell locks from other keys";
 
 impl Node {
-    /// The held locks among the next keys of this server, from `cursor` on.
+    /// Returns the held locks among the next keys of this server, starting at `cursor`.
     ///
     /// # Errors
     ///
@@ -21,11 +21,11 @@ impl Node {
         drive(owned.list_locks(pattern, cursor), &mut self.borrow(by)?, by)
     }
 
-    /// The state of these locks, each with all that the server tells.
+    /// Returns the state of each of these locks, with all details that the server has.
     ///
     /// # Errors
     ///
-    /// See [`Failure`]: the server cannot be asked.
+    /// See [`Failure`]: returned as a whole if the server cannot be queried.
     pub fn inspect_each(
         &self,
         names: &[LockName],

@@ -1,21 +1,24 @@
-//! [`Node`]: one server and all our connections to it: one attempt for each request. A standalone
-//! server is one node; where several servers make a store, each that may be written to is one.
+//! [`Node`]: one server and all connections of this client to it; makes one attempt for each
+//! request. A standalone server is one node. Where several servers make a store, each writable
+//! server is a node.
 //!
-//! The format decides how a lock is stored: each client has one, for all of its nodes.
+//! The wire format decides how a lock is stored; all nodes of a client have the same one.
 //!
-//! - `settings`: what all nodes of a client have in common
-//! - `connections`: which connection a request goes on
+//! - `settings`: the settings that all nodes of a client have in common
+//! - `connections`: the choice of the connection for a request
 //! - `renewals`: requests that renew, on connections of their own
-//! - `change_reports`: those connections, and what the server reports of what they renew
-//! - `replica_clocks`: by how much the clocks of its replicas are ahead
-//! - `eviction`: whether the server may evict locks
-//! - `heartbeat`: whether it is still the same, with the same data, and a master
+//! - `change_reports`: the connections for renewals, and the server's reports of changes of the
+//!   renewed keys
+//! - `replica_clocks`: how far the clocks of the server's replicas are ahead
+//! - `eviction`: the check that the server does not evict locks
+//! - `heartbeat`: the check that the server is still a master, with the data it had before
 //! - `listing`: requests about many locks
 //! - `restart_grace`: no grants on a server that was started a moment ago
 //! - [`cluster`]: the server as a node of a cluster: its slots and its redirects
 //! - [`quorum`]: the server as a node of a quorum: its marker and its votes
-//! - `diagnosis`: what the server's settings and state mean for locks
-//! - `deployment`: which servers belong together, and which of several deployments a URL means
+//! - `diagnosis`: consequences of the server's settings and state for locks
+//! - `deployment`: groups of servers that list each other, and the choice of the one that a URL
+//!   means
 //! - `watch_registry`: watches that move to another node together with their locks
 
 mod change_reports;
@@ -68,20 +71,20 @@ use std::time::Duration;
 /// The mode in which requests are sent to a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum RequestMode {
-    /// As the master of the lock's slot.
+    /// Requests go to the server as the master of the lock's slot.
     Direct,
-    /// For a slot of a cluster that is just moving to it: `ASKING` goes before each request, on a
-    /// connection where nothing comes in between.
+    /// Requests go to a slot of a cluster that is being moved to this server: `ASKING` precedes
+    /// each request, on a connection where no other request comes in between.
     Asking,
 }
 
-/// The abilities of the formats that record the holder, as their refusals name them.
+/// Abilities that only formats with recorded holders have, in the words of their refusals.
 const QUORUM: &str = "stand on a quorum";
 const RENEWED: &str = "be renewed";
 const SHARED: &str = "count permits";
 
-/// One server, with the connections that [`RedisScheme`](crate::RedisScheme) lists. Clones are the
-/// same one.
+/// One server, with the connections that [`RedisScheme`](crate::RedisScheme) lists. Clones share
+/// these connections.
 ///
 /// Dropping the last clone ends its threads and connections, without waiting for them.
 #[derive(Clone)]
@@ -95,10 +98,11 @@ struct NodeInner {
     format: Format,
     /// The client that uses this node.
     client: ClientId,
-    /// The way of all requests but the renewals: one for all threads, so that the requests of a
-    /// lock keep their order. Two were no faster, neither with 8 threads nor with 128.
+    /// The connection for all requests but the renewals. All threads share one, so that the
+    /// requests of a lock keep their order. Two connections were no faster, neither with 8 threads
+    /// nor with 128.
     link: SharedConnection,
-    /// The connections for requests that must not wait behind one that takes too long.
+    /// The connections for requests that must not wait behind a slow request.
     pool: ConnectionPool,
     dialer: Arc<Dialer>,
     renewals: Arc<RenewalSlots>,
@@ -107,32 +111,33 @@ struct NodeInner {
     eviction: Eviction,
     heartbeat: Heartbeat,
     restart_grace: RestartGrace,
-    /// Knows how many replicas there are. Without it the policy "all" is refused.
+    /// The function that returns the number of replicas. Without it, the policy "all" is refused.
     replica_count: Option<ReplicaCount>,
     replica_clocks: ReplicaClocks,
     terms: NodeTerms,
 }
 
-/// Ends the dials under way, also the subscriber's: the rest ends with what it belongs to.
+/// Ends the dials under way, including the subscriber's. The other threads and connections end with
+/// the fields that own them.
 impl Drop for NodeInner {
     fn drop(&mut self) {
         self.dialer.retire();
     }
 }
 
-/// A node that may be gone.
+/// A node that may have been dropped.
 struct WeakNode(Weak<NodeInner>);
 
 impl WeakNode {
-    /// Returns whether it refers to this node.
+    /// Returns whether this is a reference to `node`.
     fn is(&self, node: &Node) -> bool {
         self.0.as_ptr() == Arc::as_ptr(&node.inner)
     }
 }
 
 impl Node {
-    /// Returns this node as the one that a slot of a cluster is just moving to: `ASKING` goes
-    /// before each request.
+    /// Returns this node for requests to a slot that is being moved to it: `ASKING` precedes each
+    /// request.
     #[must_use]
     pub fn asking(&self) -> Self {
         Self {
@@ -141,7 +146,7 @@ impl Node {
         }
     }
 
-    /// Returns whether `ASKING` goes before each request.
+    /// Returns whether `ASKING` precedes each request.
     #[must_use]
     pub fn is_asking(&self) -> bool {
         self.mode == RequestMode::Asking
@@ -151,8 +156,8 @@ impl Node {
         WeakNode(Arc::downgrade(&self.inner))
     }
 
-    /// From time to time the server is asked whether it may evict locks, and whether it is still
-    /// the same: behind what was sent to it.
+    /// Checks from time to time whether the server may evict locks, and whether it is still the
+    /// same one. Sends these requests behind the earlier ones, without waiting for the replies.
     fn look_behind(&self) {
         let by = self.clock().now() + self.inner.dialer.command_timeout();
         self.inner.eviction.look_behind(&self.inner.link, by);
@@ -211,17 +216,17 @@ impl Node {
         &self.inner.format
     }
 
-    /// Returns whether both are one node, asked in one way.
+    /// Returns whether both are the same node with the same request mode.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner) && self.mode == other.mode
     }
 
-    /// The clock of all deadlines, to be kept.
+    /// Returns the clock of all deadlines, as a shared reference that can be stored.
     pub(crate) fn shared_clock(&self) -> &Arc<dyn Clock> {
         self.inner.dialer.clock()
     }
 
-    /// The clock of all deadlines.
+    /// Returns the clock of all deadlines.
     #[must_use]
     pub fn clock(&self) -> &dyn Clock {
         self.inner.dialer.clock().as_ref()
@@ -232,8 +237,9 @@ impl Node {
         |key| self.inner.subscriber.is_tracked(key)
     }
 
-    /// A watch without waiting for the server, where it comes from another node: `wake` is called
-    /// when it stands, too, because releases may have been missed until then.
+    /// Watches the releases of a lock without waiting for the server, for a watch that moves here
+    /// from another node. `wake` is also called when the subscription is confirmed, because
+    /// releases may have been missed until then.
     ///
     /// # Errors
     ///
@@ -246,52 +252,55 @@ impl Node {
             .map_err(on(name))
     }
 
-    /// From now on `tell`, which must be short, is called whenever the subscriber's connection was
-    /// lost, or could not be made.
+    /// Calls `tell`, which must be short, whenever the subscriber's connection is lost or cannot be
+    /// made.
     pub fn on_trouble(&self, tell: Arc<dyn Fn() + Send + Sync>) {
         self.inner.subscriber.on_trouble(tell);
     }
 
-    /// The cluster that this node belongs to, as it says. `host` is where it was asked.
+    /// Returns the cluster that this node belongs to, as the server lists it. `host` is the
+    /// server's host in the address used here.
     ///
     /// # Errors
     ///
-    /// See [`Failure`]. A server that is no node of a cluster refuses.
+    /// See [`Failure`]. A server that is no node of a cluster refuses the request.
     pub fn shards(&self, host: &str, tls: bool, by: Moment) -> Result<Shards, Failure> {
         let port = if tls { Port::Tls } else { Port::Plain };
         cluster::ask(&mut *self.inner.pool.borrow(by)?, host, port, by)
     }
 
-    /// The IP addresses that the server's host name leads to, by `by`; none where that is unknown.
+    /// Resolves the server's host name to IP addresses, until `by`. Returns none if that fails.
     #[must_use]
     pub fn resolve(&self, by: Moment) -> Vec<SocketAddr> {
         self.inner.dialer.resolve(by)
     }
 
-    /// This server is a master no longer: requests under way fail now, and all connections to it
-    /// end. The rest goes when the last user has left.
+    /// Ends all connections to this server, because it is no longer the master or no longer used:
+    /// requests under way fail now. Everything else ends when the last clone is dropped.
     pub fn retire(&self) {
         self.inner.dialer.retire();
         self.inner.link.end(&self.inner.dialer.retired());
     }
 
-    /// Returns the identity that the server must have, as far as known, where that is checked.
+    /// Returns the identity that the server must have; `None` if it is not known yet or not
+    /// checked.
     #[must_use]
     pub fn identity(&self) -> Option<Arc<str>> {
         self.inner.dialer.identity()?.known()
     }
 
-    /// Returns the part of its data's history that the server showed last, and when.
+    /// Returns the last known position in the history of the server's data, with the time of that
+    /// reply.
     pub(crate) fn noted(&self) -> Option<(Noted, Moment)> {
         self.inner.dialer.identity().and_then(Identity::noted)
     }
 
-    /// Finds out until `by` if this server was a replica of the one that has shown this history.
+    /// Finds out until `by` whether this server was a replica of the server with this history.
     pub(crate) fn succeeds(&self, noted: &(Noted, Moment), by: Moment) -> bool {
         self.inner.dialer.succeeds(noted, by)
     }
 
-    /// The server, as it is called in messages.
+    /// Returns the server's name for messages.
     pub fn server(&self) -> impl fmt::Display {
         Arc::clone(self.inner.dialer.server())
     }
@@ -300,7 +309,7 @@ impl Node {
 /// One attempt on this server for each request, as
 /// [`Backend`](lock_core::Backend) describes it.
 impl Node {
-    /// Makes one attempt to take a lock.
+    /// Makes one attempt to acquire a lock.
     ///
     /// # Errors
     ///
@@ -351,8 +360,8 @@ impl Node {
             subscriber,
             ..
         } = &*self.inner;
-        // A clean-up must not wait behind the request without an answer that it cleans up after. It
-        // may overtake that one: the tombstone refuses what comes later.
+        // A clean-up must not wait behind the unanswered request whose effect it removes. If it
+        // overtakes that request, the tombstone refuses the request when it arrives.
         let cleans_up = options.tombstone != Tombstone::None;
         let connection = if cleans_up {
             self.borrow(by)
@@ -383,7 +392,7 @@ impl Node {
         by: Moment,
         done: OnReleased,
     ) {
-        // `ASKING` goes with a call only.
+        // Only a blocking call can send `ASKING`.
         let owned = self
             .inner
             .format
@@ -465,7 +474,7 @@ impl Node {
         outcome.map_err(on(name))
     }
 
-    /// Returns the longest time after which a waiter asks again.
+    /// Returns the longest time after which a waiter polls again.
     #[must_use]
     pub fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {
         let owned = self.inner.format.as_owned()?;
@@ -504,13 +513,13 @@ impl Node {
             .map_err(on(name))
     }
 
-    /// Returns by how much earlier a lease may end on a replica that counts.
+    /// Returns by how much earlier than on the master a lease may end on a replica that counts.
     #[must_use]
     pub fn replica_lead(&self, lease: LeaseTime, replication: Replication) -> Duration {
         self.inner.replica_clocks.lead(lease, replication)
     }
 
-    /// Makes the clock of the only known replica this far ahead.
+    /// Sets the lead of the only known replica's clock.
     #[cfg(test)]
     pub(crate) fn set_replica_lead(&self, lead: Duration) {
         self.inner.replica_clocks.set_lead(lead);

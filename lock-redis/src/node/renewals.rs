@@ -1,5 +1,5 @@
-//! Renewals: a batch in one request, on connections of their own, with replicas waited for where
-//! they are to be.
+//! Renewals: one request for a batch, on separate connections, with a wait for replicas if
+//! required.
 
 use super::{Node, RENEWED, RequestMode, on};
 use crate::connection::{ConnectionLike, FramedConnection};
@@ -7,17 +7,17 @@ use crate::protocol::driver::drive;
 use lock_core::Moment;
 use lock_core::backend::{Failure, Renewal, RenewalRequest};
 
-/// What the answer of this server means for a lock.
+/// The meaning of this server's answer for a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum AnswerWeight {
-    /// What it says is gone is lost, and not renewed again.
+    /// The only answer: a lock that the server no longer has is lost, and is not renewed again.
     Sole,
-    /// It is one vote: what is another's here may stay so for as long as ours is held.
+    /// One vote of several: another owner may have this server's vote while the lock is still held.
     Vote,
 }
 
 impl Node {
-    /// See [`Backend::renew`](lock_core::Backend::renew).
+    /// Renews a batch; see [`Backend::renew`](lock_core::Backend::renew).
     pub fn renew_batch(
         &self,
         batch: &[RenewalRequest],
@@ -33,7 +33,7 @@ impl Node {
         let renewals = if batch.iter().all(is_off) {
             plainly(batch)
         } else {
-            // Those that do not need replicas go first, and do not wait along.
+            // Renewals that need no replicas are sent first, and do not wait for any.
             let (plain, confirmed): (Vec<_>, Vec<_>) = batch.iter().cloned().partition(is_off);
             let mut plain = plainly(&plain).into_iter();
             let renewed = self.renew_with_replicas(&confirmed, by);
@@ -57,9 +57,9 @@ impl Node {
         renewals
     }
 
-    /// Renews on a connection for renewals, or on the shared one if there is none, because the server
-    /// takes no more, the password has changed or no descriptor is left: a held lock is worth more
-    /// than the wait of the requests behind it.
+    /// Renews on a connection for renewals. If none can be made (the server accepts no more, the
+    /// password has changed, or no file descriptor is left), renews on the shared connection: a
+    /// held lock matters more than the delay of the requests behind this one.
     pub(super) fn renew_on_any_connection<T>(
         &self,
         batch: &[RenewalRequest],
@@ -71,7 +71,7 @@ impl Node {
             return Vec::new();
         }
         let stands = self.mode == RequestMode::Direct && self.inner.link.is_connected();
-        // Then there shall be time left for it.
+        // Half of the time is reserved for the shared connection.
         let now = self.inner.dialer.clock().now();
         let first_by = if stands { now + by.since(now) / 2 } else { by };
         let renewals = match self.renewal_connection(first_by) {
@@ -102,8 +102,8 @@ impl Node {
         of_each(batch, renewals)
     }
 
-    /// One `WAIT` for all of them, behind the last write: replicas apply what they get in its
-    /// order.
+    /// Renews a batch with one `WAIT` for all, after the last write: replicas apply writes in the
+    /// order of the master.
     fn renew_with_replicas(
         &self,
         batch: &[RenewalRequest],
@@ -143,8 +143,8 @@ impl Node {
         Ok(renewals)
     }
 
-    /// Renews once more what has changed behind its renewal, before it was read: that is not
-    /// reported.
+    /// Renews these locks again if one may have changed after its renewal and before the server
+    /// read its key for tracking: the server does not report such a change.
     fn check_reports(
         &self,
         connection: &FramedConnection<'_>,
@@ -168,7 +168,7 @@ impl Node {
     }
 }
 
-/// The outcome of each renewal of a batch; a failure of the request is that of all.
+/// Returns the outcome of each renewal of a batch. If the request failed, each has that failure.
 fn of_each<T>(
     batch: &[RenewalRequest],
     renewals: Result<Vec<Result<T, Failure>>, Failure>,

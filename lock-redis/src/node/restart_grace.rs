@@ -1,5 +1,5 @@
-//! [`RestartGrace`]: no lock is granted on a server that was started a moment ago, so that what it
-//! granted before and may have forgotten is over by then.
+//! [`RestartGrace`]: no lock is granted on a server that was started a moment ago, because it may
+//! have forgotten locks that it granted before. Their leases end during this time.
 
 use crate::connection::{Dialer, Identity};
 use lock_core::Error;
@@ -7,10 +7,10 @@ use lock_core::backend::{Answer, Failure, RetryCause};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// See the [module's text](self).
+/// The time after a server's start in which it grants no lock; see the [module](self).
 #[derive(Debug)]
 pub(super) struct RestartGrace {
-    /// Zero: off.
+    /// The setting; zero: off.
     time: Duration,
     dialer: Arc<Dialer>,
 }
@@ -20,11 +20,11 @@ impl RestartGrace {
         Self { time, dialer }
     }
 
-    /// The answer of a server that grants nothing yet: the one to which a connection was made.
+    /// Returns the answer "paused" if the server of the current connection may not grant locks yet.
     ///
     /// # Errors
     ///
-    /// [`Failure::Refused`] if it does not say since when it runs.
+    /// [`Failure::Refused`] if the server does not say how long it has been running.
     pub(super) fn refusal(&self) -> Result<Option<Answer>, Failure> {
         if self.time.is_zero() {
             return Ok(None);

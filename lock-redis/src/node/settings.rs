@@ -1,4 +1,4 @@
-//! [`NodeSettings`]: what all nodes of a client have in common, and how one is made.
+//! [`NodeSettings`]: the settings that all nodes of a client have in common; creates nodes.
 
 use super::diagnosis::NodeTerms;
 use super::eviction::{Eviction, OnEviction};
@@ -19,7 +19,7 @@ use lock_core::{ClientId, Clock, Config, Context, Error, Moment, Notices};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What all nodes of a client have in common.
+/// The settings that all nodes of a client have in common.
 #[derive(Debug)]
 pub struct NodeSettings {
     format: Format,
@@ -28,7 +28,7 @@ pub struct NodeSettings {
     sentinel_secrets: CredentialsSource,
     destinations: Destinations,
     pool: u32,
-    /// Makes the slots of all pools.
+    /// The thread that creates the slots of all pools.
     thread: PoolThread,
     eviction: OnEviction,
     one_store: OneStore,
@@ -39,15 +39,15 @@ pub struct NodeSettings {
 impl NodeSettings {
     /// The option of a URL that names the format.
     pub const FORMAT: &str = protocol::OPTION;
-    /// The option of a URL that says what follows from an eviction policy.
+    /// The option of a URL for the reaction to an eviction policy.
     pub const EVICTION: &str = eviction::OPTION;
-    /// The option of a URL that says whether changes of keys are reported.
+    /// The option of a URL that turns reports of key changes on or off.
     pub const TRACKING: &str = TRACKING;
-    /// The option of a URL that says whether requests are joined.
+    /// The option of a URL that turns joined requests on or off.
     pub const JOINED: &str = JOINED;
 
-    /// Those in `config`, with the database of this number. Reads the files of TLS and of
-    /// passwords, if there are any, in a connect timeout.
+    /// Returns the settings in `config`, for this database number. Reads the files of TLS and of
+    /// passwords, if there are any, within one connect timeout.
     ///
     /// # Errors
     ///
@@ -85,7 +85,7 @@ impl NodeSettings {
             client_name,
         };
         let sentinel_secrets = url::sentinel_secrets(config, &time)?;
-        // Formats without owners have no scripts for several locks.
+        // Formats without owners have no scripts for several locks, so nothing can be joined.
         let one_store = match (format.as_owned(), OneStore::of(config)?) {
             (Some(_), one_store) => one_store,
             (None, _) => OneStore::Off,
@@ -116,7 +116,7 @@ impl NodeSettings {
         })
     }
 
-    /// The node on this host and port. Does not talk to it.
+    /// Returns the node on this host and port. Does not connect to it.
     ///
     /// # Errors
     ///
@@ -128,13 +128,14 @@ impl NodeSettings {
         self.node(destination, None, None, Arc::default())
     }
 
-    /// The same for a node of a cluster, which may leave: [`Node::retire`] ends all connections to
-    /// it. Each begins with the question which node answers, and is refused unless that is `id`, or
-    /// the first that answered. `replicas` says how many replicas it has, and `addresses` where.
+    /// Returns a cluster node that may leave the cluster: [`Node::retire`] ends all connections to
+    /// it. Each new connection checks the node's ID, and is refused unless that is `id`, or without
+    /// one, the ID of the node that answered first. `replicas` returns the number of its replicas,
+    /// and `addresses` their addresses.
     ///
     /// # Errors
     ///
-    /// The same.
+    /// As [`node_on`](Self::node_on).
     pub fn guest_on(
         &self,
         host: &str,
@@ -147,16 +148,16 @@ impl NodeSettings {
         let destination = self
             .destination(Endpoint::tcp(host, port))?
             .identified(identity);
-        // They are mapped.
+        // These addresses are mapped already, so the map for replicas is empty.
         self.node(destination, Some(replicas), Some(addresses), Arc::default())
     }
 
-    /// The same for any node of a cluster: it says which one it is where it is asked for the
-    /// cluster, and is asked for nothing else.
+    /// Returns any node of a cluster, for queries about the cluster only. Its reply to these
+    /// contains its ID, so its connections do not check that.
     ///
     /// # Errors
     ///
-    /// The same.
+    /// As [`node_on`](Self::node_on).
     pub fn bystander_on(&self, host: &str, port: u16) -> Result<Node, Error> {
         let destination = self
             .destination(Endpoint::tcp(host, port))?
@@ -164,16 +165,16 @@ impl NodeSettings {
         self.node(destination, None, None, Arc::default())
     }
 
-    /// The same, where the server is a master for as long as others hold it for one: each
-    /// connection begins with the questions which server answers and whether it is a master, and
-    /// [`Node::retire`] ends them all. It is refused unless its `run_id` is this one, or that of
-    /// the first that answered, or it was a replica of the one that has shown `former`. Its
-    /// replicas are reached through `map`. Where it cannot be connected to, the error ends with
-    /// `advice`.
+    /// Returns a server that is a master for as long as the sentinels consider it one:
+    /// [`Node::retire`] ends all connections to it. Each new connection checks that the server is a
+    /// master and which one it is. It is refused unless the `run_id` is this one, or without one,
+    /// that of the server that answered first, or the server was a replica of the one with the
+    /// history `former`. `map` has the real addresses of its replicas. The error of a failed
+    /// connection ends with `advice`.
     ///
     /// # Errors
     ///
-    /// The same.
+    /// As [`node_on`](Self::node_on).
     pub(crate) fn master_on(
         &self,
         at: &Address,
@@ -191,7 +192,7 @@ impl NodeSettings {
         self.node(destination, Some(replicas), None, map)
     }
 
-    /// The same for any place, where another server is followed: see [`Identity`].
+    /// Returns the node at any endpoint, where another server may take its place: see [`Identity`].
     pub(crate) fn followed(&self, place: Endpoint) -> Result<Node, Error> {
         let identity = Identity::followed(self.terms.lease);
         let destination = self
@@ -244,7 +245,7 @@ impl NodeSettings {
         })
     }
 
-    /// A dialer for a sentinel: with the sentinels' credentials, and in database 0.
+    /// Returns a dialer for a sentinel, with the sentinels' credentials and database 0.
     pub(crate) fn sentinel_dialer(
         &self,
         place: Endpoint,
@@ -266,36 +267,36 @@ impl NodeSettings {
         }))
     }
 
-    /// How long making a connection and one request may take.
+    /// Returns the time limits of a connection attempt and of a request.
     pub(crate) fn bounds(&self) -> Timeouts {
         self.destinations.bounds
     }
 
-    /// What stands under a lock's key.
+    /// Returns the wire format.
     #[must_use]
     pub fn format(&self) -> &Format {
         &self.format
     }
 
-    /// The clock that all deadlines are on.
+    /// Returns the clock of all deadlines.
     #[must_use]
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.destinations.clock
     }
 
-    /// Where is told which servers were found.
+    /// Returns the receiver of notices about the servers that were found.
     #[must_use]
     pub fn notices(&self) -> &Notices {
         &self.destinations.notices
     }
 
-    /// The longest lease of locks that are taken without one.
+    /// Returns the longest lease of locks that are acquired without a lease of their own.
     #[must_use]
     pub fn lease(&self) -> Duration {
         self.terms.lease
     }
 
-    /// Whether it is TLS that is spoken.
+    /// Returns whether the connections use TLS.
     #[must_use]
     pub fn is_tls(&self) -> bool {
         self.destinations.tls.is_some()
@@ -306,7 +307,7 @@ impl NodeSettings {
     }
 }
 
-/// What all destinations of a client have in common.
+/// The settings that all destinations of a client have in common.
 #[derive(Clone, Debug)]
 struct Destinations {
     tls: Option<TlsSettings>,

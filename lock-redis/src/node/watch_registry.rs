@@ -1,7 +1,7 @@
-//! [`WatchRegistry`]: watches on locks that move from node to node, by failover or with their
-//! slots.
+//! [`WatchRegistry`]: watches on locks that move to another node, by failover or with their slots.
 //!
-//! A watch is subscribed where its lock lives, and wakes its waiter each time the lock has moved.
+//! A watch is subscribed on the node of its lock, and wakes its waiter each time the lock has
+//! moved.
 
 use crate::node::{Node, WeakNode};
 use lock_core::backend::{Failure, NextOwner, Wake, Watch, contain};
@@ -28,15 +28,15 @@ struct WatchEntry {
     subscribed: Option<SubscribedOn>,
 }
 
-/// Where a watch is subscribed. Does not keep the node alive.
+/// The node on which a watch is subscribed. Does not keep the node alive.
 struct SubscribedOn {
     node: WeakNode,
     wake: Arc<WakeFromNode>,
     _watch: Watch,
 }
 
-/// Wakes the waiter for messages of one node. What a node granted counts no more once the watch has
-/// left it, as a reply that comes then.
+/// Wakes the waiter for messages of one node. Once the watch has moved to another node, a late
+/// message wakes the waiter without a grant, because the former node's grants no longer count.
 struct WakeFromNode {
     wake: Arc<dyn Wake>,
     has_left: AtomicBool,
@@ -65,7 +65,7 @@ impl Wake for WakeFromNode {
     }
 }
 
-/// One watch, on whichever node it is subscribed; ends when dropped.
+/// A watch that moves from node to node; ends when dropped.
 pub struct RelocatableWatch {
     registry: Arc<Mutex<Registry>>,
     number: u64,
@@ -74,8 +74,8 @@ pub struct RelocatableWatch {
 }
 
 impl WatchRegistry {
-    /// Adds a waiter, to be moved and woken from now on. Call it before the first subscription: a
-    /// move in between would be missed.
+    /// Registers a waiter, which is moved and woken from now on. Must be called before the first
+    /// subscription: otherwise a move in between would be missed.
     #[must_use = "it ends when it is dropped"]
     pub fn register(&self, name: &LockName, wake: Arc<dyn Wake>) -> RelocatableWatch {
         let mut registry = self.0.lock();
@@ -96,14 +96,14 @@ impl WatchRegistry {
         }
     }
 
-    /// Whether there are no waiters.
+    /// Returns whether there are no waiters.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.lock().entries.is_empty()
     }
 
-    /// Moves the watches whose locks live on another node now, and wakes their waiters. `home`
-    /// names the node of a lock; watches without one stay where they are.
+    /// Moves the watches whose locks are on another node now, and wakes their waiters. `home`
+    /// returns the node of a lock; a watch stays where it is if there is none.
     ///
     /// Does not wait: a waiter is woken again when its subscription is confirmed.
     pub fn relocate(&self, home: impl Fn(&LockName) -> Option<Node>) {
@@ -125,7 +125,8 @@ impl std::fmt::Debug for WatchRegistry {
     }
 }
 
-/// What a watch left behind by moving. Waking runs foreign code: not under the registry's lock.
+/// The former subscription of a moved watch. Its waiter is woken without the registry's lock,
+/// because waking runs foreign code.
 struct Left {
     subscribed: Option<SubscribedOn>,
     wake: Arc<dyn Wake>,
@@ -139,12 +140,12 @@ impl Left {
 }
 
 impl WatchEntry {
-    /// Moves it, unless it is subscribed there.
+    /// Moves the watch to `node`, unless it is subscribed there.
     fn move_to(&mut self, node: &Node) -> Option<Left> {
         if self.is_on(node) {
             return None;
         }
-        // Where it fails, the waiter looks for itself after a bounded wait.
+        // If it fails, the waiter polls by itself after a bounded wait.
         let wake = WakeFromNode::new(&self.wake);
         let watch = node.follow(&self.name, Arc::clone(&wake) as _).ok();
         let subscribed = watch.map(|watch| SubscribedOn::new(node, wake, watch));
@@ -179,9 +180,9 @@ impl Drop for SubscribedOn {
 }
 
 impl RelocatableWatch {
-    /// Subscribes it on this node, and waits for the confirmation until `by`. Check afterwards
-    /// whether the lock still lives there, and call it again otherwise: it may have moved
-    /// meanwhile.
+    /// Subscribes the watch on this node, and waits for the confirmation until `by`. The lock may
+    /// move meanwhile: check afterwards if it is still on this node, and call this again for its
+    /// new node if not.
     ///
     /// # Errors
     ///
@@ -238,7 +239,7 @@ mod tests {
     use lock_core::{ClientId, Config, Context, OwnerText, SystemClock};
     use std::sync::atomic::AtomicU32;
 
-    /// Counts what it is told, and what names an owner.
+    /// Counts the wake-ups, and those that name an owner.
     #[derive(Default)]
     struct Told(AtomicU32, AtomicU32);
 
@@ -261,7 +262,7 @@ mod tests {
         }
     }
 
-    /// Nodes that do not answer.
+    /// Returns two nodes that do not answer.
     fn silent_nodes(silent: &std::net::TcpListener) -> [Node; 2] {
         let port = silent.local_addr().unwrap().port();
         let context = Context::new(Arc::new(SystemClock), ClientId::random());
@@ -271,8 +272,8 @@ mod tests {
         [(); 2].map(|()| settings.bystander_on("127.0.0.1", port).unwrap())
     }
 
-    /// A message of the former master that comes late grants nothing: the next one may have granted
-    /// the lock to another owner.
+    /// A late message of the former master grants nothing: the new master may have granted the lock
+    /// to another owner.
     #[test]
     fn message_of_a_node_that_was_left_names_no_owner() {
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -298,7 +299,7 @@ mod tests {
         assert_eq!((woken, named), (3, 2), "the former node's wakes only");
     }
 
-    /// Nodes that do not answer: the waiter is woken without a confirmation of its new watch.
+    /// The nodes do not answer: the waiter is woken without a confirmation of its new watch.
     #[test]
     fn waiter_is_woken_whenever_its_lock_has_moved() {
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

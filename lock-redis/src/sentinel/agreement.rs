@@ -1,39 +1,39 @@
-//! [`Agreement`]: what the sentinels say together.
+//! [`Agreement`]: the result of the sentinels' answers together.
 
 use super::report::MasterReport;
 use crate::connection::Address;
 use lock_core::Moment;
 use std::collections::{HashMap, HashSet};
 
-/// What they say together.
+/// The master that the sentinels name together, and its replicas.
 #[derive(Clone, Debug)]
 pub(super) struct Agreement {
     pub(super) master: Address,
     pub(super) epoch: u64,
-    /// The `run_id` of the master, as most of them say that say it.
+    /// The `run_id` that most reports on this master contain; `None` if two are equally frequent.
     pub(super) run_id: Option<String>,
-    /// Whether more than half of all known sentinels say so.
+    /// True if more than half of all known sentinels name this master.
     pub(super) by_majority: bool,
-    /// Whether they are of another deployment than those before, which are gone.
+    /// True if the sentinels are of another deployment than those before, which no longer answer.
     pub(super) are_others: bool,
-    /// Whether the server itself showed that it was a replica of the known master.
+    /// True if the server itself proved that it was a replica of the known master.
     pub(super) is_proven: bool,
-    /// How many replicas may be promoted: those that at least one of the sentinels has heard and
-    /// does not hold for down.
+    /// The number of replicas that may be promoted: those that at least one of the sentinels has
+    /// reached and does not consider down.
     pub(super) replicas: u32,
-    /// The replicas that they know by their `run_id`; `None` where they may not be asked.
+    /// The replicas with a known `run_id`; `None` if the sentinels may not be queried for replicas.
     pub(super) replica_ids: Option<Vec<(Address, String)>>,
-    /// Whether one of them has yet to hear a replica.
+    /// True if one of the sentinels has a replica that it has not reached yet.
     pub(super) has_unheard: bool,
-    /// One of the sentinels that say so.
+    /// One of the sentinels that name this master.
     pub(super) said_by: Address,
 }
 
 impl Agreement {
-    /// What these reports say together, of which there is one at least.
+    /// Returns the agreement of these reports, of which there is at least one.
     ///
-    /// For a majority only those count that were asked in this round: an answer to an earlier
-    /// question may be older than what another one says.
+    /// Only reports that were requested in this round count for a majority: an answer to an earlier
+    /// query may be older than another sentinel's report.
     pub(super) fn of(counted: &[&MasterReport], since: Moment, sentinels: usize) -> Self {
         let epoch = counted
             .iter()
@@ -59,8 +59,8 @@ impl Agreement {
         let run_id = most_frequent(supporting().filter_map(|it| it.run_id.as_deref()));
         let replicas: HashSet<_> = supporting()
             .flat_map(|report| &report.replicas)
-            // The leader of the failover names the new one already, and lists it as a replica of
-            // the old one.
+            // During a failover, its leader already names the new master, and still lists it as a
+            // replica of the old one.
             .filter(|replica| **replica != master)
             .collect();
         let replicas = u32::try_from(replicas.len()).unwrap_or(u32::MAX);
@@ -91,7 +91,7 @@ impl Agreement {
     }
 }
 
-/// What most of them are; `None` if no one is more frequent than all others.
+/// Returns the most frequent value; `None` if two are equally frequent.
 fn most_frequent<'a>(all: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let mut counts = HashMap::<_, usize>::new();
     all.for_each(|one| *counts.entry(one).or_default() += 1);

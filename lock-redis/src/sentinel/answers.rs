@@ -1,4 +1,4 @@
-//! [`Answers`]: what one sentinel has said, and when: in reply to questions, and by its messages.
+//! [`Answers`]: the last replies and messages of one sentinel, with their times.
 
 use super::report::{MasterReport, SentinelReply};
 use crate::connection::Address;
@@ -6,35 +6,36 @@ use lock_core::Moment;
 use parking_lot::Mutex;
 use std::time::Duration;
 
-/// The time that the other sentinels have once the first has answered, beyond three times their
-/// usual time, because a new connection takes as long. The sentinel that knows the latest failover
-/// is right, and may be far away.
+/// The time for the answers of the other sentinels after the first answer, in addition to three
+/// times their usual time, because a new connection takes that long. The sentinel that knows the
+/// latest failover is right, and may be distant.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// The time that a sentinel has that has never answered: half of the remaining time, and at most
-/// this once a majority has answered, because connecting takes several round trips and a minority
-/// may be cut off.
+/// The time for the answer of a sentinel that has never answered: half of the remaining time, and
+/// at most this once a majority has answered, because connecting takes several round trips and a
+/// minority may be cut off.
 const UNKNOWN: Duration = Duration::from_secs(1);
 
-/// The time for which a message counts whose sentinel does not answer, because within that time all
-/// sentinels that reach each other know the same.
+/// The time for which a message counts if its sentinel does not answer queries, because within that
+/// time all sentinels that reach each other know the same.
 const ANNOUNCED: Duration = Duration::from_secs(10);
 
-/// What one sentinel has said. See the [module's text](self).
+/// The last replies and messages of one sentinel; see the [module](self).
 #[derive(Debug, Default)]
 pub(super) struct Answers(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Since when a question is under way, and whether another one is to follow it.
+    /// The start of the query that is under way, and whether another query must follow it.
     asking: Option<Moment>,
     is_asked_again: bool,
     last: Option<Answer>,
-    /// Its last report on the master.
+    /// The last report on the master.
     report: Option<MasterReport>,
-    /// How long its answers take; a single slow one is forgotten after some others.
+    /// The usual time of an answer: the longest of the recent ones, decreasing with each faster
+    /// answer.
     usual: Option<Duration>,
-    /// The master that its last message named, and when, until an answer to a later question.
+    /// The master that the last message named, and when. Reset by the answer to a later query.
     announced: Option<(Moment, Address)>,
 }
 
@@ -46,7 +47,8 @@ struct Answer {
 }
 
 impl Answers {
-    /// Begins a question, unless one is under way: then another one is to follow that.
+    /// Begins a query. Returns `false` if one is under way: then another query will follow that
+    /// one.
     pub(super) fn begin(&self, now: Moment) -> bool {
         let mut state = self.0.lock();
         state.is_asked_again = state.asking.is_some();
@@ -56,8 +58,8 @@ impl Answers {
         !state.is_asked_again
     }
 
-    /// The question was answered, or failed. Returns whether another one follows, which begins
-    /// now; never after a failure.
+    /// Records the reply to the query, or its failure. Returns whether another query follows, which
+    /// begins now; never after a failure.
     pub(super) fn note(&self, reply: SentinelReply, now: Moment) -> bool {
         let mut state = self.0.lock();
         let asked = state.asking.unwrap_or(now);
@@ -68,7 +70,7 @@ impl Answers {
             state.usual = Some(taken.max(decayed));
         }
         if let SentinelReply::MasterReport(report) = &reply {
-            // It may have been asked before the message, and have answered behind the failover.
+            // This query may have been sent before the message, although its answer is newer.
             let is_open =
                 |(at, master): &(Moment, Address)| *at > asked && *master != report.master;
             state.announced = state.announced.take().filter(is_open);
@@ -84,13 +86,13 @@ impl Answers {
         std::mem::take(&mut state.is_asked_again)
     }
 
-    /// No question is under way any more.
+    /// Ends the query that is under way, without a reply.
     pub(super) fn abandon(&self) {
         self.0.lock().asking = None;
     }
 
-    /// A message says that this is the master. Says nothing new if the last report has named it
-    /// already, and no message another one since.
+    /// Records a message that names this master. Ignores it if the last report has already named
+    /// this master, and no message has named another one since.
     pub(super) fn announce(&self, master: Address, now: Moment) {
         let mut state = self.0.lock();
         let is_reported = state
@@ -102,7 +104,7 @@ impl Answers {
         }
     }
 
-    /// The reply to a question that began at `since` or later.
+    /// Returns the reply to a query that began at `since` or later.
     pub(super) fn reply_since(&self, since: Moment) -> Option<SentinelReply> {
         let state = self.0.lock();
         state
@@ -112,8 +114,8 @@ impl Answers {
             .map(|it| it.reply.clone())
     }
 
-    /// What it says since then, whenever it was asked; where it does not answer, what its message
-    /// says: a later failover than the last that it reported.
+    /// Returns the last reply that came at `since` or later, whenever its query began. A message
+    /// that is newer than the last report replaces it: it counts as a report of the next failover.
     pub(super) fn said_since(&self, since: Moment, now: Moment) -> Option<SentinelReply> {
         let state = self.0.lock();
         let announced = state
@@ -139,9 +141,9 @@ impl Answers {
             .map(|it| it.reply.clone())
     }
 
-    /// Until when its answer is waited for in a round that began at `start`, once there is one of
-    /// another sentinel, since `first`. One that hangs, or did not answer the last time, is not
-    /// waited for: its answer counts when it comes.
+    /// Returns the time until which the answer is waited for in a round that began at `start`, once
+    /// another sentinel has answered, at `first`. A sentinel that hangs, or did not answer the last
+    /// query, is not waited for: its answer counts when it arrives.
     pub(super) fn awaited_until(
         &self,
         (start, by): (Moment, Moment),
@@ -273,7 +275,8 @@ mod tests {
         assert!(answers.begin(at(70)));
     }
 
-    /// Otherwise the report would count as that of a failover that never was, and be left again.
+    /// Otherwise the report would count as one of a later failover, and the client would switch
+    /// back.
     #[test]
     fn message_that_crosses_its_own_report_is_no_other_failover() {
         let master = |port| Address::new("m", port);
@@ -290,7 +293,7 @@ mod tests {
                 answers.announce(master(2), at(13));
             }
             assert_eq!(named(answers.said_since(at(10), at(14))), Some((2, 8)));
-            // Back again, by two messages without a report.
+            // Two messages name the first master, then this one again, with no report in between.
             answers.announce(master(1), at(20));
             answers.announce(master(2), at(21));
             assert_eq!(named(answers.said_since(at(10), at(22))), Some((2, 9)));
@@ -304,7 +307,7 @@ mod tests {
         answers.note(report(1, 7, at(0)), at(1));
         assert!(answers.begin(at(10)));
         answers.announce(Address::new("m", 2), at(11));
-        // This one was sent before, and the failing one says nothing.
+        // This report's query is older than the message, and the next query fails.
         answers.note(report(1, 7, at(10)), at(12));
         assert_eq!(named(answers.said_since(at(10), at(13))), Some((2, 8)));
         assert!(answers.begin(at(20)));

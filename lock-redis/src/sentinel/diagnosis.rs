@@ -1,4 +1,4 @@
-//! What the sentinels of a master, and what they say, mean for locks.
+//! Findings about the sentinels of a master: consequences of their state for locks.
 
 use super::report::{MasterReport, SentinelReply};
 use crate::connection::Address;
@@ -6,15 +6,15 @@ use lock_core::{Finding, FindingLevel};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// How many sentinels make failovers that survive the loss of one.
+/// The smallest number of sentinels that can still fail over after the loss of one.
 const FEWEST: usize = 3;
 
-/// The time that a failover takes once the master counts as down, as in measurements, beyond
+/// The time of a failover after the master counts as down, as in measurements, in addition to
 /// `down-after-milliseconds`.
 const FAILOVER: Duration = Duration::from_secs(2);
 
-/// The findings about these sentinels, which were all asked. `lease` is that of locks that are
-/// taken without one.
+/// Returns the findings about these sentinels, all of which were queried. `lease` is the longest
+/// lease of locks that are acquired without a lease of their own.
 pub(super) fn diagnose(
     subject: &str,
     said: &[(Address, Option<SentinelReply>)],
@@ -182,7 +182,7 @@ mod tests {
         (address, Some(SentinelReply::MasterReport(Box::new(report))))
     }
 
-    /// What no test on real sentinels can hold still.
+    /// Real sentinels leave this state too soon for a test.
     #[test]
     fn sentinels_that_name_two_masters_are_a_danger() {
         let said = [

@@ -1,9 +1,9 @@
-//! A background task of [`MasterTracker`]: hears of failovers, and of requests that fail, and then
-//! has the sentinels asked. It keeps nothing alive, and ends when the tracker is gone.
+//! The background task of [`MasterTracker`]: it queries the sentinels after news of a failover, and
+//! after requests that failed. It keeps nothing alive, and ends when the tracker is dropped.
 //!
-//! The sentinels are listened to all at once, each on a connection of its own: very often the one
-//! on the machine of the master is silent when the master is, and the first that hears of a
-//! failover tells it.
+//! It listens to all sentinels at once, each on a connection of its own: often the sentinel on the
+//! master's machine fails together with the master. The first sentinel that announces a failover
+//! wakes the task.
 
 use super::master_tracker::MasterTracker;
 use super::watcher_signal::{LOOK_AGAIN, LOOKS};
@@ -11,12 +11,12 @@ use lock_core::Moment;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// The time between two counts of the replicas while a request needs the number or a sentinel does
-/// not know of one, so that a new replica counts soon.
+/// The time between two counts of the replicas while a request needs their number, or a sentinel
+/// has a replica that it has not reached, so that a new replica counts soon.
 const RECOUNT: Duration = Duration::from_secs(1);
 
 impl MasterTracker {
-    /// Does what is due, and says when to look again.
+    /// Does the work that is due, and returns the time of the next turn.
     pub(super) fn watch_for_failovers(&self) -> Moment {
         self.hear_late();
         self.release_again();
@@ -35,7 +35,7 @@ impl MasterTracker {
         if now < due {
             return due;
         }
-        // Before the question: what comes while it is asked is to be looked into once more.
+        // Reset before the query: a failure during the query requires another query.
         signal.has_failed_request.store(false, Ordering::SeqCst);
         let less = looks.saturating_sub(1);
         let (read, written) = (Ordering::SeqCst, Ordering::SeqCst);
@@ -56,7 +56,8 @@ mod tests {
     use lock_core::{ClientId, Clock, Config, Context, SystemClock};
     use std::sync::Arc;
 
-    /// A late answer keeps the tracker alive for a moment, and may drop the last reference.
+    /// A late answer keeps the tracker alive for a moment, so its thread may drop the last
+    /// reference.
     #[test]
     fn watcher_ends_with_the_last_user_of_the_tracker() {
         let context = Context::new(Arc::new(SystemClock), ClientId::random());
@@ -84,7 +85,7 @@ mod tests {
             }
         };
         tracker.start_watcher().unwrap();
-        // After a question that no sentinel answered, it sleeps.
+        // The watcher sleeps after a query that no sentinel answered.
         tracker.report_failure();
         wait_while(&|| tracker.last_asked() == Moment::from_nanos(0));
         wait_while(&|| Arc::strong_count(&tracker) > 1);

@@ -1,4 +1,4 @@
-//! [`SentinelInstance`]: one sentinel, and what it says about a master.
+//! [`SentinelInstance`]: one sentinel, and its reports about a master.
 
 use super::answers::Answers;
 use super::report::{MasterReport, SentinelReply};
@@ -19,25 +19,25 @@ use std::time::Duration;
 /// One sentinel.
 pub(super) struct SentinelInstance {
     pub(super) address: Address,
-    /// Whether it stands in the URL.
+    /// True if the URL contains the sentinel.
     pub(super) is_given: bool,
     dialer: Arc<Dialer>,
     addresses: Arc<AddressMap>,
-    /// Locked while a question is under way.
+    /// The connection for queries; locked while one is under way.
     slot: Mutex<PoolSlot>,
-    /// Its ID: the same sentinel may be known by several addresses.
+    /// The sentinel's ID, because one sentinel may be known by several addresses.
     id: Mutex<Option<String>>,
     pub(super) answers: Arc<Answers>,
     subscriber: Subscriber,
-    /// What it is listened to for. Empty until that has begun.
+    /// The watches on the sentinel's channels. Empty until it is listened to.
     watches: Mutex<Vec<Watch>>,
 }
 
 /// The channel on which a sentinel publishes that the master is another one.
 const SWITCH: &str = "+switch-master";
 
-/// On which of a sentinel's channels it is told that the master is another one, or that the
-/// replicas are others, or were restarted.
+/// The channels of a sentinel with messages about another master, other replicas, or restarted
+/// servers.
 const CHANNELS: [&str; 7] = [
     SWITCH,
     "+sdown",
@@ -69,8 +69,8 @@ impl SentinelInstance {
         }
     }
 
-    /// Listens to its news of this master from now on: also after each new connection, because
-    /// some may have been missed.
+    /// Subscribes to the sentinel's messages. The watcher is also woken after each new connection,
+    /// because messages may have been missed.
     pub(super) fn listen(&self, master: &str, signal_to_watcher: &Arc<WatcherSignal>) {
         let mut watches = self.watches.lock();
         if watches.is_empty() {
@@ -82,8 +82,7 @@ impl SentinelInstance {
                     signal.note_announcement();
                 }
             }));
-            // Without a thread for it there is no news, and every request that fails asks all the
-            // same.
+            // Without a thread no messages arrive. A failed request still queries the sentinels.
             let follow = |channel| {
                 self.subscriber
                     .follow(
@@ -97,7 +96,7 @@ impl SentinelInstance {
         }
     }
 
-    /// Ends its connections, and makes no new ones.
+    /// Ends the sentinel's connections, and makes no new ones.
     pub(super) fn close(&self) {
         self.dialer.retire();
     }
@@ -106,8 +105,8 @@ impl SentinelInstance {
         self.id.lock().clone()
     }
 
-    /// Asks for its reports on the master of this name, each time for at most `bound`, until no
-    /// other question follows. Calls `answered` after each. Only after [`Answers::begin`].
+    /// Queries the sentinel about the master of this name, for at most `bound` each time, until no
+    /// further query is pending. Calls `answered` after each query. Only after [`Answers::begin`].
     pub(super) fn ask(&self, master: &str, bound: Duration, answered: impl Fn()) {
         loop {
             let asked = self.dialer.clock().now();
@@ -135,8 +134,9 @@ impl SentinelInstance {
     ) -> Result<SentinelReply, Failure> {
         const SENTINEL: &[u8] = b"SENTINEL";
         let name = master.as_bytes();
-        // The epoch before the address, so that of the two the address is the newer one if there is
-        // a failover between: taken for an older one, it is asked for once more.
+        // The epoch is queried before the address. So if a failover happens in between, the address
+        // is that of the new master with the old epoch, and counts as an older report: it is
+        // queried again.
         let questions: [&[&[u8]]; 5] = [
             &[SENTINEL, b"MASTER", name],
             &[SENTINEL, b"GET-MASTER-ADDR-BY-NAME", name],
@@ -160,7 +160,7 @@ impl SentinelInstance {
             .and_then(|epoch| epoch.parse().ok());
         let account = Account {
             asked_at: self.address.clone(),
-            // One that may not be asked for it counts as what it is called.
+            // A sentinel that may not be queried for its ID is identified by its address.
             id: self.id().unwrap_or_else(|| self.address.to_string()),
             listed: each(others)
                 .filter_map(|fields| other(&fields))
@@ -213,7 +213,7 @@ impl SentinelInstance {
                 .filter_map(|mut fields| fields.remove("name"))
                 .collect::<Vec<_>>()
         });
-        // Without the right to list them, there is nothing to list.
+        // The user may lack the right to list the masters.
         Ok(SentinelReply::Unknown(names.unwrap_or_default()))
     }
 
@@ -222,7 +222,7 @@ impl SentinelInstance {
         Failure::Unknown(self.dialer.server().garbage("not what a sentinel says"))
     }
 
-    /// What the failure means, coming from a sentinel.
+    /// Replaces the failure by one that explains its cause and remedy for a sentinel.
     fn explain(&self, failure: Failure) -> Failure {
         let (answer, server) = (ServerError::behind(failure.error()), self.dialer.server());
         let Some(answer) = answer else { return failure };
@@ -256,15 +256,15 @@ impl SentinelInstance {
     }
 }
 
-/// A server, as a sentinel calls it.
+/// Parses the host and the port of a server.
 fn named(host: Option<&str>, port: Option<&str>) -> Option<Address> {
     let host = host.filter(|host| !host.is_empty())?;
     let port = port?.parse().ok().filter(|port| *port != 0)?;
     Some(Address::new(host, port))
 }
 
-/// The master that a message on this channel names, if it is about the master of this name:
-/// `NAME OLD-IP OLD-PORT NEW-IP NEW-PORT`.
+/// Returns the new master that a message on this channel names, if the message is about the master
+/// of this name: `NAME OLD-IP OLD-PORT NEW-IP NEW-PORT`.
 fn switched_to(channel: &str, text: &str, master: &str) -> Option<Address> {
     let mut words = text
         .strip_prefix(master)?
@@ -281,7 +281,7 @@ fn text(reply: &Reply) -> Option<&str> {
         .and_then(|bytes| std::str::from_utf8(bytes).ok())
 }
 
-/// The names and values of one instance.
+/// Returns the names and values of one instance.
 fn fields(reply: &Reply) -> HashMap<&str, String> {
     let words = reply.as_array().unwrap_or_default();
     words
@@ -290,7 +290,7 @@ fn fields(reply: &Reply) -> HashMap<&str, String> {
         .collect()
 }
 
-/// The same of each of several instances.
+/// Returns the names and values of each of several instances.
 fn each(reply: &Reply) -> impl Iterator<Item = HashMap<&str, String>> {
     reply.as_array().unwrap_or_default().iter().map(fields)
 }
@@ -302,9 +302,10 @@ fn master_address(reply: &Reply) -> Option<Address> {
     named(text(host), text(port))
 }
 
-/// A replica, if it is not held for down. One that cannot be reached at the moment counts until it
-/// is, because it may be back and promoted before that; one that has not said yet whom it follows
-/// does not: after a failover the old master is listed as a replica, dead or not.
+/// Returns the address of a replica that the sentinel does not consider down. A replica that is
+/// unreachable for a moment still counts, because it may return and be promoted. A replica whose
+/// master the sentinel has not learned yet does not count: after a failover the sentinel lists the
+/// old master as a replica, running or not.
 fn replica(fields: &HashMap<&str, String>) -> Option<Address> {
     let field = |name| fields.get(name).map(String::as_str);
     let is_down = is_down(fields)?;
@@ -312,8 +313,9 @@ fn replica(fields: &HashMap<&str, String>) -> Option<Address> {
     named(field("ip"), field("port")).filter(|_| was_heard && !is_down)
 }
 
-/// The address and the `run_id` of a server that says that it is a replica. One that says that it
-/// is a master is another server at a replica's address, or one that was just promoted.
+/// Returns the address and the `run_id` of a server that reports itself to be a replica. A server
+/// that reports itself to be a master is another server at a replica's address, or was just
+/// promoted.
 fn replica_id(fields: &HashMap<&str, String>) -> Option<(Address, String)> {
     let field = |name| fields.get(name).map(String::as_str);
     let id = field("runid").filter(|id| !id.is_empty())?;
@@ -326,7 +328,7 @@ fn is_unheard(fields: &HashMap<&str, String>) -> bool {
     fields.get("runid").is_some_and(String::is_empty) && is_down(fields) == Some(false)
 }
 
-/// The address of a replica that is held for down.
+/// Returns the address of a replica that the sentinel considers down.
 fn down_replica(fields: &HashMap<&str, String>) -> Option<String> {
     let field = |name| fields.get(name).map(String::as_str);
     let address = named(field("ip"), field("port"))?;
@@ -346,8 +348,8 @@ fn other(fields: &HashMap<&str, String>) -> Option<(String, Address)> {
     ))
 }
 
-/// The `run_id` of the master at this address. While a failover is under way the rest is about the
-/// one before.
+/// Returns the `run_id` of the master at this address. During a failover these fields are still
+/// about the former master.
 fn run_id(about: &HashMap<&str, String>, master: &Address) -> Option<String> {
     let field = |name| about.get(name).map(String::as_str);
     let is_of_it = named(field("ip"), field("port")).is_some_and(|address| address == *master);

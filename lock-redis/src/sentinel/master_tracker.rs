@@ -1,8 +1,8 @@
-//! [`MasterTracker`]: which server is master now, and what follows when it is another one.
+//! [`MasterTracker`]: the server that is master now, and the change to another one.
 //!
-//! Each master has a number and a [`Node`] of its own. When the sentinels name another one, new
-//! requests go there, requests under way on the old node fail at once, and waiters are subscribed
-//! there and woken. What an old master answers is not believed: see
+//! Each master has a number and a [`Node`] of its own. When the sentinels name another server, new
+//! requests go to it, requests under way on the old node fail at once, and waiters are subscribed
+//! on the new node and woken. Replies of an old master do not count: see
 //! [`SentinelBackend`](super::SentinelBackend).
 
 use super::agreement::Agreement;
@@ -25,60 +25,61 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// The time for which a failed request, or `verify`, waits for the sentinels where a master is
-/// known, because they may be down while the master is well.
+/// The time for which a failed request, or `verify`, waits for the sentinels if a master is known,
+/// because the sentinels may be down while the master is up.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The first pause before failing requests have the sentinels queried again, so that one failing
-/// request queries for all. It doubles while the answers stay the same.
+/// The first pause before failing requests query the sentinels again, so that one failing request
+/// queries for all. The pause doubles while the answers stay the same.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest such pause, so that a failover is noticed within a fraction of a lease.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// The time for which after the last use the number of replicas is counted, so that an idle client
-/// sends nothing. Clients with `replicas` use it with each lock.
+/// The time for which the number of replicas is still counted after its last use, so that an idle
+/// client sends nothing. Clients with `replicas` use the number for each lock.
 const COUNTED: Duration = Duration::from_secs(5);
 
-/// A master, from the failover that made it one to the next.
+/// A master, from the failover that promoted it to the next failover.
 pub(super) struct Master {
     pub(super) number: u64,
     pub(super) node: Node,
     address: Address,
     epoch: u64,
-    /// Whether it has ever answered.
+    /// True if the server has ever answered.
     has_answered: AtomicBool,
 }
 
-/// See the [module's text](self).
+/// The master of a set of sentinels; see the [module](self).
 pub struct MasterTracker {
     this: Weak<Self>,
     sentinel_set: SentinelSet,
     pub(super) settings: NodeSettings,
     pub(super) watches: WatchRegistry,
     recent: RecentReleases,
-    /// The number of the last master on which recent releases were repeated. Written by the
-    /// watcher; 0, written by any thread: they are to be repeated once more.
+    /// The number of the last master on which recent releases were repeated. Set by the watcher;
+    /// reset to 0 by any thread if they must be repeated once more.
     released_on: AtomicU64,
     state: Mutex<State>,
-    /// The number of the present master; 0 before the first. Written under the lock of the
-    /// state, read by all.
+    /// The number of the present master; 0 before the first. Written with the mutex of the state,
+    /// read without it.
     number: AtomicU64,
-    /// Concurrent questions to the sentinels share one.
+    /// Concurrent queries of the sentinels share one query.
     pub(super) asking: SingleFlight,
-    /// How many of the messages that named a new master the sentinels were asked about.
+    /// The number of messages with a new master that came before the last query of the sentinels.
     settled: AtomicU64,
     pub(super) signal_to_watcher: Arc<WatcherSignal>,
     pace: Mutex<Pace>,
-    /// When a request last needed the number of replicas, in nanoseconds; 0: never.
+    /// The time at which a request last needed the number of replicas, in nanoseconds; 0: never.
     counted: AtomicU64,
-    /// When a master last answered, in nanoseconds.
+    /// The time at which a master last answered, in nanoseconds.
     heard: AtomicU64,
     pub(super) granted: Granted,
-    /// Whether a server is named that is not followed yet. Written under the lock of the state.
+    /// True if the sentinels name a server that is not followed yet. Written with the mutex of the
+    /// state.
     has_stranger: AtomicBool,
 }
 
-/// When the sentinels were last asked, and how long they are then left alone.
+/// The time of the last query of the sentinels, and the pause before the next one.
 #[derive(Clone, Copy)]
 struct Pace {
     asked: Moment,
@@ -88,10 +89,10 @@ struct Pace {
 #[derive(Default)]
 struct State {
     present: Option<Arc<Master>>,
-    /// What the last master before it showed that was met.
+    /// The last known data history of a former master, with its time.
     former: Option<(Noted, Moment)>,
     replicas: Option<u32>,
-    /// Whether the sentinels have yet to hear a replica.
+    /// True if the sentinels have a replica that they have not reached yet.
     has_unheard: bool,
     succession: Succession,
 }
@@ -129,38 +130,38 @@ impl MasterTracker {
         self.settings.clock().now()
     }
 
-    /// The master has answered.
+    /// Records that the master has answered.
     pub(super) fn note_heard(&self, master: &Master) {
         master.has_answered.store(true, Ordering::Relaxed);
         self.heard
             .fetch_max(self.now().as_nanos(), Ordering::Relaxed);
     }
 
-    /// The number of the present master.
+    /// Returns the number of the present master.
     pub(super) fn number(&self) -> u64 {
         self.number.load(Ordering::SeqCst)
     }
 
-    /// Whether this master is still the present one.
+    /// Returns whether this master is still the present one.
     pub(super) fn is_present(&self, master: &Master) -> bool {
         self.number() == master.number
     }
 
-    /// The master, if one is known.
+    /// Returns the master, if one is known.
     pub(super) fn known(&self) -> Option<Arc<Master>> {
         self.state.lock().present.clone()
     }
 
-    /// The master, if one is known, and no message has named another one since the sentinels were
-    /// asked.
+    /// Returns the master, if one is known and no message has named another one since the last
+    /// query of the sentinels.
     fn undisputed(&self) -> Option<Arc<Master>> {
         let is_settled =
             self.signal_to_watcher.announcements() == self.settled.load(Ordering::SeqCst);
         self.known().filter(|_| is_settled)
     }
 
-    /// The master. Has the sentinels asked, until `by`, if none is known yet, or a message has
-    /// named another one.
+    /// Returns the master. Queries the sentinels, until `by`, if no master is known yet, or a
+    /// message has named another one.
     pub(super) fn present(self: &Arc<Self>, by: Moment) -> Result<Arc<Master>, Failure> {
         loop {
             if let Some(master) = self.undisputed() {
@@ -171,13 +172,13 @@ impl MasterTracker {
                 Flight::Lead(doing) => {
                     if self.undisputed().is_none() {
                         let outcome = self.ask(doing, by);
-                        // One that is known stays what it is while no sentinel answers.
+                        // A known master stays the present one while no sentinel answers.
                         outcome.or_else(|failure| self.known().map(drop).ok_or(failure))?;
                     }
                 }
                 Flight::Finished(Outcome::Retry) if self.now() < by => {}
                 Flight::Finished(Outcome::Failed(failure)) => {
-                    // As for the leader.
+                    // Treated as the leader treats its own failure.
                     self.known().map(drop).ok_or(failure)?;
                 }
                 Flight::Finished(Outcome::Retry) | Flight::TimedOut => {
@@ -192,46 +193,47 @@ impl MasterTracker {
     }
 
     /// Finds out whether another master has replaced this one, after a request to it failed in a
-    /// way that may mean so. Queries the sentinels, once for all requests that fail meanwhile.
+    /// way that may have this cause. Queries the sentinels, once for all requests that fail
+    /// meanwhile.
     pub(super) fn check_superseded(&self, master: &Master, by: Moment) -> bool {
         let now = self.now();
         if self.is_present(master) {
             let have_answered =
                 now < by && now >= self.may_be_asked_at() && self.ask_until(by.min(now + PATIENCE));
             if !have_answered {
-                // Also without time left, because connecting took all of it: the next request may
-                // meet the same.
+                // Also if connecting used up all of the time, because the next request may fail in
+                // the same way.
                 self.report_failure();
             }
         }
         !self.is_present(master)
     }
 
-    /// Something went wrong with the master: the watcher shall see whether there is another one.
+    /// Makes the watcher find out if there is another master, after a failure of the present one.
     pub(super) fn report_failure(&self) {
         self.signal_to_watcher.report_failure();
     }
 
-    /// What the sentinels, and what they say, mean for locks.
+    /// Returns the findings about the sentinels: consequences of their state for locks.
     pub(super) fn diagnose(&self, by: Moment) -> Vec<Finding> {
         let said = self.sentinel_set.survey(&self.settings, by);
         diagnosis::diagnose(&self.sentinel_set.name(), &said, self.settings.lease())
     }
 
-    /// Has the sentinels asked.
+    /// Queries the sentinels.
     pub(super) fn ask_now(&self) {
         let _answered = self.ask_until(self.now() + self.settings.bounds().connect);
     }
 
-    /// Has the sentinels asked whether the present master is still the last one: by a question
-    /// that begins from now on. If none of them answers, it stays what it is.
+    /// Finds out from the sentinels whether another master has replaced the present one, by a query
+    /// that begins after this call. If no sentinel answers, the present master stays.
     ///
-    /// It does not count among the questions of failing requests, which are spaced: frequent looks
-    /// must not keep these from being asked.
+    /// Does not count among the queries for failing requests, between which there are pauses:
+    /// otherwise frequent inspections would delay those queries.
     pub(super) fn confirm(&self, by: Moment) {
         let by = by.min(self.now() + PATIENCE);
-        // What is under way may have been answered before now; not what has begun when that has
-        // ended.
+        // The answers to a query under way may be older than this call. The next query begins after
+        // it.
         for _ in 0..2 {
             match self.asking.join(&**self.settings.clock(), by) {
                 Flight::Lead(doing) => {
@@ -244,7 +246,7 @@ impl MasterTracker {
         }
     }
 
-    /// Whether they have answered a question that has begun since, until `by`.
+    /// Queries the sentinels until `by`. Returns whether they have answered a query of this thread.
     fn ask_until(&self, by: Moment) -> bool {
         match self.asking.join(&**self.settings.clock(), by) {
             Flight::Lead(doing) => self.ask(doing, by).is_ok(),
@@ -256,13 +258,14 @@ impl MasterTracker {
         self.pace.lock().asked
     }
 
-    /// When a failed request may have the sentinels asked again.
+    /// Returns the time from which a failed request may query the sentinels again.
     pub(super) fn may_be_asked_at(&self) -> Moment {
         let pace = *self.pace.lock();
         pace.asked + pace.pause
     }
 
-    /// How many replicas must acknowledge now if all are to; `None` as long as that is not known.
+    /// Returns how many replicas must acknowledge a request that all must acknowledge; `None` as
+    /// long as the number is not known.
     pub(super) fn replicas(&self) -> Option<u32> {
         let (now, before) = (self.now().as_nanos(), self.counted.load(Ordering::Relaxed));
         self.counted.store(now, Ordering::Relaxed);
@@ -272,7 +275,7 @@ impl MasterTracker {
         self.state.lock().replicas
     }
 
-    /// Whether the number of replicas is to be kept fresh.
+    /// Returns whether the number of replicas must be updated regularly.
     pub(super) fn wants_count(&self, now: Moment) -> bool {
         self.wants_count_since(self.counted.load(Ordering::Relaxed), now)
     }
@@ -281,8 +284,8 @@ impl MasterTracker {
         counted != 0 && now.since(Moment::from_nanos(counted)) < COUNTED
     }
 
-    /// Whether the sentinels are asked again until they have heard all replicas: a replica that is
-    /// not known by its `run_id` could not take the master's place at once.
+    /// Returns whether the sentinels must be queried until they have reached all replicas: a
+    /// replica without a known `run_id` could not take the master's place at once.
     pub(super) fn wants_replicas(&self) -> bool {
         self.state.lock().has_unheard
     }
@@ -305,27 +308,28 @@ impl MasterTracker {
         if let Err(failure) = &outcome
             && self.now() < by
         {
-            // Otherwise it may have failed only because the patience of this caller was too short.
+            // A failure after `by` may be due to this caller's short deadline, so other callers do
+            // not get it.
             doing.result = Outcome::Failed(failure.clone());
         }
         outcome
     }
 
-    /// Follows what was answered after the last question had been judged.
+    /// Follows the answers that have arrived since the last query was judged.
     pub(super) fn hear_late(&self) {
         let number = self.number();
         if let Some(agreement) = self
             .sentinel_set
             .hear_late(&self.settings, &self.known_of_present())
         {
-            // Refused only where the next question is, too.
+            // If this is refused, so is the next query, which reports it.
             let by = self.now() + self.settings.bounds().connect;
             let _followed = self.adopt_unless_outdated(number, &self.examine(agreement, by));
         }
     }
 
-    /// Finds out whether a server that no sentinel has listed as a replica was one of the known
-    /// master, or, where that was never met, of the one before it, by what it shows itself.
+    /// Finds out from a server that no sentinel has listed as a replica if it was a replica of the
+    /// known master; if that master never answered, of the former one.
     fn examine(&self, agreement: Agreement, by: Moment) -> Agreement {
         let state = self.state.lock();
         let present = state.present.clone().filter(|it| {
@@ -369,15 +373,15 @@ impl MasterTracker {
         }
     }
 
-    /// Follows what the sentinels say now.
+    /// Follows this agreement of the sentinels.
     #[cfg(test)]
     pub(super) fn adopt(&self, agreement: &Agreement) -> Result<(), Failure> {
         self.adopt_unless_outdated(self.number(), agreement)
     }
 
-    /// Follows what the sentinels say. The answers were judged when the present master had this
-    /// `number`: if a later one is followed since, a majority that has not heard of it leads no one
-    /// back.
+    /// Follows this agreement of the sentinels. It was judged when the present master had this
+    /// `number`. If a later master is followed by now, an older epoch does not lead back, not even
+    /// with a majority.
     pub(super) fn adopt_unless_outdated(
         &self,
         number: u64,
@@ -389,14 +393,15 @@ impl MasterTracker {
                 return Ok(());
             }
             Some(present) if !present.is_followed_by(agreement) => {
-                // Not by one that was cut off before the last failover: it counts what was.
+                // Only a report on the present master counts: a sentinel that was cut off before
+                // the last failover lists outdated replicas.
                 if present.is_of(agreement) {
                     state.note(agreement);
                     self.has_stranger.store(false, Ordering::SeqCst);
                 }
                 return Ok(());
             }
-            // What it has is not known, and the sentinels say which one it is.
+            // The data of a restarted server are unknown; the sentinels report its new `run_id`.
             Some(present) if present.is_restarted(agreement) => agreement.run_id.clone(),
             Some(present) => match state.succession.claim(agreement) {
                 Claim::Known(run_id) => run_id,
@@ -428,7 +433,7 @@ impl MasterTracker {
             .settings
             .master_on(&at, run_id, former, count, map, advice);
         let node = node.map_err(Failure::Refused)?;
-        // A waiter asks for nothing that could fail.
+        // A waiter sends no request whose failure would be noticed.
         let signal_to_watcher = Arc::clone(&self.signal_to_watcher);
         node.on_trouble(Arc::new(move || signal_to_watcher.report_failure()));
         let master = Arc::new(Master {
@@ -443,12 +448,13 @@ impl MasterTracker {
         self.has_stranger.store(false, Ordering::SeqCst);
         self.number.store(master.number, Ordering::SeqCst);
         drop(state);
-        // Only now: a waiter that wakes up finds the new one.
+        // Retired only now, so that a waiter that wakes up finds the new master.
         if let Some(old) = old {
             old.node.retire();
-            // What the new one lacks is lost, and known to be so before the next renewal is due.
+            // Locks that the new master lacks are lost. This verification finds them before the
+            // next renewal.
             self.settings.notices().verify_held();
-            // It has something to give back there.
+            // The watcher has recent releases to repeat.
             self.signal_to_watcher.nudge();
         }
         self.watches
@@ -456,8 +462,9 @@ impl MasterTracker {
         Ok(())
     }
 
-    /// Whether this server, which no sentinel had listed as a replica, is followed: one lease after
-    /// it was named first, and not while a lock may be held on the present master.
+    /// Returns whether this server, which no sentinel had listed as a replica, is followed now: one
+    /// lease after the sentinels first named it, and not while a lock may be held on the present
+    /// master.
     fn may_follow_stranger(
         &self,
         state: &mut State,
@@ -479,13 +486,13 @@ impl MasterTracker {
         is_over
     }
 
-    /// Refuses to grant anything while the sentinels name a server that is not followed yet: what
-    /// the former master grants may be granted there, too.
+    /// Refuses all grants while the sentinels name a server that is not followed yet, because that
+    /// server may grant the same locks as the present master.
     pub(super) fn check_strangers(&self, node: &Node) -> Result<(), Failure> {
         if !self.has_stranger.load(Ordering::SeqCst) {
             return Ok(());
         }
-        // They may name another one by now, or it may be followed.
+        // By now the sentinels may name another server, or this one can be followed.
         self.report_failure();
         let state = self.state.lock();
         let Some(stranger) = state.succession.stranger() else {
@@ -499,28 +506,29 @@ impl MasterTracker {
         )))
     }
 
-    /// This was given back: it was asked for when the present master had this `number`.
+    /// Records a release of this acquisition that was requested when the present master had this
+    /// `number`.
     ///
-    /// Not noted before that is sure: what is still being given back would be given back twice on a
-    /// new master, and the second answer would be "gone".
+    /// Must be called only when the release is confirmed. Otherwise it would be repeated on a new
+    /// master while it is under way, and the second reply would be "gone".
     ///
-    /// Not noted at all where the format does not say whose a lock is: on the new master it may be
-    /// another's by then.
+    /// Records nothing if the format does not store the owner: on the new master the lock may have
+    /// another owner by then.
     pub(super) fn note_release(&self, acquisition: &AcquisitionId, number: u64) {
         if !self.settings.format().knows_owners() {
             return;
         }
         self.recent.note(acquisition, self.now());
         if self.number() != number {
-            // There is a new one since. If that has been told what to give back, this was not among
-            // it.
+            // Another master has been followed since. If recent releases were already repeated
+            // there, this one was not among them.
             self.released_on.store(0, Ordering::SeqCst);
             self.signal_to_watcher.nudge();
         }
     }
 
-    /// Gives back on a new master what was given back on the ones before: see [`RecentReleases`].
-    /// Waits for a connection, no longer than a request may take, and for no answers.
+    /// Repeats recent releases on a new master: see [`RecentReleases`]. Waits for a connection, no
+    /// longer than a request may take, but for no replies.
     pub(super) fn release_again(&self) {
         let Some(master) = self.known() else { return };
         let number = master.number;
@@ -530,7 +538,7 @@ impl MasterTracker {
         let now = self.now();
         let by = now + self.settings.bounds().command;
         for acquisition in self.recent.lately(now) {
-            // Whatever comes of it: what is not freed now ends with its lease.
+            // The outcome does not matter: a lock that is not released now ends with its lease.
             let ignored = Box::new(|_| ());
             let options = ReleaseOptions::WITHOUT_TOMBSTONE;
             master
@@ -539,10 +547,10 @@ impl MasterTracker {
         }
     }
 
-    /// Sees to it that there is a watcher.
+    /// Starts the watcher, unless it runs.
     pub(super) fn start_watcher(self: &Arc<Self>) -> Result<(), Failure> {
         let tracker = Arc::downgrade(self);
-        // Kept for as long as a turn takes: asking the sentinels has a bound.
+        // The tracker stays alive during a turn, which is bounded, as each query is.
         let turn = move || Some(tracker.upgrade()?.watch_for_failovers());
         let started = self
             .signal_to_watcher
@@ -559,8 +567,8 @@ impl MasterTracker {
     }
 }
 
-/// With the last user the watcher ends. Woken any earlier, it would find that user there still, and
-/// sleep on for ever.
+/// Ends the watcher with the last user of the tracker. Woken any earlier, the watcher would find
+/// the tracker alive, and continue to sleep forever.
 impl Drop for MasterTracker {
     fn drop(&mut self) {
         self.signal_to_watcher.nudge();
@@ -568,7 +576,7 @@ impl Drop for MasterTracker {
 }
 
 impl State {
-    /// The sentinels name the present master.
+    /// Records that the sentinels name the present master.
     fn note(&mut self, agreement: &Agreement) {
         self.replicas = Some(agreement.replicas);
         self.has_unheard = agreement.has_unheard;
@@ -577,7 +585,7 @@ impl State {
 }
 
 impl Pace {
-    /// The sentinels have been asked, and have said something new or not.
+    /// Records a query of the sentinels. `is_new` is true if it has led to another master.
     fn note(&mut self, now: Moment, is_new: bool) {
         let is_quiet = now.since(self.asked) > LONGEST_PAUSE * 2;
         self.pause = if is_new || is_quiet {
@@ -590,36 +598,36 @@ impl Pace {
 }
 
 impl Master {
-    /// Whether there is a new master, by what the sentinels say.
+    /// Returns whether the sentinels name a new master.
     ///
-    /// The epoch counts the failovers: so the same server with a larger one was replaced and is
-    /// back, and may have lost something. One with a smaller epoch is what a sentinel says that was
-    /// cut off from the others, and another address with the same epoch one that calls the servers
-    /// by other names; unless most of them say so: then they were set up anew.
+    /// The epoch counts the failovers. So the same server with a larger epoch was replaced and is
+    /// master again, and may have lost data. A smaller epoch comes from a sentinel that was cut off
+    /// from the others; another address with the same epoch, from a sentinel that uses other names
+    /// for the servers. Neither is followed, unless a majority agrees: then the deployment was set
+    /// up anew.
     ///
-    /// Another `run_id` at the same address is another server, or the same one that was started
-    /// again.
+    /// Another `run_id` at the same address is another server, or the same one after a restart.
     fn is_followed_by(&self, agreement: &Agreement) -> bool {
         let is_there = self.is_at(agreement);
         !self.is_of(agreement)
             && (agreement.epoch > self.epoch || agreement.by_majority || is_there)
     }
 
-    /// Whether it is the one that the sentinels speak of.
+    /// Returns whether the sentinels name this master.
     fn is_of(&self, agreement: &Agreement) -> bool {
         let identity = self.node.identity();
         let is_another = |run_id: &String| identity.as_deref().is_some_and(|it| it != run_id);
         self.is_at(agreement) && !agreement.run_id.as_ref().is_some_and(is_another)
     }
 
-    /// Whether the other `run_id` is that of the same server after a restart. Where a successor
-    /// never answered, its address may be another server's by now, which was never listed.
+    /// Returns whether another `run_id` is that of the same server after a restart. At the address
+    /// of a new master that never answered, there may be a server by now that was never listed.
     fn is_restarted(&self, agreement: &Agreement) -> bool {
         let was_there = self.has_answered.load(Ordering::Relaxed) || self.number == 1;
         was_there && self.is_at(agreement)
     }
 
-    /// Whether it is at that address, by that failover.
+    /// Returns whether this master has the agreed address and epoch.
     fn is_at(&self, agreement: &Agreement) -> bool {
         (&self.address, self.epoch) == (&agreement.master, agreement.epoch)
     }

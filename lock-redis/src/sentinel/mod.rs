@@ -1,16 +1,17 @@
-//! Sentinel: a master that others may take the place of, and the sentinels that say which one it
-//! is.
+//! Sentinel: a master that another server may replace, and the sentinels that name the present
+//! master.
 //!
 //! - `routing`: [`SentinelBackend`], the store: every request goes to the present master
-//! - `master_tracker`: which one that is, and what follows when it is another one
-//! - `sentinel_set`: all sentinels together: which master they name
-//! - `agreement`: what their answers mean together
-//! - `round`: a question to all of them: whose answers are waited for, and which came later
-//! - `succession`: whether another server may take the master's place at once
-//! - `instance`: one sentinel; `report`: what it says; `answers`: what it said, and when
-//! - `diagnosis`: what the sentinels mean for locks
-//! - `recent_releases`: what was given back lately, for the next master
-//! - `failover_watcher`: the task that hears of failovers; `watcher_signal`: what rouses it
+//! - `master_tracker`: the present master, and the change to another one
+//! - `sentinel_set`: all sentinels together, and the master that they name
+//! - `agreement`: the result of the sentinels' answers together
+//! - `round`: a query of all sentinels: the answers that are waited for, and later ones
+//! - `succession`: the check whether a server may take the master's place at once
+//! - `instance`: one sentinel; `report`: its reply to a query; `answers`: its last replies and
+//!   messages
+//! - `diagnosis`: consequences of the sentinels' state for locks
+//! - `recent_releases`: recent releases, to repeat on the next master
+//! - `failover_watcher`: the task that is notified of failovers; `watcher_signal`: its wake-ups
 
 mod agreement;
 mod answers;

@@ -1,10 +1,11 @@
-//! [`RecentReleases`]: what was given back lately, for a master that has not heard of it.
+//! [`RecentReleases`]: the recent releases, for a new master that does not have them.
 //!
-//! A replica that is promoted while the old master is well hears of nothing from then on, and
-//! clients go on giving locks back on the old one until they are told: for seconds, at a failover
-//! on demand. On the new master these locks have a holder that will never give them back, and no
-//! other client could take them until the lease ends. So the client that gave them back does it
-//! there once more. An owner that was closed is never used again: at worst it is for nothing.
+//! A replica that is promoted while the old master still runs no longer receives the old master's
+//! writes. Until clients learn of the new master, they continue to release locks on the old one:
+//! for seconds, at a manual failover. On the new master these locks still have their holders, and
+//! no other client could acquire them until their leases end. So the client that released them
+//! repeats the releases there. A closed owner is never used again, so a needless repetition does no
+//! harm.
 
 use lock_core::Moment;
 use lock_core::backend::{AcquisitionId, Receipt};
@@ -12,19 +13,19 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The time for which a release is remembered for a new master, because a promotion takes less time
-/// to reach the clients.
+/// The time for which a release is remembered for a new master, because clients learn of a
+/// promotion in less time.
 const KEPT: Duration = Duration::from_secs(10);
 
-/// The most that is remembered, the latest ones.
+/// The most releases that are remembered; the oldest are forgotten first.
 const MOST: usize = 4_096;
 
-/// What was given back, and when, in that order.
+/// The released acquisitions with their times, oldest first.
 #[derive(Default)]
 pub(super) struct RecentReleases(Mutex<VecDeque<(Moment, AcquisitionId)>>);
 
 impl RecentReleases {
-    /// This was given back, by the word of a master.
+    /// Records a release that a master has confirmed.
     pub(super) fn note(&self, acquisition: &AcquisitionId, now: Moment) {
         let AcquisitionId {
             name, owner, lease, ..
@@ -37,7 +38,7 @@ impl RecentReleases {
         lately.push_back((now, acquisition));
     }
 
-    /// What was given back lately.
+    /// Returns the recent releases.
     pub(super) fn lately(&self, now: Moment) -> Vec<AcquisitionId> {
         let lately = self.0.lock();
         let lately = lately.iter().filter(|(at, _)| !is_over(*at, now));

@@ -1,4 +1,4 @@
-//! [`SentinelReply`]: what comes of asking a sentinel.
+//! [`SentinelReply`]: a sentinel's reply to a query about a master.
 
 use crate::connection::Address;
 use crate::node::Account;
@@ -6,37 +6,38 @@ use lock_core::Moment;
 use lock_core::backend::Failure;
 use std::time::Duration;
 
-/// What a sentinel says about the master.
+/// A sentinel's report about the master.
 #[derive(Clone, Debug)]
 pub(super) struct MasterReport {
     pub(super) master: Address,
-    /// Counts the failovers. The larger number belongs to the later one.
+    /// The number of the last failover: the larger of two numbers belongs to the later failover.
     pub(super) epoch: u64,
-    /// The `run_id` of the master, if it has heard one there.
+    /// The `run_id` of the master, if the sentinel has received it from there.
     pub(super) run_id: Option<String>,
-    /// When it was asked.
+    /// The time of the query.
     pub(super) asked: Moment,
-    /// The replicas that it has heard and does not hold for down.
+    /// The replicas that the sentinel has reached and does not consider down.
     pub(super) replicas: Vec<Address>,
-    /// The replicas that it knows by their `run_id`, down or not; `None` where it may not be asked.
+    /// The replicas with a known `run_id`, down or not; `None` if the user may not query them.
     pub(super) replica_ids: Option<Vec<(Address, String)>>,
-    /// Whether it knows replicas that it has not heard yet, and does not hold for down.
+    /// True if there are replicas that the sentinel has not reached yet, and does not consider
+    /// down.
     pub(super) has_unheard: bool,
-    /// Those that it holds for down.
+    /// The replicas that the sentinel considers down.
     pub(super) replicas_down: Vec<String>,
-    /// How many sentinels must hold the master for down.
+    /// The number of sentinels that must consider the master down.
     pub(super) quorum: Option<u64>,
-    /// How long the master may be silent.
+    /// The time without a reply after which the sentinel considers the master down.
     pub(super) down_after: Option<Duration>,
-    /// Which Sentinel it is, and which others it knows.
+    /// The sentinel's ID, and the other sentinels that it knows.
     pub(super) account: Account,
 }
 
-/// What came of asking a sentinel.
+/// The outcome of a query to a sentinel.
 #[derive(Clone, Debug)]
 pub(super) enum SentinelReply {
     MasterReport(Box<MasterReport>),
-    /// It watches no master of this name, but these.
+    /// The sentinel watches no master of this name; the names of those that it watches.
     Unknown(Vec<String>),
     Failed(Failure),
 }

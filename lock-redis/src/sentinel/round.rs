@@ -1,5 +1,5 @@
-//! [`Rounds`]: the questions to all sentinels together: how long their answers are waited for, and
-//! which ones came later.
+//! [`Rounds`]: the queries of all sentinels together: the wait for the answers, and answers that
+//! arrive later.
 
 use super::instance::SentinelInstance;
 use super::report::SentinelReply;
@@ -8,10 +8,10 @@ use lock_core::{Clock, Moment, Signal};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// What every sentinel says, by its place among the members.
+/// The reply of every sentinel, by its index among the members.
 pub(super) type Said = Vec<Option<SentinelReply>>;
 
-/// How many of the sentinels have answered so far that count.
+/// The part of the sentinels that have answered with a report that counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Answered {
     None,
@@ -19,7 +19,7 @@ pub(super) enum Answered {
     Most,
 }
 
-/// See the [module's text](self).
+/// The rounds of queries; see the [module](self).
 #[derive(Default)]
 pub(super) struct Rounds {
     state: Mutex<State>,
@@ -27,10 +27,10 @@ pub(super) struct Rounds {
 }
 
 struct State {
-    /// When the last round began that was judged.
+    /// The start of the last round whose answers were judged.
     since: Moment,
     is_under_way: bool,
-    /// Whether an answer came after the judgement.
+    /// True if an answer has arrived since the answers were judged.
     is_unjudged: bool,
     waiting: Vec<Arc<Signal>>,
 }
@@ -48,7 +48,7 @@ impl Default for State {
 }
 
 impl Rounds {
-    /// Wakes this watcher for answers that come late.
+    /// Returns rounds that wake this watcher for late answers.
     pub(super) fn new(signal_to_watcher: Arc<WatcherSignal>) -> Self {
         Self {
             signal_to_watcher,
@@ -56,19 +56,20 @@ impl Rounds {
         }
     }
 
-    /// Begins a round, whose answers are judged at its end. One at a time.
+    /// Begins a round, whose answers are judged at its end. Rounds do not overlap.
     pub(super) fn begin(&self, now: Moment) {
         let mut state = self.state.lock();
         (state.since, state.is_under_way) = (now, true);
     }
 
-    /// Ends the round. What is read from here on is judged; what comes later wakes the watcher.
+    /// Ends the round. Answers that are read after this call are judged; an answer that arrives
+    /// later wakes the watcher.
     pub(super) fn end(&self) {
         let mut state = self.state.lock();
         (state.is_under_way, state.is_unjudged) = (false, false);
     }
 
-    /// A sentinel has answered.
+    /// Records that a sentinel has answered.
     pub(super) fn answered(&self) {
         let mut state = self.state.lock();
         state.is_unjudged = true;
@@ -78,7 +79,7 @@ impl Rounds {
         }
     }
 
-    /// When the round began whose late answers are to be judged, if there are any.
+    /// Returns the start of the round whose late answers must be judged, if there are any.
     pub(super) fn take_late(&self) -> Option<Moment> {
         let mut state = self.state.lock();
         let is_late = state.is_unjudged && !state.is_under_way;
@@ -86,7 +87,7 @@ impl Rounds {
         is_late.then_some(state.since)
     }
 
-    /// Waits until all have answered that are worth waiting for: see [`Answers::awaited_until`].
+    /// Waits for the answers that are worth waiting for: see [`Answers::awaited_until`].
     ///
     /// [`Answers::awaited_until`]: super::answers::Answers::awaited_until
     pub(super) fn wait(

@@ -15,28 +15,29 @@ use lock_core::{Config, Context, Error, Finding, LockName, Moment};
 use std::fmt;
 use std::sync::Arc;
 
-/// The store of the master that the sentinels name, now and after each failover.
+/// The store on the master that the sentinels name, now and after each failover.
 ///
-/// The sentinels are asked when the master is first needed, when one of them tells of a failover,
-/// and when a request fails. Each master has connections of its own. What a master answers after it
-/// was replaced is not believed: a grant or a renewal there may be lost with it, so its outcome is
-/// unknown, and the engine asks the new master. Watches move there, waiters look again, and recent
-/// releases are repeated there.
+/// The sentinels are queried when the master is first needed, when one of them announces a
+/// failover, and when a request fails. Each master has connections of its own. The reply of a
+/// master after its replacement does not count: a grant or a renewal there may be lost with it, so
+/// its outcome is unknown, and the engine queries the new master. Watches move there, waiters poll
+/// again, and recent releases are repeated there.
 ///
-/// `inspect` and `verify` also ask the sentinels, after the master has answered: for half a second
-/// at most. If they do not answer, the master's reply stands.
+/// `inspect` and `verify` also query the sentinels, after the master has answered, for one second
+/// at most. If no sentinel answers, the master's reply counts.
 pub type SentinelBackend = RedisStore<MasterTracker>;
 
-/// How often one request is sent on to the next master, if it is another one each time.
+/// The number of times that a request is sent on to the next master, if the master changes each
+/// time.
 const MOVES: usize = 3;
 
-/// A request on its way from master to master.
+/// The state of a request that may be sent on from one master to the next.
 #[derive(Clone)]
 pub struct MasterRoute {
     master: Arc<Master>,
-    /// When the request was about to be sent.
+    /// The time just before the request was sent.
     sent: Moment,
-    /// The number of masters that it was sent on to.
+    /// The number of times that it was sent on.
     moves: usize,
 }
 
@@ -50,8 +51,8 @@ impl fmt::Debug for MasterRoute {
 }
 
 impl RedisStore<MasterTracker> {
-    /// Makes the store of the master that `config` names, by the sentinels in it. Does not talk to
-    /// them.
+    /// Creates the store on the master that `config` names, by the sentinels in it. Does not
+    /// connect to them.
     ///
     /// # Errors
     ///
@@ -61,7 +62,7 @@ impl RedisStore<MasterTracker> {
         Self::sentinel(config, context, Format::of(config)?)
     }
 
-    /// Makes the store for a format that was read already.
+    /// Creates the store for a format that was parsed already.
     pub(crate) fn sentinel(
         config: &Config,
         context: &Context,
@@ -89,11 +90,12 @@ impl RedisStore<MasterTracker> {
         )))
     }
 
-    /// Returns how many replicas must acknowledge now if all are to: those that the sentinels know
-    /// and do not all hold for down. `None` as long as no sentinel has been heard.
+    /// Returns how many replicas must acknowledge a request that all must acknowledge: the replicas
+    /// that at least one sentinel has reached and does not consider down. `None` before the first
+    /// answer of a sentinel.
     ///
-    /// Never waits: it is what they said last, and they are asked once a second while this is
-    /// called, and whenever one of them tells of a change.
+    /// Never waits: returns the last known number. The sentinels are queried once a second while
+    /// this is called, and whenever one of them announces a change.
     #[must_use]
     pub fn replicas(&self) -> Option<u32> {
         self.topology().replicas()
@@ -113,7 +115,8 @@ impl Topology for MasterTracker {
         Some(self.hop(Self::known(self)?, 0))
     }
 
-    /// One for each master: a master that hangs must not delay what is renewed on the next.
+    /// Each master is a node of its own: a master that hangs must not delay renewals on the next
+    /// one.
     fn renewal_node(&self, _: &LockName) -> NodeId {
         NodeId::new(self.number())
     }
@@ -140,8 +143,8 @@ impl Topology for MasterTracker {
         if matches!(outcome, Ok(Effect::Granted | Effect::Unconfirmed)) {
             self.note_granted(request, hop);
         }
-        // A renewal is sent once, and not on to the next master: what hangs here shall not hang
-        // there, too. The engine comes again.
+        // A renewal is not sent on to the next master: the thread that waited for a master that
+        // hangs must not wait for the next one, too. The engine repeats it.
         let is_sent_on = !matches!(request, RoutedRequest::Renew(_));
         let is_present = self.is_present(master);
         match outcome {
@@ -171,7 +174,7 @@ impl Topology for MasterTracker {
         let (tracker, master) = (Arc::downgrade(self), Arc::clone(&hop.state.master));
         let acquisition = acquisition.clone();
         Some(Box::new(move |outcome: Result<&Release, &Failure>| {
-            // If it is gone, so is the client.
+            // The tracker is dropped only with the client.
             let Some(tracker) = tracker.upgrade() else {
                 return Verdict::Believe;
             };
@@ -207,8 +210,8 @@ impl Topology for MasterTracker {
         self.admit(request, self.hop(next, moves + 1), by)
     }
 
-    /// Asks the sentinels: a replaced master that does not know it yet answers with old data, and
-    /// this client may not know it yet either, if both were paused.
+    /// Queries the sentinels: a replaced master that does not know of its replacement replies with
+    /// old data, and this client may not know of it either, if both were paused.
     fn confirm(self: &Arc<Self>, request: &RoutedRequest<'_>, by: Moment) {
         if let RoutedRequest::Inspect(_) | RoutedRequest::InspectAll | RoutedRequest::List = request
         {
@@ -244,7 +247,7 @@ impl MasterTracker {
         }
     }
 
-    /// Makes sure that an attempt may be made there, and notes that it is made.
+    /// Checks that an attempt may be sent to this master, and records it.
     fn admit(
         self: &Arc<Self>,
         request: &RoutedRequest<'_>,
@@ -278,7 +281,7 @@ fn may_be_over(failure: &Failure) -> bool {
     let error = failure.error();
     match (failure, ServerError::behind(error)) {
         (Failure::Refused(_), Some(answer)) => {
-            // The last: it has too few replicas left, because it is cut off from them, or has been
+            // `NOREPLICAS`: the master has too few replicas, because it is cut off from them or was
             // replaced.
             matches!(
                 answer.code.as_str(),
@@ -290,8 +293,8 @@ fn may_be_over(failure: &Failure) -> bool {
     }
 }
 
-/// Judges an outcome by the master, which is the present one or not: no answer of a replaced master
-/// counts, not even "gone". The lock is gone there, where it does not matter any more.
+/// Judges an outcome. No reply of a replaced master counts, not even "gone", because the state of
+/// the lock on that master does not matter any more.
 fn believe(
     tracker: &MasterTracker,
     master: &Master,
@@ -324,7 +327,7 @@ mod tests {
     use lock_core::{ClientId, Clock, SystemClock};
     use std::time::Duration;
 
-    /// A store whose master is on this port, without any sentinel.
+    /// Returns a store whose master is on this port, without any sentinel.
     fn named(port: u16, epoch: u64) -> SentinelBackend {
         let context = Context::new(Arc::new(SystemClock), ClientId::random());
         let config = Config::from_url("redis+sentinel://127.0.0.1:1/m").unwrap();
@@ -382,7 +385,7 @@ mod tests {
     }
 
     /// Sends a request during which the master changes once. Returns the outcome and the number of
-    /// servers that were asked.
+    /// servers that received the request.
     fn ask_during_a_switch(
         outcome: &Result<u8, Failure>,
         effect: Effect,
@@ -464,7 +467,7 @@ mod tests {
             assert!(matches!(verdict, Verdict::Believe));
         }
         name(&backend, 3, 2);
-        // Each outcome would otherwise be reported as a loss: "gone", and foreign data.
+        // Either outcome would otherwise be reported as a loss: "gone", or foreign data.
         for outcome in [Ok(()), Err(&refused)] {
             let verdict = believe(tracker, &old, tracker.is_present(&old), outcome);
             assert!(
@@ -498,7 +501,7 @@ mod tests {
             (3, 5, false, false),
             (3, 5, true, true),
             (2, 6, false, true),
-            // The same server was replaced, and is back: it may have lost something.
+            // The same server was replaced, and is master again: it may have lost data.
             (2, 7, false, true),
             // The deployment was set up again.
             (3, 0, true, true),
@@ -513,7 +516,7 @@ mod tests {
         }
     }
 
-    /// A late answer and a question are judged by two threads.
+    /// Two threads may judge a late answer and a query at the same time.
     #[test]
     fn majority_of_before_a_followed_failover_leads_no_client_back() {
         let backend = named(2, 5);
@@ -548,7 +551,7 @@ mod tests {
         let say = |port, epoch, run_id: Option<&str>| {
             let before = backend.topology().number();
             let run_id = run_id.map(str::to_owned);
-            // Known, as the replicas were by which it was replaced.
+            // The server on port 3 is known as a replica.
             let replica_ids = Some(vec![(Address::new("127.0.0.1", 3), "a".to_owned())]);
             let agreement = Agreement {
                 run_id,

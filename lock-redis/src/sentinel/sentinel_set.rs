@@ -1,10 +1,11 @@
-//! [`SentinelSet`]: all sentinels together. Of those that belong to the deployment the one that has
-//! heard of the latest failover is right about the master.
+//! [`SentinelSet`]: all sentinels together. Of the sentinels of the deployment, the one that knows
+//! the latest failover is right about the master.
 //!
-//! A deployment is known by the IDs of its Sentinels, and by the `run_id` of its master. A Sentinel
-//! that answers at a known address counts only if it knows most of the others by their IDs, or
-//! watches the very master: an address may lead to a Sentinel of another deployment by now. At
-//! first the deployment is the one that most of the URL's Sentinels belong to.
+//! A deployment is identified by the IDs of its Sentinels, and by the `run_id` of its master. A
+//! Sentinel that answers at a known address counts only if it knows most of the others by their
+//! IDs, or watches the same master, because the address may lead to a Sentinel of another
+//! deployment by now. At first the deployment is the one that most of the URL's Sentinels belong
+//! to.
 
 use super::agreement::Agreement;
 use super::instance::SentinelInstance;
@@ -20,11 +21,11 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
-/// The most sentinels that are known at a time, those of the URL not counted: each has a
+/// The most sentinels that are known at a time, in addition to those of the URL, because each has a
 /// connection.
 const MOST: usize = 7;
 
-/// How often a survey asks those that have not answered.
+/// The number of times that a survey queries the sentinels, if not all have answered with a report.
 const SURVEYS: usize = 2;
 
 /// The sentinels of a master.
@@ -32,35 +33,35 @@ pub(super) struct SentinelSet {
     master: String,
     addresses: Arc<AddressMap>,
     members: Mutex<Vec<Arc<SentinelInstance>>>,
-    /// Told of everything that the sentinels tell.
+    /// Woken by every message of the sentinels.
     signal_to_watcher: Arc<WatcherSignal>,
     rounds: Arc<Rounds>,
     ours: Mutex<KnownSentinels>,
 }
 
-/// The Sentinels of the deployment that is followed.
+/// The Sentinels of the deployment that is in use.
 #[derive(Default)]
 struct KnownSentinels {
-    /// Their IDs, by what they said last; none before the first answer.
+    /// The IDs in their last answers; empty before the first answer.
     ids: BTreeSet<String>,
-    /// Since when none of them has answered.
+    /// The time since which none of them has answered.
     silent_since: Option<Moment>,
-    /// Which Sentinels were reported that are of another deployment, and where they answer.
+    /// The Sentinels of other deployments that were reported already, by their addresses.
     reported: HashMap<Address, String>,
 }
 
-/// What is known of the present master.
+/// The known facts about the present master.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PresentMaster {
     pub(super) is_known: bool,
     pub(super) run_id: Option<Arc<str>>,
-    /// Whether nothing was heard of it for a lease, and no lock is held there any more that this
-    /// client was granted.
+    /// True if the master has not answered for a lease, and no lock that this client was granted
+    /// there can still be held.
     pub(super) is_gone: bool,
 }
 
 impl SentinelSet {
-    /// The sentinels at these addresses. Does not talk to them.
+    /// Creates the sentinels at these addresses. Does not connect to them.
     pub(super) fn new(
         master: &str,
         given: impl IntoIterator<Item = Address>,
@@ -83,7 +84,8 @@ impl SentinelSet {
         Ok(sentinel_set)
     }
 
-    /// The sentinel at this address, which this other one announced; `None`: the URL has it.
+    /// Creates the sentinel at this address, announced by this other sentinel; `None`: the URL has
+    /// the address.
     fn member(
         &self,
         address: Address,
@@ -108,7 +110,8 @@ impl SentinelSet {
         ))
     }
 
-    /// Where this server is reached, and what to say where it is not.
+    /// Returns the real address of the named master, and advice for the case that it cannot be
+    /// reached.
     pub(super) fn reach(&self, agreement: &Agreement) -> (Address, String) {
         let Agreement {
             master, said_by, ..
@@ -121,12 +124,12 @@ impl SentinelSet {
         (self.addresses.real(master), advice)
     }
 
-    /// Where servers are reached that are announced elsewhere.
+    /// Returns the map from announced to real addresses.
     pub(super) fn addresses(&self) -> Arc<AddressMap> {
         Arc::clone(&self.addresses)
     }
 
-    /// Listens to the news of all that are known.
+    /// Subscribes to the messages of all known sentinels.
     pub(super) fn listen(&self) {
         for member in self.members() {
             member.listen(&self.master, &self.signal_to_watcher);
@@ -137,8 +140,8 @@ impl SentinelSet {
         self.members.lock().clone()
     }
 
-    /// Asks all of them at once, until `by`. Where no master is known yet and no majority has
-    /// answered, those that are only just learned of are asked, too.
+    /// Queries all sentinels at once, until `by`. If no master is known yet and no majority agrees,
+    /// also queries the sentinels that the answers have announced.
     pub(super) fn ask(
         &self,
         settings: &NodeSettings,
@@ -174,7 +177,7 @@ impl SentinelSet {
         }
     }
 
-    /// What they say together by the answers that have come since the last round was judged.
+    /// Returns the agreement, with the answers that have arrived since the last round was judged.
     pub(super) fn hear_late(
         &self,
         settings: &NodeSettings,
@@ -184,7 +187,7 @@ impl SentinelSet {
         self.agree(&self.members(), since, settings, present).ok()
     }
 
-    /// What they say together in the round that began at `since`.
+    /// Returns the agreement of the sentinels in the round that began at `since`.
     fn agree(
         &self,
         members: &[Arc<SentinelInstance>],
@@ -203,7 +206,7 @@ impl SentinelSet {
         }
         self.learn(&counted, settings);
         let agreement = Agreement::of(&counted, since, self.ours.lock().ids.len());
-        // What the ones before counted does not matter to these.
+        // Epochs of another deployment cannot be compared with those of the former one.
         Ok(Agreement {
             by_majority: agreement.by_majority || are_others,
             are_others,
@@ -211,7 +214,7 @@ impl SentinelSet {
         })
     }
 
-    /// The reports that count, one for each Sentinel.
+    /// Returns the reports that count, one for each Sentinel.
     fn count<'a>(
         &self,
         members: &[Arc<SentinelInstance>],
@@ -226,8 +229,8 @@ impl SentinelSet {
         once(reports(said).filter(counts))
     }
 
-    /// Those of the deployment that most of the Sentinels in the URL belong to; none where there is
-    /// no such deployment.
+    /// Returns the reports from the deployment that most of the URL's Sentinels belong to; none if
+    /// there is no such deployment.
     fn elect<'a>(
         members: &[Arc<SentinelInstance>],
         said: &'a [Option<SentinelReply>],
@@ -246,9 +249,9 @@ impl SentinelSet {
         )
     }
 
-    /// The same, and what follows from it: which Sentinels are known by now. Where none of those
-    /// that were known has answered for a lease, nor the master, the URL is believed anew: whether
-    /// these are others.
+    /// Returns the reports that count, and whether they are of another deployment. Remembers the
+    /// Sentinels in them. If neither a known Sentinel nor the master has answered for a lease,
+    /// chooses the deployment by the URL again.
     fn admit<'a>(
         &self,
         members: &[Arc<SentinelInstance>],
@@ -289,7 +292,7 @@ impl SentinelSet {
         (counted, are_others)
     }
 
-    /// What each of them says. One that does not answer is asked again.
+    /// Returns the reply of each sentinel. Queries all again if one has not answered with a report.
     pub(super) fn survey(
         &self,
         settings: &NodeSettings,
@@ -328,8 +331,8 @@ impl SentinelSet {
             .for_each(|member| self.send(member, now, settings));
     }
 
-    /// Asks one of them, in the background: connecting cannot be waited for together, and an answer
-    /// counts also after the one who asked has stopped waiting.
+    /// Queries one sentinel, in the background: one thread can connect to only one at a time, and
+    /// an answer also counts after the caller has stopped waiting for it.
     fn send(&self, member: &Arc<SentinelInstance>, now: Moment, settings: &NodeSettings) {
         if !member.answers.begin(now) {
             return;
@@ -351,7 +354,7 @@ impl SentinelSet {
         }
     }
 
-    /// Adds the sentinels that known ones list, and removes silent ones that are listed no more.
+    /// Adds the sentinels that the reports list, and removes unlisted ones that have not reported.
     fn learn(&self, counted: &[&MasterReport], settings: &NodeSettings) {
         let told: Vec<_> = counted
             .iter()
@@ -381,7 +384,8 @@ impl SentinelSet {
             if is_known || !room {
                 continue;
             }
-            // An address that cannot be used is no loss: the sentinel that named it can be asked.
+            // An unusable address can be ignored: the sentinel that listed it can itself be
+            // queried.
             if let Ok(member) = self.member(address, Some(by), settings) {
                 let member = Arc::new(member);
                 members.push(Arc::clone(&member));
@@ -395,9 +399,8 @@ impl SentinelSet {
         }
     }
 
-    /// None of them names the master: what each says, and what may be done about it. If more than
-    /// half have answered so that they will answer the same again, it is our settings that are
-    /// wrong.
+    /// Returns the failure if no report counts, with each sentinel's reply and a remedy. The
+    /// settings are wrong if more than half of the replies will stay the same.
     fn no_agreement(
         &self,
         members: &[Arc<SentinelInstance>],
@@ -464,7 +467,7 @@ impl SentinelSet {
     }
 }
 
-/// Ends the questions under way and the dials for them.
+/// Ends the queries under way and their dials.
 impl Drop for SentinelSet {
     fn drop(&mut self) {
         self.members().iter().for_each(|member| member.close());
@@ -472,7 +475,8 @@ impl Drop for SentinelSet {
 }
 
 impl SentinelSet {
-    /// Sentinels have answered, and it is not known whether they are those that are meant.
+    /// Returns the error if Sentinels have answered, but may be of another deployment than the URL
+    /// means.
     fn undecided(&self, each: &str) -> Error {
         let (name, known) = (self.name(), self.ours.lock().listed());
         let message = if known == NONE {
@@ -488,7 +492,8 @@ impl SentinelSet {
 }
 
 impl KnownSentinels {
-    /// Whether the Sentinel of this account is of the deployment: if it knows most of the others.
+    /// Returns whether this account's Sentinel is of the deployment: if it knows most of the
+    /// others.
     fn knows(&self, account: &Account) -> bool {
         account.ids().filter(|id| self.ids.contains(*id)).count() * 2 > self.ids.len()
     }
@@ -497,8 +502,8 @@ impl KnownSentinels {
         listed(&self.ids)
     }
 
-    /// The Sentinels of other deployments that were not reported yet: where, which one belongs
-    /// there, and which answers.
+    /// Returns the Sentinels of other deployments that were not reported yet: the address, the
+    /// expected ID, and the ID found.
     fn strangers(
         &mut self,
         counted: &[&MasterReport],
@@ -530,17 +535,17 @@ impl KnownSentinels {
 }
 
 impl PresentMaster {
-    /// Whether this is about the very master that is known: a Sentinel of another deployment
-    /// watches another.
+    /// Returns whether the report is about the known master: a Sentinel of another deployment
+    /// watches another one.
     fn is_watched_by(&self, report: &MasterReport) -> bool {
         self.run_id.is_some() && self.run_id.as_deref() == report.run_id.as_deref()
     }
 }
 
-/// How no server is listed.
+/// The text for an empty list of servers.
 const NONE: &str = "none";
 
-/// IDs, for messages.
+/// Returns the IDs for a message.
 fn listed(ids: &BTreeSet<String>) -> String {
     if ids.is_empty() {
         return NONE.to_owned();
@@ -551,7 +556,7 @@ fn listed(ids: &BTreeSet<String>) -> String {
         .join(", ")
 }
 
-/// One report of each Sentinel, by whatever addresses it was asked.
+/// Returns one report of each Sentinel, which may have been queried at several addresses.
 fn once<'a>(reports: impl Iterator<Item = &'a MasterReport>) -> Vec<&'a MasterReport> {
     let mut ids = HashSet::new();
     reports

@@ -1,50 +1,53 @@
-//! [`Succession`]: whether the server that the sentinels name may take the master's place at once.
+//! [`Succession`]: the check whether a server that the sentinels name may replace the master at
+//! once.
 //!
-//! A failover promotes a replica that was known before. Sentinels of two deployments that call
-//! their masters by one name merge when an address is reused, and then all of them name a stranger,
-//! which has none of our locks: it is not followed as long as one of these may be held.
+//! A failover promotes a replica that was known before. If two deployments use the same name for
+//! their masters, their Sentinels merge when an address is reused. Then all of them may name a
+//! server of the other deployment, which has none of this client's locks: it is not followed as
+//! long as one of these locks may be held.
 
 use super::agreement::Agreement;
 use crate::connection::Address;
 use lock_core::{Error, Moment};
 use std::time::Duration;
 
-/// The most servers that are remembered by `run_id`, the latest ones: one of them is the next
+/// The most servers whose `run_id` is remembered, oldest forgotten first: one of them is the next
 /// master.
 const MOST: usize = 64;
 
-/// See the [module's text](self).
+/// The servers that may replace the master; see the [module](self).
 #[derive(Debug, Default)]
 pub(super) struct Succession {
-    /// The servers of the deployment, by their last address and `run_id`.
+    /// The servers of the deployment, each with its last address and its `run_id`.
     known: Vec<(Address, String)>,
-    /// Whether the sentinels say the `run_id` of any server.
+    /// True if the sentinels have reported the `run_id` of any server.
     says_ids: bool,
     stranger: Option<Stranger>,
 }
 
-/// A server that is named, and not followed yet.
+/// A server that the sentinels name, and that is not followed yet.
 #[derive(Clone, Debug)]
 pub(super) struct Stranger {
     address: Address,
     run_id: Option<String>,
-    /// When it was first named.
+    /// The time at which it was first named.
     since: Moment,
 }
 
-/// Whether a server may take the master's place.
+/// The permission of a server to replace the master.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Claim {
-    /// It may; if a `run_id` is given, only the server that has it.
+    /// The server may; if there is a `run_id`, only the server with this one.
     Known(Option<String>),
     Unknown,
 }
 
 impl Succession {
-    /// The sentinels name the present master, or the next one, which is followed.
+    /// Records the servers in an agreement that names the present master, or the next one, which is
+    /// followed.
     ///
-    /// Where they may not be asked for replicas, or do not say which servers these are, any server
-    /// may be the next.
+    /// If the sentinels may not be queried for replicas, or never report a `run_id`, any server may
+    /// be the next master.
     pub(super) fn note(&mut self, agreement: &Agreement) {
         self.stranger = None;
         let Some(replicas) = &agreement.replica_ids else {
@@ -64,7 +67,7 @@ impl Succession {
         self.known.drain(..surplus);
     }
 
-    /// Whether the server that is named may take the place of the master that is known.
+    /// Returns whether the named server may replace the known master.
     pub(super) fn claim(&self, agreement: &Agreement) -> Claim {
         let run_id = agreement.run_id.clone();
         let is_known = |id: &String| self.known.iter().any(|(_, known)| known == id);
@@ -74,7 +77,7 @@ impl Succession {
             }
             Some(id) if is_known(&id) => Claim::Known(Some(id)),
             Some(_) => Claim::Unknown,
-            // Right after a failover the sentinels have not asked the new master for it yet.
+            // Right after a failover the sentinels do not have the new master's `run_id` yet.
             None => {
                 let mut known = self.known.iter().rev();
                 let here = known.find(|(address, _)| *address == agreement.master);
@@ -83,7 +86,8 @@ impl Succession {
         }
     }
 
-    /// An unknown server is named: since when, and whether that is news.
+    /// Records an unknown server that is named. Returns the time at which it was first named, and
+    /// whether this is news.
     pub(super) fn note_stranger(&mut self, agreement: &Agreement, now: Moment) -> (Moment, bool) {
         let Agreement { master, run_id, .. } = agreement;
         let before = self.stranger.take().filter(|it| it.address == *master);
@@ -104,8 +108,8 @@ impl Succession {
 }
 
 impl Stranger {
-    /// Why nothing is granted while it is named. `present` is the master that is known, which is
-    /// left `lease` after the first word, at the earliest.
+    /// Returns the error for all attempts while this server is named. It replaces `present`, the
+    /// known master, at the earliest one `lease` after it was first named.
     pub(super) fn refusal(&self, present: &str, lease: Duration, now: Moment) -> Error {
         let Self {
             address,
@@ -183,7 +187,7 @@ mod tests {
         );
         assert_eq!(claim(&succession, 4, Some("x")), Claim::Unknown);
         assert_eq!(claim(&succession, 4, None), Claim::Unknown);
-        // The next one is followed, and fails back.
+        // The named master is followed. The former one may replace it again.
         succession.note(&agreement(2, Some("b"), &[(3, "c")]));
         assert_eq!(claim(&succession, 1, Some("a")), known("a"));
         // A restarted replica is known once it is listed again.

@@ -1,55 +1,54 @@
-//! [`WatcherSignal`]: wakes the failover watcher: a sentinel's news, and requests that failed.
+//! [`WatcherSignal`]: wakes the failover watcher, after a sentinel's message or a failed request.
 
 use lock_core::backend::{BackgroundTask, Wake};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The number of queries of the sentinels after news, because not all have received a failover at
-/// the same moment.
+/// The number of queries of the sentinels after a message, because not all sentinels learn of a
+/// failover at the same moment.
 pub(super) const LOOKS: u32 = 4;
 
-/// The time until the first of these queries, because news reach the other sentinels within a few
-/// round trips. Each further one takes twice as long: 50, 100, 200 and 400 ms.
+/// The time until the first of these queries, because a failover reaches the other sentinels within
+/// a few round trips. Each further query takes twice as long: 50, 100, 200 and 400 ms.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// Rouses the watcher.
+/// The failover watcher's task, and the reasons to run it.
 #[derive(Debug, Default)]
 pub(super) struct WatcherSignal {
     pub(super) task: BackgroundTask,
-    /// How often the sentinels are to be asked yet. Set by each piece of news, counted down by the
-    /// watcher.
+    /// The number of queries that are still due. Set by each message, counted down by the watcher.
     pub(super) looks: AtomicU32,
-    /// How many messages have named a new master.
+    /// The number of messages that have named a new master.
     announcements: AtomicU64,
-    /// Whether a request failed since they were asked.
+    /// True if a request failed since the last query.
     pub(super) has_failed_request: AtomicBool,
 }
 
 impl WatcherSignal {
-    /// A request failed: the sentinels are to be asked, when they have not been for a while.
+    /// Records a failed request: the sentinels must be queried, unless that has just been done.
     pub(super) fn report_failure(&self) {
         if !self.has_failed_request.swap(true, Ordering::SeqCst) {
             self.task.wake();
         }
     }
 
-    /// A message has named a new master.
+    /// Records a message that names a new master.
     pub(super) fn note_announcement(&self) {
         self.announcements.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// How many messages have named a new master.
+    /// Returns the number of messages that have named a new master.
     pub(super) fn announcements(&self) -> u64 {
         self.announcements.load(Ordering::SeqCst)
     }
 
-    /// The watcher shall see whether it is still needed, and whether there is something new to do.
+    /// Wakes the watcher, which checks if it is still needed, and if work is due.
     pub(super) fn nudge(&self) {
         self.task.wake();
     }
 }
 
-/// A sentinel's news.
+/// Runs after a sentinel's message.
 impl Wake for WatcherSignal {
     fn wake(&self) {
         self.looks.store(LOOKS, Ordering::SeqCst);

@@ -1,5 +1,5 @@
-//! [`ReleaseChannel`], [`ChannelKind`]: where releases are published, and what it means that they
-//! cannot be.
+//! [`ReleaseChannel`], [`ChannelKind`]: the channels on which releases are published, and the
+//! warning if that is impossible.
 
 use crate::connection::error_mapping::{self, Asked};
 use crate::connection::{Server, ServerError};
@@ -16,7 +16,7 @@ pub(crate) enum ChannelKind {
 }
 
 impl ChannelKind {
-    /// The command that publishes there.
+    /// Returns the command that publishes on such a channel.
     pub(crate) fn publish(self) -> &'static str {
         match self {
             Self::Plain => "PUBLISH",
@@ -25,20 +25,20 @@ impl ChannelKind {
     }
 }
 
-/// Where the releases of one lock are published, and how else its waiters notice one.
+/// The channel of one lock's releases, and the other ways in which its waiters notice a release.
 #[derive(Clone, Debug)]
 pub(crate) struct ReleaseChannel {
     pub(crate) kind: ChannelKind,
     pub(crate) name: String,
-    /// The key that is gone once the lock is free; `None` where its changes are of no interest.
+    /// The key that does not exist while the lock is free; `None` if its changes are not used.
     pub(crate) key: Option<String>,
-    /// The key of the lock that a message there may grant, if messages grant any.
+    /// The key of the lock that a message on this channel may grant, if messages grant any.
     pub(crate) grants: Option<String>,
-    /// How often a waiter asks again where neither the channel nor the key can be watched.
+    /// The interval at which waiters poll if neither the channel nor the key can be watched.
     pub(crate) polls: PollInterval,
 }
 
-/// Tells that releases cannot be published.
+/// Warns that releases cannot be published.
 pub(crate) fn unpublished(
     server: &Server,
     why: &ServerError,

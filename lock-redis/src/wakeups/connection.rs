@@ -1,7 +1,7 @@
-//! [`PubSubConnection`]: one connection in subscriber mode: its pending requests, and what arrives.
+//! [`PubSubConnection`]: one connection in subscriber mode: its pending requests, and its messages.
 //!
-//! In RESP3, if the server has it: only there commands are carried out on a connection with
-//! subscriptions, and changes of keys reported.
+//! The connection uses RESP3 if the server supports it: without RESP3, a connection with
+//! subscriptions accepts no other commands, and gets no reports of key changes.
 
 use super::channel::ChannelKind;
 use super::named_owner::NamedOwner;
@@ -17,25 +17,25 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// One connection in subscriber mode. Nothing here waits.
+/// One connection in subscriber mode. None of its functions waits.
 pub(super) struct PubSubConnection {
     transport: Transport,
     output: WriteBuffer,
     input: ReadBuffer,
     reader: ReplyReader,
-    /// Which of the endpoint's servers it leads to.
+    /// The server at the other end, among those that have used this address.
     generation: ServerGeneration,
     unsent: Vec<u8>,
-    /// Whether bytes that count as sent are still in `output`.
+    /// True if bytes that count as sent are still in `output`.
     backlog: bool,
-    /// The requests without a reply, oldest first, and since when. The server replies in order;
-    /// only messages come in between.
+    /// The requests without a reply, with their times, oldest first. The server replies in this
+    /// order; only messages come in between.
     pending: VecDeque<(PubSubRequest, Moment)>,
-    /// What the server said when it switched to RESP3.
+    /// The connection's number from the server's reply to `HELLO`.
     hello: Option<ReportedHere>,
-    /// Whether the texts of messages matter, which are no releases then.
+    /// True if the texts of messages are used. Then the messages are no releases.
     reads_text: bool,
-    /// When something last arrived.
+    /// The time of the last arrival of a reply or message.
     pub(super) last_received: Moment,
 }
 
@@ -44,24 +44,25 @@ pub(super) struct PubSubConnection {
 pub(super) enum PubSubRequest {
     Subscribe(Subscription),
     Unsubscribe(Subscription),
-    /// Probes whether releases may be published, on a channel beside this one without subscribers.
-    /// Only before the first subscription: in subscriber mode the server refuses it.
+    /// Probes whether releases may be published, on a channel without subscribers whose name begins
+    /// with this one. Only before the first subscription: in subscriber mode the server refuses
+    /// this.
     Publish(ChannelKind, Arc<str>),
     /// Switches to RESP3.
     Hello,
-    /// Has changes of the keys reported that are read from now on.
+    /// Makes the server report changes of the keys that are read from now on.
     Track,
-    /// Reads whether a key is there.
+    /// Reads whether a key exists.
     Read(Arc<str>),
     Ping,
 }
 
-/// What arrives.
+/// A message, or a reply.
 #[derive(Debug)]
 pub(super) enum PubSubEvent {
-    /// On this channel; of a release that names the owner that is next, with that.
+    /// A message on this channel, with the next owner if it is a release that names one.
     Message(String, Option<NamedOwner>),
-    /// On this channel, with this text.
+    /// A message on this channel, with its text.
     Text(String, String),
     Confirmed(Subscription),
     Refused(Subscription, ServerError),
@@ -69,7 +70,7 @@ pub(super) enum PubSubEvent {
     Published(ChannelKind, Arc<str>, Result<(), ServerError>),
     /// The server ended a subscription by itself.
     Ended(String),
-    /// Whether the server reports changes of keys.
+    /// The outcome of the request for reports of key changes.
     Tracking(Result<ReportedHere, ServerError>),
     /// These keys have changed; `None`: all of them.
     Changed(Option<Vec<String>>),
@@ -79,19 +80,20 @@ pub(super) enum PubSubEvent {
     Ignored,
 }
 
-/// What other connections may have reported to this one.
+/// The reports that other connections may direct to this one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ReportedHere {
-    /// The number of this connection, if a client's own changes need not be reported to it.
+    /// The number of this connection, if the server can exclude a client's own changes from the
+    /// reports.
     pub(super) id: Option<u64>,
 }
 
-/// Before this version `NOLOOP` does not hold for what scripts change: each renewal would be
-/// reported.
+/// The oldest version in which `NOLOOP` includes changes by scripts. Before it, each renewal would
+/// be reported.
 pub(crate) const REPORTS_SINCE: [u32; 3] = [7, 0, 5];
 
 impl ReportedHere {
-    /// Reads the reply to HELLO: names and values in turns.
+    /// Reads the reply to `HELLO`: alternating names and values.
     fn read(hello: &[Reply]) -> Self {
         let value = |name: &str| {
             hello
@@ -112,7 +114,7 @@ impl ReportedHere {
     }
 }
 
-/// The connection is broken, or out of step.
+/// The connection is broken, or its replies do not match the requests.
 #[derive(Debug)]
 pub(super) struct Disconnected;
 
@@ -148,17 +150,17 @@ impl PubSubConnection {
         self.transport.fd()
     }
 
-    /// Whether another server is used at this address by now.
+    /// Returns whether another server is used at this address by now.
     pub(super) fn is_over(&self) -> bool {
         self.generation.is_over()
     }
 
-    /// Since when the oldest request has no reply.
+    /// Returns the time of the oldest request without a reply.
     pub(super) fn pending_since(&self) -> Option<Moment> {
         self.pending.front().map(|(_, since)| *since)
     }
 
-    /// Whether the server has not said whether it reports changes.
+    /// Returns whether the reply to the request for reports is still missing.
     pub(super) fn awaits_tracking(&self) -> bool {
         self.pending
             .iter()
@@ -194,7 +196,7 @@ impl PubSubConnection {
         self.pending.push_back((request, now));
     }
 
-    /// Writes as much as the peer takes.
+    /// Writes as many bytes as the socket accepts.
     pub(super) fn flush(&mut self) -> Result<(), Disconnected> {
         if self.wants_to_write() {
             let progress = self.transport.write(&mut self.output, &self.unsent)?;
@@ -204,7 +206,7 @@ impl PubSubConnection {
         Ok(())
     }
 
-    /// The next event; `None` if there is none (yet).
+    /// Returns the next event; `None` if none has arrived.
     pub(super) fn receive(&mut self, now: Moment) -> Result<Option<PubSubEvent>, Disconnected> {
         loop {
             if let Some(reply) = self.reader.next().map_err(|_invalid| Disconnected)? {
@@ -223,7 +225,7 @@ impl PubSubConnection {
     fn understand(&mut self, reply: Reply) -> Result<PubSubEvent, Disconnected> {
         match &reply {
             Reply::Error(error) => self.refused(error),
-            // The first reply, before anything is pushed.
+            // The reply to `HELLO` comes before all messages.
             Reply::Array(parts)
                 if matches!(self.pending.front(), Some((PubSubRequest::Hello, _))) =>
             {
@@ -241,8 +243,8 @@ impl PubSubConnection {
         }
     }
 
-    /// A message, the outcome of a subscription, or a report. In RESP2 these are arrays, as the
-    /// reply to PING is; in RESP3 pushes, while the reply to HELLO is a map.
+    /// Handles a message, the outcome of a subscription, or a report. In RESP2 these are arrays,
+    /// like the reply to PING; in RESP3 they are pushes, while the reply to HELLO is a map.
     fn pushed(
         &mut self,
         kind: &str,
@@ -250,7 +252,7 @@ impl PubSubConnection {
         rest: &[Reply],
     ) -> Result<PubSubEvent, Disconnected> {
         let channel = text(about);
-        // A channel that is not UTF-8 is none of ours.
+        // This client has no channel whose name is not UTF-8.
         let named = |event: &dyn Fn(String) -> PubSubEvent| {
             Ok(channel.map_or(PubSubEvent::Ignored, |channel| event(channel.into())))
         };
@@ -260,7 +262,7 @@ impl PubSubConnection {
                 return named(&move |channel| PubSubEvent::Text(channel, said.clone()));
             }
             "message" | "smessage" => {
-                // Plain releases say `0`, or whatever a foreign client says.
+                // Plain releases have the text `0`; those of foreign clients may have any text.
                 let next = rest
                     .first()
                     .and_then(text)
@@ -280,7 +282,7 @@ impl PubSubConnection {
             }
             _ => {}
         }
-        // The reply to the oldest request, or the two sides are out of step.
+        // Anything else must be the reply to the oldest request.
         let (request, _) = self.pending.pop_front().ok_or(Disconnected)?;
         match (kind, request) {
             ("subscribe" | "ssubscribe", PubSubRequest::Subscribe(subscription))
@@ -320,8 +322,9 @@ impl PubSubConnection {
         }
     }
 
-    /// Whether the oldest request ends the subscription of this channel. A server that ends it by
-    /// itself at the same time says so twice, and it does not matter which is the reply.
+    /// Returns whether the oldest request ends the subscription of this channel. If the server ends
+    /// that by itself at the same time, it sends two such messages, and either can count as the
+    /// reply.
     fn is_unsubscribing(&self, channel: Option<&str>) -> bool {
         let oldest = self.pending.front().map(|(request, _)| request);
         matches!(oldest, Some(PubSubRequest::Unsubscribe(left)) if channel == Some(&*left.channel))
@@ -335,20 +338,20 @@ impl PubSubConnection {
             PubSubRequest::Publish(kind, channel) => {
                 Ok(PubSubEvent::Published(kind, channel, Err(error.clone())))
             }
-            // Without RESP3 the refusal of that was reported already.
+            // Without RESP3 there are no reports; the refusal of `HELLO` was reported already.
             PubSubRequest::Track if self.hello.is_none() => Ok(PubSubEvent::Ignored),
             PubSubRequest::Hello | PubSubRequest::Track => {
                 Ok(PubSubEvent::Tracking(Err(error.clone())))
             }
             PubSubRequest::Read(key) => Ok(PubSubEvent::Read(key, KeyState::Unreadable)),
-            // A refused PING shows a server that is there, too. A refused UNSUBSCRIBE brings
+            // A refused PING also shows that the server is alive. A refused UNSUBSCRIBE leads to
             // messages that wake no waiter.
             PubSubRequest::Ping | PubSubRequest::Unsubscribe(_) => Ok(PubSubEvent::Ignored),
         }
     }
 }
 
-/// What PTTL replies for a key that does not exist.
+/// The reply to PTTL for a key that does not exist.
 const ABSENT: i64 = -2;
 
 fn text(reply: &Reply) -> Option<&str> {

@@ -1,21 +1,21 @@
-//! [`Subscriber`]: receives releases for all waiters, on one connection and one thread.
+//! [`Subscriber`]: receives the releases for all waiters, on one connection and one thread.
 //!
-//! A release is a message on the lock's channel, if the client that released publishes any; and in
-//! any case a change of the lock's key, which the server reports (client tracking).
+//! A release is a message on the lock's channel, if the releasing client publishes any. It is also
+//! a change of the lock's key, which the server reports (client tracking).
 //!
-//! The worker thread alone has the connection. A watcher adds its watch to the
-//! [`SubscriptionTable`], wakes the worker through a socket pair, and parks until the confirmation:
+//! Only the worker thread uses the connection. A watcher adds its watch to the
+//! [`SubscriptionTable`], wakes the worker through a socket pair, and waits for the confirmation:
 //! one round trip.
 //!
 //! - `table`: the watches on each channel, and the state of its subscription
 //! - `tracked_keys`: the keys of watched locks, whose changes the server reports
-//! - `tracking`: whether it is asked to
-//! - `channel`: where releases are published
+//! - `tracking`: the setting for these reports
+//! - `channel`: the channels on which releases are published
 //! - `worker`: the thread, one connection after the other
 //! - `connection`: one connection in subscriber mode
-//! - `named_owner`: what a release of a fair lock says
+//! - `named_owner`: the message of a fair lock's release
 //! - `waker`: the socket pair
-//! - `poll_interval`: how often a waiter asks again where releases are not published
+//! - `poll_interval`: the interval at which a waiter polls if releases are not published
 
 mod channel;
 mod connection;
@@ -46,14 +46,14 @@ use table::{SubscriptionState, SubscriptionTable, WatchId};
 use waker::Waker;
 use worker::{Shared, SubscriberWorker, Trouble};
 
-/// Receives releases for all waiters. See the [module's text](self).
+/// Receives the releases for all waiters; see the [module](self).
 pub(crate) struct Subscriber {
     shared: Arc<Shared>,
     tracking: Tracking,
 }
 
 impl Subscriber {
-    /// A subscriber without thread and connection until the first watch.
+    /// Returns a subscriber that has no thread and no connection until the first watch.
     pub(crate) fn new(dialer: Arc<Dialer>, tracking: Tracking) -> Self {
         let table = Mutex::new(SubscriptionTable::default());
         Self {
@@ -90,7 +90,7 @@ impl Subscriber {
             return Ok(Watch::new(registration));
         };
         self.shared.dialer.clock().wait(&confirmation.signal, by);
-        // Under the lock: a confirmation that comes just now counts.
+        // With the table locked, so that a confirmation that arrives just now counts.
         let table = self.shared.table.lock();
         let outcome = confirmation.take();
         let trouble = table.trouble().cloned();
@@ -105,8 +105,8 @@ impl Subscriber {
         }
     }
 
-    /// The same without waiting for the confirmation: `wake` is called then, too, because messages
-    /// may have been missed.
+    /// Watches the releases of a lock without waiting for the confirmation. `wake` is also called
+    /// at the confirmation, because messages may have been missed until then.
     pub(crate) fn follow_releases(
         &self,
         releases: &ReleaseChannel,
@@ -115,7 +115,7 @@ impl Subscriber {
         self.start_following(|table| table.add_waiter(releases, wake))
     }
 
-    /// The same for a channel of other messages. Where the server refuses, there are none.
+    /// Watches a channel of other messages in the same way. If the server refuses, there are none.
     pub(crate) fn follow(
         &self,
         kind: ChannelKind,
@@ -140,14 +140,15 @@ impl Subscriber {
         }))
     }
 
-    /// Whether waiters of the lock under this key are woken after every release, also by a client
-    /// that publishes none.
+    /// Returns whether waiters for the lock with this key are woken after every release, including
+    /// that of a client that publishes none.
     pub(crate) fn is_tracked(&self, key: &str) -> bool {
         self.shared.table.lock().is_tracked(key)
     }
 
-    /// The connection to which other connections may have changes reported, of keys that they read:
-    /// `None` while there is none. Each report is passed to what the first call gave here.
+    /// Returns the number of the connection to which other connections can direct the reports of
+    /// changes of their keys; `None` if there is none. The listener of the first call receives each
+    /// report.
     pub(crate) fn reports_to(
         &self,
         on_change: impl FnOnce() -> Arc<dyn ChangeListener>,
@@ -155,12 +156,13 @@ impl Subscriber {
         if self.tracking == Tracking::Off {
             return None;
         }
-        // First: what is reported from here on must reach it.
+        // Before the number is read, so that the listener receives every report to that connection.
         self.shared.on_change.get_or_init(on_change);
         let id = self.shared.reports_to.load(Ordering::Acquire);
         if id == 0 {
             let mut table = self.shared.table.lock();
-            // Without a thread the next renewal tells of a loss, and asks once more.
+            // Without a thread, the next renewal notices a loss, and tries to start the thread
+            // again.
             if self.try_start(&mut table).is_ok() {
                 table.want_connection();
             }
@@ -168,18 +170,20 @@ impl Subscriber {
         Some(id).filter(|id| *id != 0)
     }
 
-    /// Whether the server still counts us as a subscriber of a channel that has no watches.
+    /// Returns a function that returns whether this client still subscribes to a channel without
+    /// watches.
     pub(crate) fn lingering(&self) -> impl Fn(&str) -> bool + Send + use<> {
         let shared = Arc::clone(&self.shared);
         move |channel| shared.table.lock().lingers(channel)
     }
 
-    /// Has the worker call `read` with each message. To be set before the first watch.
+    /// Sets the function that the worker calls with each message. Must be set before the first
+    /// watch.
     pub(crate) fn on_message(&self, read: MessageListener) {
         let _once = self.shared.on_message.set(read);
     }
 
-    /// Has the worker call `tell` whenever a connection was lost or could not be made.
+    /// Sets the function that the worker calls when a connection is lost or cannot be made.
     pub(crate) fn on_trouble(&self, tell: Trouble) {
         let _once = self.shared.trouble.set(tell);
     }
@@ -211,14 +215,15 @@ impl Subscriber {
     }
 }
 
-/// Ends the worker and its connection, without waiting: it may be dialling.
+/// Ends the worker and its connection, without waiting for them, because the worker may be
+/// dialling.
 impl Drop for Subscriber {
     fn drop(&mut self) {
         self.shared.table.lock().close();
     }
 }
 
-/// One watch; ends when dropped.
+/// A watch; ends when dropped.
 struct Registration {
     shared: Arc<Shared>,
     id: WatchId,
@@ -228,7 +233,7 @@ impl Drop for Registration {
     fn drop(&mut self) {
         let now = self.shared.dialer.clock().now();
         let wake = self.shared.table.lock().remove(&self.id, now);
-        // Without the lock: dropping it may run foreign code.
+        // Dropped without the mutex, because this may run foreign code.
         drop(wake);
     }
 }

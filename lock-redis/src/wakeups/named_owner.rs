@@ -3,8 +3,8 @@
 use lock_core::backend::{DirectGrant, NextOwner};
 use lock_core::{FencingToken, OwnerText};
 
-/// What a release of a fair lock says: the owner that is next, and behind it the number of its
-/// attempt, the token and the lock if it was granted that.
+/// The message of a fair lock's release: the next owner. If the release has granted the lock to
+/// that owner, the number of the owner's attempt, the token and the lock's key follow.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct NamedOwner {
     owner: OwnerText,
@@ -19,7 +19,8 @@ impl NamedOwner {
             (Ok(attempt), Ok(token)) => Some((lock.to_owned(), DirectGrant { attempt, token })),
             _ => None,
         };
-        // A writer of a fair read-write lock is in the queue as it would be in the lock.
+        // A writer waits in a fair read-write lock's queue with the suffix that it has as the
+        // holder.
         let owner = owner.strip_suffix(":write").unwrap_or(owner);
         Self {
             owner: OwnerText::new(owner),
@@ -27,8 +28,8 @@ impl NamedOwner {
         }
     }
 
-    /// To the waiters of the lock of this key, a grant of which is none if it names another, or
-    /// none: their next attempt finds out.
+    /// Returns the next owner for waiters of the lock with this key. A grant is dropped if it names
+    /// another lock, or none: the owner's next attempt finds it.
     pub(super) fn of_lock(self, key: Option<&str>) -> NextOwner {
         let next = NextOwner::new(self.owner);
         match self.granted {

@@ -1,23 +1,23 @@
-//! [`PollInterval`]: how often a waiter asks again where releases are not published.
+//! [`PollInterval`]: the interval at which a waiter polls if releases are not published.
 
 use std::time::Duration;
 
-/// How often a waiter asks again.
+/// The interval at which a waiter polls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PollInterval {
     pub(crate) interval: Duration,
-    /// What is added at random, so that waiters do not march in step.
+    /// The maximum of the random part, which keeps waiters from polling all at once.
     pub(crate) jitter: Duration,
 }
 
 /// The default interval of polls, as in the usual loop around Jedis.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// The random part that is added, so that clients do not poll in step.
+/// The random part that is added, so that clients do not poll all at once.
 const JITTER: Duration = Duration::from_millis(25);
 
-/// Where every release should be published, and changes are not reported: for a release that is not
-/// published all the same, and for a lock that is deleted by hand.
+/// The interval if every release should be published, but changes of keys are not reported: finds a
+/// release that was not published, and a lock that was deleted manually.
 pub(crate) const UNTRACKED: PollInterval = PollInterval {
     interval: Duration::from_secs(4),
     jitter: Duration::from_secs(1),
@@ -30,7 +30,8 @@ impl Default for PollInterval {
 }
 
 impl PollInterval {
-    /// At this interval; and unless it is given, with a jitter of a quarter of that at most.
+    /// Returns an interval of polls. If no jitter is given, it is at most a quarter of the
+    /// interval.
     pub(crate) fn new(interval: Duration, jitter: Option<Duration>) -> Self {
         Self {
             interval,
@@ -38,7 +39,7 @@ impl PollInterval {
         }
     }
 
-    /// The same, and not more often than this.
+    /// Returns this interval, but not less than the given one.
     pub(crate) fn at_least(self, interval: Duration) -> Self {
         Self {
             interval: self.interval.max(interval),
@@ -46,7 +47,7 @@ impl PollInterval {
         }
     }
 
-    /// How long to wait until the next time.
+    /// Returns the time until the next poll.
     pub(crate) fn pause(self) -> Duration {
         self.interval + self.jitter.mul_f64(fastrand::f64())
     }

@@ -1,23 +1,23 @@
-//! [`Tracking`]: the option `tracking=`: whether the server is asked to report changes of keys.
+//! [`Tracking`]: the option `tracking=`, for the server's reports of key changes.
 
 use crate::connection::{Cause, Server, ServerError};
 use lock_core::{Config, Error, WarningKind};
 use std::time::Duration;
 
-/// The option: `auto`, the default, or `off`.
+/// The option's name. Its values are `auto`, the default, and `off`.
 pub(crate) const OPTION: &str = "tracking";
 
-/// The time for which tracking is not requested after connections were lost over it, because some
-/// proxies end a connection at `HELLO 3`.
+/// The time for which tracking is not requested after connections were lost at that request,
+/// because some proxies end a connection at `HELLO 3`.
 pub(super) const RETRY: Duration = Duration::from_secs(60);
 
-/// So many in a row: one may have been lost for another reason.
+/// The number of such losses in a row: a single one may have another cause.
 pub(super) const LOST_CONNECTIONS: u32 = 2;
 
-/// Whether the server is asked to report changes.
+/// The setting for the server's reports of key changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Tracking {
-    /// If the server can.
+    /// Reports are used if the server supports them.
     Auto,
     Off,
 }
@@ -28,7 +28,7 @@ impl Tracking {
     }
 }
 
-/// Reports that the server does not report changes, and what follows from it.
+/// Warns that the server does not report changes, with the consequence.
 pub(crate) fn warn(server: &Server, why: &NotTracked) {
     let cause = Cause {
         change: why.to_string(),
@@ -43,18 +43,18 @@ pub(crate) fn warn(server: &Server, why: &NotTracked) {
     });
 }
 
-/// Why changes are not reported.
+/// The reason for which changes are not reported.
 #[derive(Debug)]
 pub(crate) enum NotTracked {
     Refused(ServerError),
-    /// Connections are lost over the request.
+    /// Connections are lost at the request for the reports.
     HungUp,
     /// The server tracks fewer keys than are watched.
     TableFull,
 }
 
 impl NotTracked {
-    /// What can be done about it.
+    /// Returns the remedy.
     pub(crate) fn remedy(&self) -> &'static str {
         match self {
             Self::Refused(error) if error.code == "NOPERM" => {

@@ -1,4 +1,4 @@
-//! [`Waker`] and [`Poller`]: how a thread that polls sockets is interrupted.
+//! [`Waker`] and [`Poller`]: the interruption of a thread that polls sockets.
 
 use crate::connection::{Polled, poll};
 use rustix::event::{PollFd, PollFlags};
@@ -23,17 +23,18 @@ impl Waker {
         Ok((Self(waker), Poller(poller)))
     }
 
-    /// Wakes the poller, now or when it sleeps next.
+    /// Wakes the poller, now or from its next sleep.
     pub(super) fn wake(&self) {
-        // If the pipe is full the poller is being woken already; if it is closed there is none.
+        // A full pipe means that the poller is about to wake up; a closed pipe, that there is no
+        // poller.
         let _ignored = (&self.0).write(&[1]);
     }
 }
 
 impl Poller {
     /// Sleeps until `socket` can be read (or written, if `wants_to_write`), or the waker wakes, or
-    /// for `longest`. Whether the socket may have to be read: it can be, or failed, or it could not
-    /// be waited for.
+    /// for `longest`. Returns whether the socket must be read: because it has data, has failed, or
+    /// could not be polled.
     pub(super) fn sleep(
         &self,
         socket: Option<BorrowedFd<'_>>,

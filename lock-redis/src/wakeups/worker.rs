@@ -15,33 +15,36 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// What the worker and the watchers share.
+/// The state that the worker and the watchers share.
 pub(super) struct Shared {
     pub(super) dialer: Arc<Dialer>,
-    /// No thread is woken and no foreign code runs under its lock.
+    /// While this is locked, no thread is woken and no foreign code runs.
     pub(super) table: Mutex<SubscriptionTable>,
-    /// Called when there is no connection.
+    /// Called when a connection is lost or cannot be made.
     pub(super) trouble: OnceLock<Trouble>,
     /// Called when keys have changed.
     pub(super) on_change: OnceLock<Arc<dyn ChangeListener>>,
-    /// Called with each message, where its text matters.
+    /// Called with each message whose text is used.
     pub(super) on_message: OnceLock<MessageListener>,
-    /// The number of the connection, if changes may be reported to it; otherwise 0.
+    /// The number of the connection, if changes can be reported to it; otherwise 0.
     pub(super) reports_to: AtomicU64,
 }
 
-/// Called with the channel and the text of a message, before its watches are woken. Must be short.
+/// The type of a function that is called with the channel and the text of a message, before its
+/// watches are woken. Must be short.
 pub(crate) type MessageListener = Arc<dyn Fn(&str, &str) + Send + Sync>;
 
-/// See [`Subscriber::on_trouble`](super::Subscriber::on_trouble). Must be short.
+/// The type of the function for [`Subscriber::on_trouble`](super::Subscriber::on_trouble).
 pub(crate) type Trouble = Arc<dyn Fn() + Send + Sync>;
 
-/// See [`Subscriber::reports_to`](super::Subscriber::reports_to). What it does must be short.
+/// The listener for [`Subscriber::reports_to`](super::Subscriber::reports_to). Its functions must
+/// be short.
 pub(crate) trait ChangeListener: Send + Sync {
-    /// These keys have changed; `None`: all of them.
+    /// Handles changes of these keys; `None`: of all keys.
     fn changed(&self, keys: Option<&[String]>);
 
-    /// Called every second or two: looks whether the connections stand that have changes reported.
+    /// Checks that the connections with reported changes are still open. Called every second or
+    /// two.
     fn look(&self);
 }
 
@@ -52,18 +55,19 @@ pub(super) struct SubscriberWorker {
     /// The pauses before the next attempt to connect.
     backoff: Backoff,
     tracking: Tracking,
-    /// How many changes may be passed on of keys that other connections have read.
+    /// The budget for reports of keys that other connections have read.
     reports: ReadBudget,
-    /// How many connections in a row were lost before the server had switched to RESP3.
+    /// The number of connections in a row that were lost before the server had switched to RESP3.
     lost_over_hello: u32,
-    /// How many connections in a row were lost soon after they had been made.
+    /// The number of connections in a row that were lost soon after they had been made.
     lost_soon: u32,
 }
 
-/// The subscriber is gone.
+/// The subscriber was dropped.
 struct Closed;
 
-/// Whether all that arrived was read: the rest is in a buffer, where poll does not see it.
+/// The outcome of a read. After `Full`, arrived messages may still be in a buffer, where `poll`
+/// does not see them.
 #[derive(Clone, Copy)]
 enum ReadProgress {
     Empty,
@@ -71,22 +75,22 @@ enum ReadProgress {
 }
 
 impl SubscriberWorker {
-    /// The first pause before the subscriber connects again. It doubles, with jitter, so that
-    /// clients do not reconnect together.
+    /// The first pause before the subscriber connects again. The pause doubles, with jitter, so
+    /// that clients do not reconnect together.
     const FIRST_PAUSE: Duration = Duration::from_millis(10);
     /// The longest such pause, because waiters get no messages meanwhile.
     const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-    /// The silence after which the server gets a `PING`, or a command timeout if that is longer, so
-    /// that a dead connection is found while most of a lease remains.
+    /// The time without any arrival after which the server gets a `PING`, or a command timeout if
+    /// that is longer, so that a dead connection is found while most of a lease remains.
     const SILENCE: Duration = Duration::from_secs(1);
-    /// After so many connections in a row that each ended within a second there is a warning. One
-    /// restart is no reason for it.
+    /// The number of connections in a row, each lost within a second, at which a warning is given.
+    /// Fewer may have a harmless cause, such as a restart.
     const SHORT_CONNECTIONS: u32 = 5;
-    /// The time that a connection has to last before that warning may come again, so that one fault
-    /// does not repeat it.
+    /// The time that a connection has to last before that warning can be repeated, so that one
+    /// fault does not lead to several warnings.
     const STEADY: Duration = Duration::from_secs(60);
-    /// The number of messages that are read before new subscriptions: a flood of releases does not
-    /// delay new waiters.
+    /// The number of messages that are read before new subscriptions are sent, so that a flood of
+    /// releases does not delay new waiters.
     const STRETCH: usize = 1000;
 
     pub(super) fn new(shared: Arc<Shared>, poller: Poller, tracking: Tracking) -> Self {
@@ -102,11 +106,11 @@ impl SubscriberWorker {
         }
     }
 
-    /// Runs until the subscriber is gone, whatever panics.
+    /// Runs until the subscriber is dropped. A panic ends only the present connection.
     pub(super) fn run(mut self) {
         loop {
             let outcome = contain(|| self.serve_once()).unwrap_or_else(|| {
-                // The connection is in an unknown state: the next one starts from the table.
+                // The connection is in an unknown state, so the next one starts from the table.
                 self.shared.table.lock().disconnected();
                 self.pause_before_retry()
             });
@@ -116,7 +120,7 @@ impl SubscriberWorker {
         }
     }
 
-    /// One connection, from the first watch to its end; and the pause after it.
+    /// Serves one connection, from the first watch to its end; then pauses.
     fn serve_once(&mut self) -> Result<(), Closed> {
         self.wait_until_wanted()?;
         // Bounded by the connect timeout.
@@ -152,7 +156,7 @@ impl SubscriberWorker {
         self.pause_before_retry()
     }
 
-    /// A connection was lost. Counts as short until one has lasted.
+    /// Counts a lost connection as a short one. The count is reset when a connection lasts.
     fn warn_if_lost_again(&mut self) {
         self.lost_soon = self.lost_soon.saturating_add(1);
         if self.lost_soon < Self::SHORT_CONNECTIONS {
@@ -207,7 +211,7 @@ impl SubscriberWorker {
         let mut last_retry = self.now();
         let steady_from = last_retry + Self::STEADY;
         let ends = self.begin_tracking(connection, last_retry);
-        // The server may have sent something together with the end of the handshake.
+        // The server may have sent a message together with the last bytes of the handshake.
         let mut progress = ReadProgress::Full;
         let sample = self.shared.table.lock().sample();
         if let Some((kind, channel)) = sample {
@@ -225,7 +229,8 @@ impl SubscriberWorker {
             if is_time {
                 last_retry = now;
                 let is_late = |since: Moment| now.since(since) >= SubscriptionTable::LINGER;
-                // It may be cut again and again once it has confirmed a subscription.
+                // A confirmed subscription does not prove that the connection lasts: it may be cut
+                // after each confirmation.
                 if !connection.pending_since().is_some_and(is_late) {
                     table.stands();
                     self.backoff.reset();
@@ -260,8 +265,8 @@ impl SubscriberWorker {
         }
     }
 
-    /// Asks the server to report changes of keys. Until when the connection is used: where the
-    /// request is left out, another one is to try it again.
+    /// Requests reports of key changes. Returns the end of the connection's use: if the request is
+    /// left out, a later connection must try it again.
     fn begin_tracking(&mut self, connection: &mut PubSubConnection, now: Moment) -> Moment {
         if self.tracking == Tracking::Off {
             return Moment::NEVER;
@@ -280,7 +285,7 @@ impl SubscriberWorker {
         Moment::NEVER
     }
 
-    /// Sends what is to be sent, sleeps until something happens, and reads what arrived.
+    /// Sends the pending requests, sleeps until something happens, and reads the arrived messages.
     fn step(
         &mut self,
         connection: &mut PubSubConnection,
@@ -295,7 +300,8 @@ impl SubscriberWorker {
         if tasks.reads_too_late {
             tracking::warn(self.shared.dialer.server(), &NotTracked::TableFull);
         }
-        // Before the subscriptions: once one is confirmed, no change goes unreported.
+        // Reads precede the subscriptions, so that from the confirmation on no change goes
+        // unreported.
         for key in tasks.reads {
             connection.push(PubSubRequest::Read(key), now);
         }
@@ -317,7 +323,8 @@ impl SubscriberWorker {
         if matches!(progress, ReadProgress::Full) {
             return self.take_in(connection);
         }
-        // While there are watches, also to find those that have ended.
+        // The sleep is shorter while there are watches, because the table must find those that have
+        // ended.
         let longest = if tasks.is_watched {
             SubscriptionTable::LINGER
         } else {
@@ -372,7 +379,8 @@ impl SubscriberWorker {
                 drop(table);
                 if let Some(id) = here.id {
                     self.shared.reports_to.store(id, Ordering::Release);
-                    // The next renewals have their changes reported here.
+                    // Makes the held locks be renewed, because only renewals from now on direct
+                    // reports here.
                     self.tell_changed(None);
                 }
                 self.lost_over_hello = 0;
@@ -431,9 +439,9 @@ impl SubscriberWorker {
         }
     }
 
-    /// Passes on changes of keys that other connections have read; `None`: of all keys. Not more
-    /// than the budget allows: where the server tracks fewer keys than are held, the renewal of one
-    /// leads to the report of another. Then the next regular renewal tells.
+    /// Passes on changes of keys that other connections have read; `None`: of all keys. The budget
+    /// limits this: if the server tracks fewer keys than are held, the renewal of one lock leads to
+    /// the report of another. Beyond the budget, the next regular renewal notices a loss.
     fn pass_on(&mut self, keys: Option<Vec<String>>, now: Moment) {
         let is_news = keys.as_ref().is_none_or(|keys| !keys.is_empty());
         if !is_news || self.shared.on_change.get().is_none() {
@@ -446,14 +454,15 @@ impl SubscriberWorker {
         }
     }
 
-    /// Tells of changes. No lock is held, and a panic ends nothing else.
+    /// Calls the listener for changes, without a mutex. A panic in it ends nothing else.
     fn tell_changed(&self, keys: Option<&[String]>) {
         if let Some(tell) = self.shared.on_change.get() {
             contain(|| tell.changed(keys));
         }
     }
 
-    /// Wakes waiters. No lock is held, and a waiter that panics keeps no other from being woken.
+    /// Wakes waiters, without a mutex. A panic of one waiter does not prevent the wake-up of the
+    /// others.
     fn deliver(&self, wakes: DeferredWakeups) {
         wakes.raise_confirmations();
         for wake in wakes.watches {

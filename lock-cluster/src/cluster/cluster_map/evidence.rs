@@ -1,9 +1,9 @@
-//! Which nodes are asked for the slot map, and which of their replies count.
+//! The nodes that are queried for the slot map, and the choice of the reply that counts.
 //!
-//! Of two masters the one with the larger epoch knows more. A replica repeats what it was sent, and
-//! one that the others cannot reach increases its epoch with each election that it loses. So its
-//! reply counts only where no master gives a newer one, and the map that it gave is replaced by
-//! what most masters in it say, whatever the epochs.
+//! Of two masters, the one with the larger epoch has newer information. A replica repeats what its
+//! master sent, and a replica that is cut off from the others increases its epoch with each
+//! election that it loses. So a replica's reply counts only if no master gives a newer one. A map
+//! from a replica is replaced as soon as most masters in it have replied, whatever the epochs.
 
 use super::survey::{HostAddresses, Source, Survey, SurveyReply};
 use super::{Channels, ClusterMap};
@@ -14,7 +14,7 @@ use lock_redis::servers::{Account, Address, Deployment, Shards};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The replies of known nodes, and a failure of others.
+/// The replies of known nodes, and the last failure of another.
 #[derive(Default)]
 struct Evidence {
     replies: Vec<Shards>,
@@ -22,13 +22,13 @@ struct Evidence {
 }
 
 impl Evidence {
-    /// The newest reply of a master.
+    /// Returns the newest reply of a master.
     fn by_master(&self) -> Option<&Shards> {
         let masters = self.replies.iter().filter(|told| told.is_of_master());
         masters.max_by_key(|told| told.epoch)
     }
 
-    /// The newest reply of a node that takes writes, by its own word.
+    /// Returns the newest reply of a node that states that it takes writes.
     fn by_any(&self) -> Option<&Shards> {
         self.replies
             .iter()
@@ -38,8 +38,8 @@ impl Evidence {
 }
 
 impl ClusterMap {
-    /// Asks until a known node gives a reply that counts. If none has answered for a lease, the
-    /// configured addresses are used again.
+    /// Queries known nodes until a reply counts, and replaces the map by it. If no known node has
+    /// answered for a lease, queries the configured addresses again.
     pub(super) fn refresh(&self) -> Result<(), Failure> {
         if !self.is_known() {
             let told = self.ask_configured(Deployment::is_majority_of_known)?;
@@ -62,12 +62,12 @@ impl ClusterMap {
         }
     }
 
-    /// The reply that replaces the map.
+    /// Returns the reply that replaces the map.
     fn newest<'a>(&self, evidence: &'a Evidence) -> Option<&'a Shards> {
         if let Some(told) = self.conclusive(evidence) {
             return Some(told);
         }
-        // If all could be asked, none has the known epoch.
+        // If no known node failed, none of them has the map's epoch, so smaller epochs count, too.
         let epoch = self.map.read().epoch();
         let counts = |told: &&Shards| told.epoch >= epoch || evidence.trouble.is_none();
         evidence
@@ -76,15 +76,15 @@ impl ClusterMap {
             .or_else(|| evidence.by_master().filter(counts))
     }
 
-    /// The reply of a master that needs no other replies: it is as new as the map, or the map is a
-    /// replica's, and most of the masters in it have replied.
+    /// Returns the reply of a master if no further replies are needed: if it is as new as the map,
+    /// or the map is a replica's and most of the masters in it have replied.
     fn conclusive<'a>(&self, evidence: &'a Evidence) -> Option<&'a Shards> {
         let (map, told) = (self.map.read(), evidence.by_master()?);
         let repliers = evidence.replies.iter().map(|told| told.id.as_str());
         (told.epoch >= map.epoch() || map.is_outvoted_by(repliers)).then_some(told)
     }
 
-    /// Asks known nodes until there is a conclusive reply.
+    /// Queries known nodes until there is a conclusive reply.
     fn ask_known(&self) -> Evidence {
         let mut evidence = Evidence::default();
         let mut survey = Survey::new(self, self.sources(), Moment::NEVER);
@@ -96,7 +96,7 @@ impl ClusterMap {
             for SurveyReply { node, outcome } in replies {
                 let told = outcome.and_then(|told| {
                     let is_ours = self.map.read().is_of(&told.account(node.address.clone()));
-                    // A node that has not joined yet lists no slots.
+                    // A node that has not joined a cluster yet lists no slots.
                     if is_ours || told.shards.is_empty() {
                         Ok(told)
                     } else {
@@ -117,7 +117,7 @@ impl ClusterMap {
         }
     }
 
-    /// The failure of a node that no known node lists.
+    /// Returns the failure of a node that no known node lists.
     fn foreign_node(&self, node: &ClusterNode, id: &str) -> Failure {
         let (address, known) = (&node.address, self.map.read().ids());
         if self
@@ -134,8 +134,9 @@ impl ClusterMap {
         )))
     }
 
-    /// No known node has answered for a lease: the cluster is gone, and its locks with it. It may
-    /// only be cut off, so an address that is silent is a vote against any other cluster.
+    /// Replaces the known cluster, which counts as gone because no known node has answered for a
+    /// lease. The cluster may only be cut off, so a configured address that does not answer is a
+    /// vote against any other cluster.
     fn adopt_new_cluster(&self) -> Result<(), Failure> {
         let was = self.map.read().ids();
         let told = self.ask_configured(Deployment::is_majority)?;
@@ -154,8 +155,8 @@ impl ClusterMap {
             .join(", ")
     }
 
-    /// The reply of the cluster that most configured addresses lead to. Stops when the rest cannot
-    /// change that.
+    /// Returns the reply of the cluster that most configured addresses lead to. Stops as soon as
+    /// the other replies cannot change it.
     fn ask_configured(&self, is_majority: fn(&Deployment) -> bool) -> Result<Shards, Failure> {
         let (mut told, mut accounts, mut trouble) = (Vec::new(), Vec::new(), None);
         let mut seeds = self.seeds.clone();
@@ -201,7 +202,7 @@ impl ClusterMap {
         }
     }
 
-    /// The account with the addresses in the URL that lead to the nodes in it.
+    /// Returns the account with the addresses in the URL that lead to its listed nodes.
     fn with_seeds(&self, account: &Account, hosts: &HostAddresses) -> Account {
         let real = |address: &Address| self.factory.addresses.real(address);
         let leads_to = |seed: &Address, announced: &Address| {
@@ -227,7 +228,7 @@ impl ClusterMap {
         }
     }
 
-    /// The configured addresses lead to several clusters.
+    /// Returns the failure if no cluster has most of the configured addresses.
     fn undecided(&self, accounts: &[Account]) -> Failure {
         let each = accounts
             .iter()
@@ -254,13 +255,13 @@ impl ClusterMap {
             .map_err(Failure::Refused)?;
         *self.last_answer.lock() = Some(self.clock.now());
         self.follow();
-        // Requests to removed nodes fail now, and go to other nodes.
+        // Requests to removed nodes fail now, and are sent to other nodes.
         left.gone.iter().for_each(|node| node.node.retire());
         Ok(())
     }
 
-    /// The nodes to ask, in order: those without a failure first, masters before replicas, and an
-    /// address of the URL behind each.
+    /// Returns the nodes to query, in order: nodes without a failure first, masters before
+    /// replicas, and after each node one address of the URL.
     fn sources(&self) -> Vec<Source> {
         let known = self.known_nodes();
         let is_known = |seed: &Address| known.iter().any(|node| node.address == *seed);
@@ -278,7 +279,7 @@ impl ClusterMap {
         }
     }
 
-    /// The masters and replicas, first those without a failure.
+    /// Returns the masters and replicas, nodes without a failure first.
     pub(super) fn known_nodes(&self) -> Vec<Arc<ClusterNode>> {
         let map = self.map.read();
         let (mut known, mut replicas) = (map.masters().to_vec(), map.replicas().to_vec());
@@ -291,7 +292,8 @@ impl ClusterMap {
         known
     }
 
-    /// The nodes at these addresses, to ask for the slot map only. Others are dropped.
+    /// Returns the nodes at these addresses, for queries about the slot map only. Drops those at
+    /// others.
     fn query_nodes(&self, addresses: &[Address]) -> Vec<Arc<ClusterNode>> {
         let mut map = self.map.write();
         let mut query_nodes = self.query_nodes.lock();
@@ -308,7 +310,7 @@ impl ClusterMap {
     }
 }
 
-/// The newest of these replies of one cluster; there is one at least.
+/// Returns the newest of these replies of one cluster; there is at least one.
 fn newest_of<'a>(replies: impl Iterator<Item = &'a Shards>) -> &'a Shards {
     let replies: Vec<_> = replies.collect();
     let masters = || replies.iter().copied().filter(|told| told.is_of_master());
@@ -324,8 +326,9 @@ fn newest_of<'a>(replies: impl Iterator<Item = &'a Shards>) -> &'a Shards {
         .expect("a deployment has an account")
 }
 
-/// Whether the addresses that have not answered yet cannot change what is known of this cluster. A
-/// single reply may be of a node that was removed from it, and list outdated addresses.
+/// Returns whether the addresses that have not answered yet cannot change the result for this
+/// cluster. A single reply is not enough: it may come from a node that was removed from the
+/// cluster, with outdated addresses.
 fn is_enough(first: &Deployment, newest: &Shards, told: &[Shards]) -> bool {
     let is_newest = |place: &usize| told[*place].epoch == newest.epoch;
     first.covered == first.configured

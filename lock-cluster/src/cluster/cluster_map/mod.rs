@@ -1,12 +1,12 @@
-//! [`ClusterMap`]: which node serves which slot: the slot map, and the background task that
+//! [`ClusterMap`]: the nodes that serve the slots: the slot map, and the background task that
 //! refreshes it.
 //!
 //! The task (`refresh`) works periodically while the cluster is in use, and at once after a
-//! failure. Concurrent requests share a refresh. `survey` asks several nodes where the first one
+//! failure. Concurrent requests share a refresh. `survey` queries further nodes if the first one
 //! does not answer, and `evidence` decides which of their replies counts.
 //!
-//! A cluster is known by the IDs of its nodes: a reply counts if the last reply listed the ID of
-//! the node, because its address may lead to another cluster by now.
+//! A cluster is identified by the IDs of its nodes: a reply counts only if its node's ID was in the
+//! last list, because the address may lead to another cluster by now.
 
 mod evidence;
 mod refresh;
@@ -28,8 +28,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use survey::{HEDGE, Source, Survey, SurveyReply};
 
-/// The topology of a Redis Cluster: the slot map, and the task that refreshes it. Shared by the
-/// task and the requests.
+/// The topology of a Redis Cluster: the slot map, and the task that refreshes it.
 pub struct ClusterMap {
     factory: NodeFactory,
     seeds: Vec<Address>,
@@ -40,13 +39,13 @@ pub struct ClusterMap {
     settled: OnceLock<()>,
     /// Read by every request; written after a redirect or a refresh.
     map: RwLock<SlotMap>,
-    /// Nodes that serve no slots, to ask for the slot map.
+    /// The replicas, which are only queried for the slot map.
     query_nodes: Mutex<Vec<Arc<ClusterNode>>>,
     refresh_state: Arc<RefreshState>,
-    /// Whether there was a request since the last refresh.
+    /// True if there was a request since the last refresh.
     used: AtomicBool,
     pub(crate) watches: WatchRegistry,
-    /// When a known node answered last.
+    /// The time at which a known node last answered.
     last_answer: Mutex<Option<Moment>>,
     pub(crate) granted: Granted,
     /// The nodes of other clusters that were reported, with their addresses.
@@ -93,7 +92,7 @@ impl ClusterMap {
         })
     }
 
-    /// Ends the task.
+    /// Ends the background task.
     pub(crate) fn close(&self) {
         self.refresh_state.close();
     }
@@ -106,12 +105,12 @@ impl ClusterMap {
         self.factory.settings.format()
     }
 
-    /// The slot of a lock.
+    /// Returns the slot of a lock.
     pub(crate) fn slot(&self, name: &LockName) -> u16 {
         self.format().slot(name)
     }
 
-    /// The known owner of a slot.
+    /// Returns the known owner of a slot.
     pub(crate) fn look(&self, slot: u16) -> Option<Arc<ClusterNode>> {
         if !self.used.load(Ordering::Relaxed) {
             self.used.store(true, Ordering::Relaxed);
@@ -120,7 +119,7 @@ impl ClusterMap {
         self.map.read().owner(slot).map(Arc::clone)
     }
 
-    /// The owner of a slot. Without a known one, waits for a refresh until `by`.
+    /// Returns the owner of a slot. If none is known, waits for a refresh until `by`.
     pub(crate) fn owner(
         self: &Arc<Self>,
         slot: u16,
@@ -133,7 +132,7 @@ impl ClusterMap {
             let began = self.clock.now();
             match self.refreshed(by) {
                 Ok(()) => break,
-                // Slow nodes are asked again. Refusals come at once.
+                // Slow nodes are queried again. A failure that comes at once is returned.
                 Err(failure) => {
                     let now = self.clock.now();
                     if now >= by || now.since(began) < HEDGE {
@@ -149,7 +148,7 @@ impl ClusterMap {
         })
     }
 
-    /// The owner of the slot by a new map, if that is another node than `before`.
+    /// Returns the owner of the slot after a refresh, if that is another node than `before`.
     pub(crate) fn successor(
         self: &Arc<Self>,
         slot: u16,
@@ -162,7 +161,8 @@ impl ClusterMap {
             .filter(|owner| owner.number != before.number))
     }
 
-    /// Where a redirect of `from` leads. Its host stays unknown if several nodes are on that port.
+    /// Returns the address to which a redirect of `from` leads. Its host stays unknown if several
+    /// nodes use that port.
     pub(crate) fn destination(&self, from: &ClusterNode, to: Address) -> Address {
         let to = to.said_by(&from.address.host);
         let known = if to.has_host() {
@@ -173,8 +173,8 @@ impl ClusterMap {
         known.unwrap_or(to)
     }
 
-    /// Records a redirect: this node serves the slot now. Where the redirect names no host, the
-    /// nodes are asked for that.
+    /// Records a redirect: the node at `to` serves the slot now. If the redirect names no host, a
+    /// refresh finds the node.
     pub(crate) fn moved(
         self: &Arc<Self>,
         slot: u16,
@@ -208,7 +208,7 @@ impl ClusterMap {
         });
     }
 
-    /// Learns the ID of the node at `to`, from the node that has named it.
+    /// Makes the ID of the node at `to` known, with a query to the node that named it.
     fn learn(&self, from: &ClusterNode, to: &Address, by: Moment) -> Result<(), Failure> {
         if !to.has_host() {
             return Err(unnamed(from));
@@ -221,7 +221,7 @@ impl ClusterMap {
             .shards(&from.address.host, self.factory.settings.is_tls(), by)?;
         let mut map = self.map.write();
         map.note(&told.nodes);
-        // Before Redis 7 a node without slots is not listed.
+        // Before Redis 7, nodes without slots are not listed.
         let listed = map.ids_at(to);
         if map.knows_node_at(to) || (listed == 0 && !told.sharded_channels) {
             return Ok(());
@@ -234,7 +234,7 @@ impl ClusterMap {
         ))))
     }
 
-    /// The node at this address, which another node has named.
+    /// Returns the node at this address, which another node has named.
     pub(crate) fn node(
         &self,
         from: &ClusterNode,
@@ -248,21 +248,21 @@ impl ClusterMap {
             .map_err(Failure::Refused)
     }
 
-    /// Notes a failure of this node, and requests a refresh.
+    /// Records a failure of this node, and requests a refresh.
     pub(crate) fn suspect(&self, node: &ClusterNode) {
         node.set_suspect(true);
         self.refresh_state.ask();
     }
 
-    /// The masters, by their numbers.
+    /// Returns the masters in the order of their numbers.
     pub(crate) fn masters(&self) -> Vec<Arc<ClusterNode>> {
         let mut masters = self.map.read().masters().to_vec();
         masters.sort_unstable_by_key(|master| master.number);
         masters
     }
 
-    /// Whether no replica could replace this master: most masters, which would have to agree to its
-    /// promotion, list none, not even one that is down.
+    /// Returns whether no replica could replace this master: if most masters, which would have to
+    /// vote for the promotion, list no replica of it, not even one that is down.
     pub(crate) fn has_no_replica(&self, of: &ClusterNode, by: Moment) -> bool {
         let masters = self.map.read().masters().to_vec();
         let sources = masters.iter().cloned().map(Source::Known).collect();
@@ -285,7 +285,8 @@ impl ClusterMap {
         agreed > most
     }
 
-    /// What the cluster, and the settings of its masters, mean for locks.
+    /// Returns the findings about the cluster and its masters: consequences of their state for
+    /// locks.
     pub(crate) fn diagnose(self: &Arc<Self>, by: Moment) -> Result<Vec<Finding>, Failure> {
         self.refreshed(by)?;
         let masters = self.masters();
@@ -348,7 +349,7 @@ impl ClusterMap {
     }
 }
 
-/// The failure of a redirect to a node without a host name, where host names are announced.
+/// Returns the failure of a redirect that lacks the host name of a node.
 fn unnamed(from: &ClusterNode) -> Failure {
     Failure::NotSent(Error::unavailable(format!(
         "{} sends us to a node whose host name it does not know: set `cluster-announce-hostname` \

@@ -1,4 +1,4 @@
-//! When the slot map is refreshed, and who waits for it.
+//! The refreshes of the slot map, and the requests that wait for them.
 
 use super::ClusterMap;
 use super::survey::panicked;
@@ -9,16 +9,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// The interval of refreshes while the cluster is in use, as in Redisson: it finds the successor of
-/// a frozen node. It varies by 10 %.
+/// The interval of refreshes while the cluster is in use, as in Redisson, so that the node that
+/// replaced a frozen one is found. It varies by 10 %.
 const REFRESH: Duration = Duration::from_secs(5);
-/// The first pause between refreshes after a failure, so that a successor is found early. It
-/// doubles, half of it at random, and so clients do not refresh in step.
+/// The first pause between refreshes after a failure, so that a new master is found early. The
+/// pause doubles, and half of it is random, so that clients do not refresh all at once.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// The longest such pause, so that the end of a failover is noticed soon.
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
-/// Requests to refresh.
+/// The requests for refreshes, and the state of the last one.
 #[derive(Default)]
 pub(crate) struct RefreshState {
     state: Mutex<RefreshProgress>,
@@ -29,7 +29,7 @@ pub(crate) struct RefreshState {
 struct RefreshProgress {
     asked: bool,
     closed: bool,
-    /// The number of refreshes begun, and done.
+    /// The numbers of refreshes begun, and done.
     begun: u64,
     done: u64,
     /// The failure of the last refresh.
@@ -48,12 +48,12 @@ impl RefreshState {
         }
     }
 
-    /// Wakes the task: the cluster is in use.
+    /// Wakes the task, because the cluster is in use.
     pub(super) fn wake(&self) {
         self.task.wake();
     }
 
-    /// Ends the task, and wakes those that wait for it.
+    /// Ends the task, and wakes the threads that wait for a refresh.
     pub(super) fn close(&self) {
         self.state.lock().closed = true;
         self.task.wake();
@@ -68,13 +68,13 @@ impl RefreshState {
         self.state.lock().asked
     }
 
-    /// Ends the refresh that was begun last, and wakes those that wait for it.
+    /// Ends the refresh that was begun last, and wakes the threads that wait for it.
     fn finish(&self, outcome: Result<(), Failure>) {
         let mut state = self.state.lock();
         state.done = state.begun;
         state.trouble = outcome.err();
         let done = state.done;
-        // Threads that came during this refresh wait for the next one.
+        // Threads that began to wait during this refresh wait for the next one.
         let told: Vec<_> = state
             .waiting
             .extract_if(.., |(awaited, _)| *awaited <= done)
@@ -85,7 +85,7 @@ impl RefreshState {
 }
 
 impl ClusterMap {
-    /// Requests a refresh. Waits for nothing.
+    /// Requests a refresh. Does not wait.
     pub(crate) fn ask(&self) {
         self.refresh_state.ask();
     }
@@ -94,7 +94,8 @@ impl ClusterMap {
     ///
     /// # Errors
     ///
-    /// The failure of the refresh; never a time-out.
+    /// The failure of the refresh; never a time-out. As long as no map is known, a time-out returns
+    /// the failure of an earlier refresh, if there is one.
     pub(crate) fn refreshed(self: &Arc<Self>, by: Moment) -> Result<(), Failure> {
         let signal = Arc::<Signal>::default();
         let mut state = self.refresh_state.state.lock();
@@ -108,7 +109,7 @@ impl ClusterMap {
                     error,
                 ))
             })?;
-        // A refresh under way may have asked before the event that led here.
+        // A refresh under way may have queried nodes before the event that requires this one.
         let awaited = state.begun + 1;
         state.asked = true;
         state.waiting.push((awaited, Arc::clone(&signal)));
@@ -136,7 +137,7 @@ impl ClusterMap {
 /// The background task: refreshes when requested or due, until closed.
 struct Refresher {
     shared: Arc<ClusterMap>,
-    /// When the next refresh may begin if it was requested, and when it is due while in use.
+    /// The earliest time of a requested refresh, and the time of the next one while in use.
     soon: Moment,
     later: Moment,
     backoff: Backoff,
@@ -159,7 +160,8 @@ impl Refresher {
         let in_use = shared.used.load(Ordering::Relaxed) || !shared.watches.is_empty();
         let mut state = shared.refresh_state.state.lock();
         if state.closed {
-            // Later threads see that it is closed; the earlier ones are woken here.
+            // Threads that come later see that the map is closed; those that wait already are woken
+            // here.
             let left = std::mem::take(&mut state.waiting);
             drop(state);
             left.iter().for_each(|(_, signal)| signal.raise());

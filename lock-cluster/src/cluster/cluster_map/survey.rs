@@ -1,8 +1,8 @@
-//! [`Survey`]: several nodes that are asked for the slot map.
+//! [`Survey`]: a query of several nodes for the slot map.
 //!
-//! One node is asked first, which is mostly enough. Until enough nodes have answered, more are
-//! asked every [`HEDGE`], because a deleted node never answers. None is given up before its own
-//! deadline, because a distant node answers late.
+//! One node is queried first, which is usually enough. Until enough nodes have answered, more are
+//! queried every [`HEDGE`], because a deleted node never answers. An unanswered query lasts until
+//! its own deadline, because a distant node answers late.
 
 use super::ClusterMap;
 use crate::cluster::slot_map::ClusterNode;
@@ -18,51 +18,51 @@ use std::time::Duration;
 /// The time without an answer after which more nodes are queried, because a deleted node never
 /// answers. A distant node still has until `connect_timeout` for its answer.
 pub(super) const HEDGE: Duration = Duration::from_millis(100);
-/// How many more are asked then.
+/// The number of further nodes that are queried then.
 const BATCH: usize = 8;
 /// The most nodes that are queried at a time, each by a thread. When one of them has failed or
 /// timed out, the next is queried: so a node that answers is found among any number.
 const MOST_AT_A_TIME: usize = 32;
 
-/// A node that can be asked.
+/// A node that can be queried.
 #[derive(Debug)]
 pub(super) enum Source {
     Known(Arc<ClusterNode>),
-    /// An address of the URL: its host name is looked up anew, because it may lead elsewhere.
+    /// An address of the URL. Its host name is resolved anew, because it may lead elsewhere by now.
     Configured(Address),
 }
 
-/// What a node answered.
+/// The reply of a node, or its failure.
 pub(super) struct SurveyReply {
     pub(super) node: Arc<ClusterNode>,
     pub(super) outcome: Result<Shards, Failure>,
 }
 
-/// What arrives while nodes are asked.
+/// The replies that have arrived.
 #[derive(Default)]
 struct Inbox {
     replies: Mutex<Vec<SurveyReply>>,
     signal: Arc<Signal>,
 }
 
-/// The IP addresses of the hosts in the URL that were asked.
+/// The IP addresses of those hosts in the URL that were queried.
 pub(super) type HostAddresses = HashMap<String, Vec<IpAddr>>;
 
-/// One round of questions.
+/// One query of several nodes.
 pub(super) struct Survey<'a> {
     cluster_map: &'a ClusterMap,
     sources: VecDeque<Source>,
     inbox: Arc<Inbox>,
     pub(super) hosts: Arc<Mutex<HostAddresses>>,
     under_way: usize,
-    /// When more nodes are asked.
+    /// The time at which more nodes are queried.
     more: Moment,
-    /// When the answers are not needed any more.
+    /// The time after which no answer is needed.
     by: Moment,
 }
 
 impl<'a> Survey<'a> {
-    /// Asks the first of `sources`.
+    /// Queries the first of `sources`.
     pub(super) fn new(cluster_map: &'a ClusterMap, sources: Vec<Source>, by: Moment) -> Self {
         let mut survey = Self {
             cluster_map,
@@ -97,15 +97,15 @@ impl<'a> Survey<'a> {
                 self.more = now + HEDGE;
                 (0..BATCH).for_each(|_| self.ask_next());
             }
-            // Not longer than until `more`, even if no node is left to ask: a close of the map does
-            // not raise the signal.
+            // Not longer than until `more`, even if no node is left to query: a close of the map
+            // does not raise the signal.
             self.cluster_map
                 .clock
                 .wait(&self.inbox.signal, self.more.min(self.by));
         }
     }
 
-    /// Asks one more node, if one is left and fewer than [`MOST_AT_A_TIME`] are being asked.
+    /// Queries one more node, if one is left and fewer than [`MOST_AT_A_TIME`] are being queried.
     pub(super) fn ask_next(&mut self) {
         while self.under_way < MOST_AT_A_TIME
             && let Some(source) = self.sources.pop_front()
@@ -127,7 +127,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Asks in the background, because one thread can wait for only one connection at a time.
+    /// Queries in the background, because one thread can wait for only one connection at a time.
     fn ask(&self, node: Arc<ClusterNode>, is_configured: bool) {
         let by = self
             .by

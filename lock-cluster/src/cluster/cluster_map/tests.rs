@@ -1,10 +1,10 @@
-//! What needs no cluster.
+//! Tests without a cluster.
 
 use super::*;
 use lock_core::{ClientId, Config, Context, SystemClock};
 use lock_redis::servers::{Account, AddressMap, NodeSettings, Shards};
 
-/// A map without a reply, which connects to no server.
+/// Returns a map without a reply, which connects to no server.
 fn cluster_map() -> Arc<ClusterMap> {
     let context = Context::new(Arc::new(SystemClock), ClientId::random());
     let config = Config::from_url("redis+cluster://127.0.0.1:1").unwrap();
@@ -22,7 +22,7 @@ fn at(port: u16) -> Address {
     Address::new("127.0.0.1", port)
 }
 
-/// A dead one that is asked first costs all who wait its patience.
+/// If a dead node were queried first, all waiting requests would be delayed by a time-out.
 #[test]
 fn suspect_node_is_asked_last_until_it_answers() {
     let cluster_map = cluster_map();
@@ -47,7 +47,7 @@ fn suspect_node_is_asked_last_until_it_answers() {
     );
 }
 
-/// A moving slot may go to a node without slots, or one that the asked node does not know.
+/// A moving slot may go to a node without slots, or to one that the queried node does not know.
 #[test]
 fn requests_continue_on_a_node_known_by_a_redirect_only() {
     let cluster_map = cluster_map();
@@ -115,7 +115,7 @@ fn node_of_another_id_at_the_same_address_is_another_member() {
     );
 }
 
-/// One that was moved to another cluster keeps its ID.
+/// A node that was moved to another cluster keeps its ID.
 #[test]
 fn node_is_believed_by_its_id_and_that_of_another() {
     let cluster_map = cluster_map();
@@ -160,7 +160,7 @@ fn address_listed_with_two_ids_is_known_by_the_later_list() {
     );
 }
 
-/// A redirect to `?` leads where the port is known, and never to the host that was asked.
+/// A redirect to `?` leads to the only known node on its port, and never to the host of the reply.
 #[test]
 fn redirect_without_a_host_leads_to_the_only_node_on_its_port() {
     let cluster_map = cluster_map();

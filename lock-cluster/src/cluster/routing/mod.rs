@@ -1,7 +1,7 @@
 //! A Redis Cluster as a [`Topology`]: every request goes to the master of its lock's slot, by the
 //! [`ClusterMap`].
 //!
-//! - `redirect`: where a request goes after a node did not carry it out
+//! - `redirect`: the next hop of a request that a node did not execute
 
 mod redirect;
 #[cfg(test)]
@@ -23,7 +23,7 @@ use std::time::Duration;
 const PORT: u16 = 6379;
 
 /// The first pause before a request to a moving slot is sent again, because a slot with few keys
-/// moves in milliseconds. It doubles, with jitter.
+/// moves in milliseconds. The pause doubles, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// The longest such pause, so that a moved slot is used soon.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
@@ -31,16 +31,16 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// A store of locks on a Redis Cluster. Each request goes to the master of its lock's slot, and
 /// never to a replica.
 ///
-/// `MOVED` updates the slot map, `ASK` is followed with `ASKING` in the same write, and `TRYAGAIN`
-/// is repeated until the deadline, so an attempt on a free lock of a moving slot may wait until it
-/// has moved. Renewals and plain releases name one key only, and succeed meanwhile. A request
-/// without an answer is not sent again: its outcome is unknown.
+/// `MOVED` updates the slot map. `ASK` is followed, with `ASKING` in the same write. After
+/// `TRYAGAIN` a request is repeated until the deadline, so an attempt for a free lock may wait
+/// until its slot has moved. Renewals and plain releases name one key only, and succeed meanwhile.
+/// A request without an answer is not sent again: its outcome is unknown.
 ///
 /// Each master has as many connections as a [standalone server](lock_redis::RedisScheme), each made
-/// when it is needed; one more asks a node for the slot map.
+/// when it is needed; another connection is used to query a node for the slot map.
 pub type ClusterBackend = RedisStore<ClusterMap>;
 
-/// A request on its way through the cluster.
+/// The state of a request that may be sent from node to node.
 #[derive(Clone, Debug)]
 pub struct SlotRoute {
     slot: u16,
@@ -80,7 +80,7 @@ impl SlotRoute {
         }
     }
 
-    /// Returns the hop to its node as the one that the slot is just moving to.
+    /// Returns the hop to its node for a slot that is being moved to this node.
     fn asking(self) -> Hop<Self> {
         Hop {
             node: self.owner.node.asking(),
@@ -91,7 +91,7 @@ impl SlotRoute {
 }
 
 impl ClusterMap {
-    /// Makes the store of the cluster of which `config` names some nodes. Connects to none.
+    /// Creates the store of the cluster of which `config` names some nodes. Connects to none.
     ///
     /// # Errors
     ///
@@ -135,19 +135,20 @@ impl ClusterMap {
     }
 
     /// Returns whether this node still owns the slot. A replaced master may have been isolated, and
-    /// its writes lost. The next node of a slot that is just moving does not own it yet.
+    /// its writes may be lost. A node that was asked with `ASKING` counts as the owner, although
+    /// the slot is still moving to it.
     fn is_owner(&self, hop: &Hop<SlotRoute>) -> bool {
         let SlotRoute { slot, owner, .. } = &hop.state;
         hop.node.is_asking() || self.look(*slot).is_some_and(|now| Arc::ptr_eq(&now, owner))
     }
 
-    /// Returns the hop of a read that failed with an unknown outcome, on its node or while that was
-    /// searched for: it changes nothing, so it may be sent a second time, and the successor may be
-    /// known by now.
+    /// Returns the next hop of a read that failed with an unknown outcome, on a node or in the
+    /// search for one. A read changes nothing, so it may be sent a second time, and the new owner
+    /// may be known by now.
     ///
     /// # Errors
     ///
-    /// The failure, for any other request or failure; or that of the new map.
+    /// The given failure for any other request or failure; otherwise the failure of the refresh.
     fn repeat_read(
         self: &Arc<Self>,
         request: &RoutedRequest<'_>,
@@ -165,7 +166,7 @@ impl ClusterMap {
         Ok(next.direct())
     }
 
-    /// Notes an answer that counts.
+    /// Records an answer that counts.
     fn note(&self, request: &RoutedRequest<'_>, effect: Effect) {
         let lease = match request {
             RoutedRequest::Acquire(attempt) => attempt.lease,
@@ -214,7 +215,7 @@ impl Topology for ClusterMap {
         let slot = self.slot(name);
         let owner = match request {
             RoutedRequest::Renew(_) => self.look(slot).ok_or_else(|| {
-                // A node may serve it by the next time.
+                // The refresh may find a node before the next renewal.
                 self.ask();
                 unavailable("no node of the cluster serves the lock's slot")
             }),
@@ -254,7 +255,7 @@ impl Topology for ClusterMap {
         let is_renewal = matches!(request, RoutedRequest::Renew(_));
         let may_repeat = changes_nothing(request) && !state.is_repeated;
         let failure = match outcome {
-            // A watch follows its lock, and a listing says what the node has.
+            // A watch moves with its lock, and a listing is about the node, so both count.
             Ok(_) if is_about_node(request) => return Verdict::Believe,
             Ok(effect) if self.is_owner(hop) => {
                 self.note(request, effect);
@@ -294,13 +295,13 @@ impl Topology for ClusterMap {
         _: &AcquisitionId,
     ) -> Option<JudgeSubmitted> {
         let (slot, number) = (hop.state.slot, hop.number);
-        // Weak: a request that awaits its answer must not keep the cluster or the node.
+        // Weak, so that a request without an answer keeps neither the cluster nor the node alive.
         let (map, owner) = (Arc::downgrade(self), Arc::downgrade(&hop.state.owner));
         Some(Box::new(move |outcome: Result<&Release, &Failure>| {
             let Some(map) = map.upgrade() else {
                 return Verdict::Believe;
             };
-            // By its number: the node may be removed before its answer arrives.
+            // Compares numbers, because the node may be removed before its answer arrives.
             let is_over = || map.look(slot).is_some_and(|now| now.number != number);
             match outcome {
                 Ok(_) if is_over() => Verdict::Reroute,
@@ -324,7 +325,8 @@ impl Topology for ClusterMap {
         let state = hop.state;
         let failure = failure.unwrap_or_else(|| superseded(&state.owner));
         let (slot, is_repeated) = (state.slot, state.is_repeated);
-        // Otherwise the node did nothing, and a failure to find the next one sends nothing either.
+        // After any other failure the node did nothing. Then nothing is sent if no next node is
+        // found.
         let may_have_effect = matches!(failure, Failure::Unknown(_));
         let next = match request {
             RoutedRequest::Renew(_) => self.next_hop_of_renewal(&state, failure, by),
@@ -343,7 +345,7 @@ impl Topology for ClusterMap {
         })
     }
 
-    /// A redirect that was followed until the deadline is unavailability, not configuration.
+    /// Returns unavailability, not misconfiguration, for a redirect at the deadline.
     fn settle(failure: Failure) -> Failure {
         match Redirect::of(&failure) {
             Some(_) if !failure.error().is_unavailable() => {
@@ -375,13 +377,13 @@ fn changes_nothing(request: &RoutedRequest<'_>) -> bool {
     matches!(request, RoutedRequest::Inspect(_) | RoutedRequest::Peek(_))
 }
 
-/// Returns whether the answer counts, whatever node owns the slot by now.
+/// Returns whether the answer counts even if another node owns the slot by now.
 fn is_about_node(request: &RoutedRequest<'_>) -> bool {
     matches!(request, RoutedRequest::Watch(_)) || request.name().is_none()
 }
 
-/// Returns the failure of a request whose node could not be found: a query for the slot map without
-/// an answer says nothing about the lock.
+/// Replaces an unknown outcome in the search for a node: a query for the slot map without an answer
+/// has not changed the lock.
 fn not_sent(failure: Failure) -> Failure {
     match failure {
         Failure::Unknown(error) => Failure::NotSent(error),
@@ -389,7 +391,7 @@ fn not_sent(failure: Failure) -> Failure {
     }
 }
 
-/// The failure of a request that a node answered which serves the slot no longer.
+/// Returns the failure of a request that was answered by a node that no longer serves the slot.
 fn superseded(node: &ClusterNode) -> Failure {
     Failure::Unknown(Error::unavailable(format!(
         "{} has answered, and serves the slot no longer",

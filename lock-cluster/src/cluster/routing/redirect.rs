@@ -1,7 +1,8 @@
-//! Where a request goes after a node did not carry it out.
+//! The next hop of a request that a node did not execute.
 //!
-//! A redirect says that the node did nothing, so the request goes on to the named node. A request
-//! without an answer is not sent again: its outcome is unknown, and the engine handles that.
+//! A node that redirects a request has not executed it, so the request is sent to the named node. A
+//! request without an answer is not sent again: its outcome is unknown, and the engine handles
+//! that.
 
 use super::SlotRoute;
 use crate::cluster::cluster_map::ClusterMap;
@@ -41,8 +42,9 @@ impl ClusterMap {
         Ok(state.at(self.owner(slot, by)?).direct())
     }
 
-    /// Returns the next hop of a request that failed on this node, if another node is to be asked
-    /// at once; `None`: the owner of the slot, later; or the failure, if there is none.
+    /// Returns the next hop of a request that failed on this node, if it can be sent at once.
+    /// `None`: it must be sent to the owner of the slot after a pause. Otherwise returns the
+    /// failure.
     fn next_node(
         self: &Arc<Self>,
         state: &SlotRoute,
@@ -53,13 +55,13 @@ impl ClusterMap {
         match (Redirect::of(&failure), &failure) {
             (Some(Redirect::Moved(to)), _) => {
                 let to = self.destination(node, to);
-                // A node that names itself does not know the address by which it is reached.
+                // The redirect leads back to the same node.
                 if to == node.address {
                     return Ok(None);
                 }
                 match self.moved(slot, node, &to, by) {
                     Ok(to) => Ok(Some(state.at(to).direct())),
-                    // No other node has heard of it yet.
+                    // No other node knows of the move yet.
                     Err(_) if !to.has_host() => Ok(None),
                     Err(failure) => Err(failure),
                 }
@@ -67,14 +69,14 @@ impl ClusterMap {
             (Some(Redirect::Ask(to)), _) => {
                 let to = self.destination(node, to);
                 if !to.has_host() {
-                    // Known as soon as the slot has moved.
+                    // The host becomes known once the slot has moved.
                     return Ok(None);
                 }
                 Ok(Some(state.at(self.node(node, &to, by)?).asking()))
             }
             (Some(Redirect::TryAgain), _) => Ok(None),
             (Some(_), _) | (None, Failure::NotSent(_)) => {
-                // Another node may have taken over already.
+                // Another node may have replaced this one already.
                 let successor = self.successor(slot, node, by)?.ok_or(failure)?;
                 Ok(Some(state.at(successor).direct()))
             }
@@ -82,8 +84,8 @@ impl ClusterMap {
         }
     }
 
-    /// Returns the next hop of a renewal that was redirected. It waits for no slot that is moving:
-    /// the engine renews again.
+    /// Returns the next hop of a renewal that was redirected. Does not wait for a moving slot,
+    /// because the engine renews again.
     pub(super) fn next_hop_of_renewal(
         self: &Arc<Self>,
         state: &SlotRoute,

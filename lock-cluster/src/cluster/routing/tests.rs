@@ -1,4 +1,4 @@
-//! What needs no cluster.
+//! Tests without a cluster.
 
 use super::*;
 use lock_core::backend::{Backend, Receipt, RenewalRequest, Wake};
@@ -43,7 +43,8 @@ fn cluster_has_slots_whatever_the_scheme_of_its_url() {
     }
 }
 
-/// Told only of the time that was under way, it would sleep until its deadline.
+/// Otherwise the second thread would be woken for the refresh under way only, and then sleep until
+/// its deadline.
 #[test]
 fn refresh_requested_during_a_refresh_waits_for_the_next() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -75,8 +76,8 @@ fn refresh_requested_during_a_refresh_waits_for_the_next() {
     });
 }
 
-/// What is still under way then, as a release that is sent on, would wait until its deadline for a
-/// thread that has ended.
+/// A request that still waits then, such as a release that is sent on, must not wait until its
+/// deadline for a thread that has ended.
 #[test]
 fn refresh_ends_when_the_last_handle_is_dropped() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -96,7 +97,8 @@ fn refresh_ends_when_the_last_handle_is_dropped() {
         let first = scope.spawn(asks);
         let _asked = silent.accept().unwrap();
         let next = scope.spawn(asks);
-        // For the next time it waits by now; and should it not, it sees that there will be none.
+        // By now the second thread probably waits for the next refresh. If not, it finds the map
+        // closed.
         let soon = shared.clock().now() + Duration::from_millis(50);
         shared.clock().wait(&Arc::default(), soon);
         drop(backend);
@@ -106,8 +108,8 @@ fn refresh_ends_when_the_last_handle_is_dropped() {
     });
 }
 
-/// With thousands that wait, each that comes would cost all of them a look, under a lock that every
-/// release needs.
+/// A pass over thousands of waiters for each new watch would take too long, with a mutex locked
+/// that every release needs.
 #[test]
 fn new_watch_wakes_no_other_waiter() {
     #[derive(Default)]
@@ -126,14 +128,15 @@ fn new_watch_wakes_no_other_waiter() {
         shared.place(shared.slot(name), &address);
     }
     let calls = Arc::<Calls>::default();
-    // One that is about to be subscribed: who looks at it would do that, and wake it.
+    // A waiter whose watch is not subscribed yet: a pass over all watches would subscribe and wake
+    // it.
     let _waits = shared.watches.register(&names[0], Arc::clone(&calls) as _);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let (mut stream, _) = node.accept().unwrap();
             let channel = "$29\r\nredisson_lock__channel:{mine}";
             let subscribed = format!(":0\r\n*3\r\n$9\r\nsubscribe\r\n{channel}\r\n:1\r\n");
-            // It says which node it is, and may not say more.
+            // The node replies with its ID, and refuses the other request.
             let greeting = format!("+OK\r\n$40\r\n{}\r\n-NOPERM no\r\n", "a".repeat(40));
             for answer in [greeting, subscribed] {
                 assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
@@ -157,8 +160,7 @@ fn new_backend_connects_nowhere_and_shows_no_secret() {
     assert!(!shown.contains("s3cret"), "{shown}");
 }
 
-/// Otherwise it would be asked for only when it is time again, and the lock may not live
-/// until then.
+/// Otherwise the next refresh might come only after the end of the lease.
 #[test]
 fn renewal_for_a_slot_without_node_requests_a_refresh() {
     let backend = open("redis+cluster://192.0.2.1:7000").unwrap();
@@ -281,7 +283,7 @@ impl RedirectingNode {
     }
 }
 
-/// Nothing about the lock was sent to another node: a query for the slot map says nothing of it.
+/// Nothing about the lock was sent to another node: a query for the slot map is not about the lock.
 #[test]
 fn request_whose_next_node_is_not_found_is_not_sent() {
     let (node, name) = (

@@ -1,4 +1,4 @@
-//! A server as a node of a cluster: which slots it lists, and the redirects that it answers with.
+//! A server as a node of a cluster: the slots that it lists, and its redirects.
 
 mod redirect;
 mod shards;

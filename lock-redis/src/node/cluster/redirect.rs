@@ -1,10 +1,10 @@
-//! [`Redirect`]: the reply of a cluster node that did nothing because of the slot.
+//! [`Redirect`]: the error of a cluster node that did not execute a request because of the slot.
 
 use crate::connection::{Address, ServerError};
 use lock_core::backend::Failure;
 use std::error::Error as _;
 
-/// The reply of a cluster node that did nothing.
+/// The error of a cluster node that did not execute a request because of the slot.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Redirect {
@@ -20,7 +20,7 @@ pub enum Redirect {
 }
 
 impl Redirect {
-    /// The redirect in a failure, if there is one.
+    /// Returns the redirect in a failure, if there is one.
     #[must_use]
     pub fn of(failure: &Failure) -> Option<Self> {
         let Failure::Refused(error) = failure else {

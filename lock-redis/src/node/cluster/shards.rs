@@ -1,8 +1,8 @@
 //! [`Shards`]: the slots and nodes of a cluster, as one of its nodes lists them.
 //!
-//! `CLUSTER SHARDS` (Redis 7, Valkey) lists all nodes with their health. Where it does not name one
-//! master for each slot, `CLUSTER SLOTS` does: always before Redis 7, and from 7.2.0 to 7.4.1 also
-//! after a failover, until the replaced master is back.
+//! `CLUSTER SHARDS` (Redis 7, Valkey) lists all nodes with their health. If its reply does not name
+//! one master for each slot, `CLUSTER SLOTS` is sent: always before Redis 7, and from 7.2.0 to
+//! 7.4.1 also after a failover, until the replaced master is back.
 
 use crate::connection::error_mapping::{self, Asked};
 use crate::connection::{Address, ConnectionLike, Reply, Request, info_field};
@@ -18,18 +18,19 @@ use std::ops::RangeInclusive;
 pub struct Shards {
     /// The ID of the replying node.
     pub id: String,
-    /// The newest epoch that the node knows. Of two masters the one with the larger epoch knows
-    /// more; a replica that the others cannot reach increases its own with each election.
+    /// The newest epoch that the node knows. Of two masters, the one with the larger epoch has
+    /// newer information; a replica that the others cannot reach increases its own with each
+    /// election.
     pub epoch: u64,
     /// The masters that serve slots.
     pub shards: Vec<Shard>,
-    /// The IDs and addresses of all listed nodes. Before Redis 7 only masters with slots, and their
-    /// replicas.
+    /// The IDs and addresses of all listed nodes. Before Redis 7 these are only masters with slots,
+    /// and their replicas.
     pub nodes: Vec<(String, Address)>,
-    /// Whether the server supports sharded channels.
+    /// True if the server supports sharded channels.
     pub sharded_channels: bool,
-    /// Whether the node takes writes. One that the others cannot reach does not, as soon as it has
-    /// noticed, nor does any while slots are missing that the cluster requires.
+    /// True if the node takes writes. A node that the others cannot reach stops taking writes as
+    /// soon as it notices. No node takes writes while slots are missing that the cluster requires.
     pub is_up: bool,
 }
 
@@ -45,10 +46,10 @@ pub struct Shard {
     pub master: Address,
     /// The replicas that are not down.
     pub replicas: Vec<Address>,
-    /// The replicas that are down. None before Redis 7, which does not list those.
+    /// The replicas that are down. Empty before Redis 7, which does not list these.
     pub replicas_down: Vec<Address>,
-    /// Whether the node lists no replica of it, not even one that is down. Never before Redis 7,
-    /// which does not list those.
+    /// True if the node lists no replica of this master, not even one that is down. Always false
+    /// before Redis 7, which does not list replicas that are down.
     pub has_no_replica: bool,
 }
 
@@ -56,7 +57,7 @@ impl Shards {
     /// The number of slots of a cluster.
     pub const SLOTS: u16 = SLOTS;
 
-    /// A cluster of one master, by its ID, without replicas.
+    /// Returns a cluster of one master with this ID, without replicas.
     #[must_use]
     pub fn of_master(epoch: u64, id: &str, master: Address, slots: RangeInclusive<u16>) -> Self {
         let shard = Shard {
@@ -77,13 +78,13 @@ impl Shards {
         }
     }
 
-    /// Whether the replying node is itself a master of slots.
+    /// Returns whether the replying node is itself a master with slots.
     #[must_use]
     pub fn is_of_master(&self) -> bool {
         self.shards.iter().any(|shard| shard.id == self.id)
     }
 
-    /// The account of the node at this address.
+    /// Returns the account of the replying node, which was reached at this address.
     #[must_use]
     pub fn account(&self, asked_at: Address) -> Account {
         Account {
@@ -94,14 +95,14 @@ impl Shards {
     }
 }
 
-/// Which of a node's two ports is used.
+/// The kind of a node's port that is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Port {
     Plain,
     Tls,
 }
 
-/// Asks the cluster node on `host`.
+/// Reads the slots and nodes of the cluster from the node on `host`.
 pub(crate) fn ask(
     link: &mut dyn ConnectionLike,
     host: &str,
@@ -145,7 +146,7 @@ pub(crate) fn ask(
     } else {
         let reply = link.call(&Request(&[&[CLUSTER, b"SLOTS"]]), by)?;
         match &reply {
-            // Refused, and not needed.
+            // The refused reply is not needed.
             Reply::Error(_) if has_all_slots(&groups) => None,
             Reply::Error(error) => {
                 return Err(error_mapping::refused(
@@ -177,7 +178,7 @@ fn no_cluster(link: &mut dyn ConnectionLike) -> Failure {
     Failure::Unknown(link.server().garbage("it does not describe a cluster"))
 }
 
-/// The epoch in the reply to `CLUSTER INFO`.
+/// Returns the epoch in the reply to `CLUSTER INFO`.
 pub(crate) fn epoch(reply: &Reply) -> Option<u64> {
     let text = std::str::from_utf8(reply.as_bytes()?).ok()?;
     info_field(text, "cluster_current_epoch")?
@@ -186,7 +187,8 @@ pub(crate) fn epoch(reply: &Reply) -> Option<u64> {
         .ok()
 }
 
-/// Whether the reply to `CLUSTER INFO` does not say that the cluster is down.
+/// Returns whether the cluster is up: false only if the reply to `CLUSTER INFO` says that it
+/// failed.
 fn is_up(info: &Reply) -> bool {
     let text = info
         .as_bytes()
@@ -198,17 +200,17 @@ fn is_up(info: &Reply) -> bool {
 /// The masters that serve slots, and all listed nodes.
 type Listed = (Vec<Shard>, Vec<(String, Address)>);
 
-/// The node that lists the others.
+/// The node whose reply lists the nodes.
 struct Reporter<'a> {
-    /// The host where it was asked.
+    /// The host at which this node was queried.
     host: &'a str,
     id: &'a str,
     port: Port,
 }
 
 impl Reporter<'_> {
-    /// The address of the node `id` that is listed with this endpoint, and perhaps with an IP
-    /// address. An endpoint that is absent or empty is the host that was asked; `?` is a host name
+    /// Returns the address of the node `id` that is listed with this endpoint, and perhaps with an
+    /// IP address. An absent or empty endpoint stands for the queried host; `?` for a host name
     /// that the node does not have.
     fn address(&self, id: &str, endpoint: &Reply, ip: Option<&Reply>, port: u16) -> Address {
         let text = |reply: &Reply| {
@@ -246,7 +248,7 @@ struct Node {
 }
 
 impl Group {
-    /// The only master, or the only one that is well.
+    /// Returns the only master, or the only healthy one.
     fn master(&self) -> Option<&Node> {
         let masters = || self.nodes.iter().filter(|node| node.is_master);
         let best = masters().map(|node| node.is_well).max()?;
@@ -258,7 +260,8 @@ impl Group {
         self.nodes.iter().find(|node| node.id == id)
     }
 
-    /// Whether its slots have one master, or there are neither slots nor a master that is well.
+    /// Returns whether there is one master for the slots; without slots, whether no master is
+    /// healthy.
     fn is_clear(&self) -> bool {
         if self.slots.is_empty() {
             !self.nodes.iter().any(|node| node.is_master && node.is_well)
@@ -267,7 +270,7 @@ impl Group {
         }
     }
 
-    /// The shard of these slots and of the listed node that is their master.
+    /// Returns the shard of these slots, with this listed node as their master.
     fn shard(&self, slots: Vec<RangeInclusive<u16>>, master: &Node) -> Shard {
         let replicas = |is_well| {
             let others = self
@@ -301,7 +304,7 @@ fn read_shards(reply: &Reply, reporter: &Reporter<'_>) -> Option<Vec<Group>> {
     reply.as_array()?.iter().map(group).collect()
 }
 
-/// Whether every slot has an owner.
+/// Returns whether every slot has an owner.
 fn has_all_slots(groups: &[Group]) -> bool {
     let owned = groups.iter().filter(|group| group.master().is_some());
     let owned: usize = owned
@@ -311,12 +314,12 @@ fn has_all_slots(groups: &[Group]) -> bool {
     owned == usize::from(SLOTS)
 }
 
-/// Whether every slot has an owner, and every master that is well has slots.
+/// Returns whether every slot has an owner, and every healthy master has slots.
 fn names_all_owners(groups: &[Group]) -> bool {
     has_all_slots(groups) && groups.iter().all(Group::is_clear)
 }
 
-/// The owners that `CLUSTER SHARDS` names.
+/// Returns the owners that `CLUSTER SHARDS` names.
 fn owners(groups: &[Group]) -> Listed {
     let groups_with_slots = groups.iter().filter(|group| !group.slots.is_empty());
     let shard = |group: &Group| Some(group.shard(group.slots.clone(), group.master()?));
@@ -326,8 +329,8 @@ fn owners(groups: &[Group]) -> Listed {
     )
 }
 
-/// The owners that `CLUSTER SLOTS` names, with their replicas by `CLUSTER SHARDS`, which also lists
-/// those that are down.
+/// Returns the owners that `CLUSTER SLOTS` names, with their replicas from `CLUSTER SHARDS`, which
+/// also lists the replicas that are down.
 fn merge(groups: &[Group], (shards, mut all): Listed) -> Listed {
     let merged = |shard: Shard| {
         let found = groups
@@ -346,7 +349,8 @@ fn merge(groups: &[Group], (shards, mut all): Listed) -> Listed {
     )
 }
 
-/// A master whose address is not known cannot be asked: its slots have no node.
+/// Omits the shards whose master has no known address: it cannot be queried, so their slots have no
+/// node.
 fn with_known_masters(shards: impl Iterator<Item = Shard>) -> Vec<Shard> {
     shards.filter(|shard| shard.master.has_host()).collect()
 }
@@ -358,7 +362,7 @@ fn nodes(groups: &[Group]) -> Vec<(String, Address)> {
         .collect()
 }
 
-/// Parses the reply to `CLUSTER SLOTS`, which omits nodes that are down.
+/// Parses the reply to `CLUSTER SLOTS`, which omits nodes that are down. `None` if it is invalid.
 fn read_slots(reply: &Reply, reporter: &Reporter<'_>) -> Option<Listed> {
     let (mut shards, mut all): (Vec<Shard>, Vec<_>) = (Vec::new(), Vec::new());
     for range in reply.as_array()? {
@@ -407,7 +411,7 @@ impl Node {
             Port::Plain => field(reply, "port"),
             Port::Tls => field(reply, "tls-port"),
         };
-        // A replica without a usable port counts all the same.
+        // A replica without a usable port is still listed.
         let port = port.map_or(Some(0), number)?;
         let id = self::word(field(reply, "id")?)?;
         let endpoint = field(reply, "endpoint").unwrap_or(&Reply::Nil);
@@ -420,7 +424,7 @@ impl Node {
     }
 }
 
-/// `[from, to, from, to, ..]`.
+/// Parses `[from, to, from, to, ..]`.
 fn ranges(numbers: &[Reply]) -> Option<Vec<RangeInclusive<u16>>> {
     let mut ranges = Vec::new();
     for pair in numbers.chunks(2) {
@@ -434,7 +438,7 @@ fn ranges(numbers: &[Reply]) -> Option<Vec<RangeInclusive<u16>>> {
     Some(ranges)
 }
 
-/// `[endpoint, port, id, ..]`, since Redis 7 with a list of names and values behind that.
+/// Parses `[endpoint, port, id, ..]`; since Redis 7, a list of names and values follows.
 fn endpoint(reply: &Reply, reporter: &Reporter<'_>) -> Option<(String, Address)> {
     let [endpoint, port, id, more @ ..] = reply.as_array()? else {
         return None;
@@ -456,7 +460,7 @@ fn number(reply: &Reply) -> Option<u16> {
     }
 }
 
-/// The value of a name in a list of names and values.
+/// Returns the value of a name in a list of names and values.
 fn field<'a>(reply: &'a Reply, name: &str) -> Option<&'a Reply> {
     let mut pairs = reply.as_array()?.chunks(2);
     pairs.find_map(|pair| match pair {

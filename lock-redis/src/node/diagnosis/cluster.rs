@@ -1,4 +1,4 @@
-//! [`Node::diagnose_cluster`]: what a node says of its cluster.
+//! [`Node::diagnose_cluster`]: a node's description of its cluster.
 
 use super::Asking;
 use crate::connection::info_field;
@@ -9,12 +9,12 @@ use lock_core::backend::Failure;
 use lock_core::{Finding, FindingLevel, Moment};
 
 impl Node {
-    /// What this node says of its cluster: the slots that are served, and the nodes that are down.
-    /// `host` is where it is asked.
+    /// Reports this node's view of its cluster: the slots that are served, and the nodes that are
+    /// down. `host` is the server's host in the address used here.
     ///
     /// # Errors
     ///
-    /// See [`Failure`]: the node cannot be asked.
+    /// See [`Failure`]: the node cannot be queried.
     pub fn diagnose_cluster(
         &self,
         host: &str,

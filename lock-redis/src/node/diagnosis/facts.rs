@@ -1,11 +1,11 @@
-//! [`Facts`]: what a server says of itself: `INFO`, and the settings that stand there in part only.
+//! [`Facts`]: a server's own description: `INFO`, and settings that `INFO` does not contain.
 
 use super::Asking;
 use crate::connection::{Reply, info_field};
 use lock_core::backend::Failure;
 use std::collections::HashMap;
 
-/// The settings that `INFO` does not tell.
+/// The settings that `INFO` does not contain.
 const SETTINGS: [&str; 4] = [
     "appendfsync",
     "save",
@@ -13,10 +13,10 @@ const SETTINGS: [&str; 4] = [
     "min-replicas-max-lag",
 ];
 
-/// See the [module's text](self).
+/// The reply to `INFO`, and some settings.
 #[derive(Default)]
 pub(super) struct Facts {
-    /// The reply to `INFO`; nothing if that is refused.
+    /// The reply to `INFO`; empty if the request was refused.
     info: String,
     settings: HashMap<&'static str, String>,
 }
@@ -29,7 +29,8 @@ impl Facts {
             .map(|it| String::from_utf8_lossy(it).into_owned());
         let mut settings = HashMap::new();
         for name in SETTINGS {
-            // One at a time: Redis before 7 takes no more. A server that refuses one refuses all.
+            // One in each request, because Redis before 7 accepts no more. A server that refuses
+            // one refuses all.
             let Reply::Array(pair) = asking.ask(&[b"CONFIG", b"GET", name.as_bytes()])? else {
                 break;
             };
@@ -43,7 +44,7 @@ impl Facts {
         })
     }
 
-    /// A field of `INFO`.
+    /// Returns a field of `INFO`.
     pub(super) fn field(&self, name: &str) -> Option<&str> {
         info_field(&self.info, name).map(str::trim)
     }
@@ -52,7 +53,7 @@ impl Facts {
         self.field(name)?.parse().ok()
     }
 
-    /// A setting, if the user may ask for it.
+    /// Returns a setting; `None` if the user may not read it.
     pub(super) fn setting(&self, name: &str) -> Option<&str> {
         self.settings.get(name).map(String::as_str)
     }
@@ -69,7 +70,7 @@ impl Facts {
         }
     }
 
-    /// The version as three numbers: that of Redis, which others also give as the one that they are
+    /// Returns the version of Redis as three numbers. Other servers state the version that they are
     /// compatible with.
     pub(super) fn version(&self) -> Option<[u32; 3]> {
         let mut parts = self

@@ -1,9 +1,9 @@
-//! [`Node::examine`]: what the settings and the state of a server mean for locks.
+//! [`Node::examine`]: the consequences of a server's settings and state for locks.
 //!
-//! - `facts`: what the server says of itself
+//! - `facts`: the server's own description
 //! - `settings`: role, version, eviction, memory, persistence
-//! - `replication`: replicas, and what is written without them
-//! - `rights`: what the user may do
+//! - `replication`: replicas, and the writes that the server accepts without them
+//! - `rights`: the rights of the user
 //! - `cluster`: the cluster that a node belongs to
 //! - `timing`: the server's clock, and the time of a round trip
 
@@ -25,7 +25,7 @@ use rights::Rights;
 use std::fmt;
 use std::time::Duration;
 
-/// What the server is a part of.
+/// The kind of store that the server is a part of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(
     clippy::exhaustive_enums,
@@ -38,42 +38,42 @@ pub enum StoreKind {
     Sentinel,
     /// A master of a cluster.
     Cluster,
-    /// A node of a quorum with this longest lease; whether its data is declared to be durable.
+    /// A node of a quorum.
     Quorum {
         /// The longest lease.
         max_lease: Duration,
-        /// Whether the operator declares that no write is lost.
+        /// True if the operator declares that no write is lost.
         durable: bool,
     },
 }
 
-/// What is known of the client's settings.
+/// The settings of the client that the diagnosis compares with those of the server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeTerms {
-    /// The longest lease of locks that are taken without one.
+    /// The longest lease of locks that are acquired without a lease of their own.
     pub(crate) lease: Duration,
     pub(crate) replicas: Replicas,
     pub(crate) tracking: Tracking,
     pub(crate) has_prefix: bool,
     pub(crate) database: u32,
-    /// How long after its start a server is asked for no grants.
+    /// The time after a server's start in which no grants are requested from it.
     pub(crate) restart_grace: Duration,
 }
 
-/// What was found at one server.
+/// The result of the examination of one server.
 #[derive(Debug)]
 #[allow(
     clippy::exhaustive_structs,
     reason = "for the crate of the same workspace"
 )]
 pub struct NodeDiagnosis {
-    /// The findings about it.
+    /// The findings about the server.
     pub findings: Vec<Finding>,
-    /// Its clock, if the user may ask for it.
+    /// The server's clock; `None` if the user may not read it.
     pub clock: Option<ServerClock>,
 }
 
-/// What a judgement is about, and where it goes.
+/// The facts about one server, and the findings so far.
 struct Examination<'a> {
     node: &'a Node,
     format: &'a Format,
@@ -82,7 +82,7 @@ struct Examination<'a> {
     findings: Vec<Finding>,
 }
 
-/// A connection of the examination's own, on which every request has its deadline.
+/// A separate connection for the examination, on which every request has its deadline.
 struct Asking<'a> {
     node: &'a Node,
     link: Connection,
@@ -98,7 +98,7 @@ impl Asking<'_> {
         })
     }
 
-    /// The deadline of a request that is sent now.
+    /// Returns the deadline of a request that is sent now.
     fn deadline(&self) -> Moment {
         self.by
             .min(self.node.inner.dialer.clock().now() + self.node.inner.dialer.command_timeout())
@@ -112,12 +112,12 @@ impl Asking<'_> {
 }
 
 impl Node {
-    /// What of the server's settings and state matters for locks of its format. Changes nothing
-    /// there.
+    /// Reports the settings and the state of the server that matter for locks of the node's format.
+    /// Changes nothing on the server.
     ///
     /// # Errors
     ///
-    /// See [`Failure`]: the server cannot be asked.
+    /// See [`Failure`]: the server cannot be queried.
     pub fn examine(&self, store: StoreKind, by: Moment) -> Result<NodeDiagnosis, Failure> {
         let format = &self.inner.format;
         let mut asking = Asking::new(self, by)?;
@@ -169,7 +169,7 @@ impl Examination<'_> {
         self.findings.push(finding);
     }
 
-    /// The server does not say it.
+    /// Adds a finding for a fact that the server does not state.
     fn unknown(&mut self, id: &'static str, seen: impl Into<String>, remedy: &str) {
         let finding = Finding::new(FindingLevel::Unknown, id, self.server(), seen).remedy(remedy);
         self.findings.push(finding);
@@ -189,8 +189,8 @@ impl Examination<'_> {
         self.findings.push(finding);
     }
 
-    /// Asks on a connection of its own whether changes of keys would be reported, as renewals do.
-    /// The error if not.
+    /// Tries on a connection of its own whether the server would report changes of keys, as
+    /// renewals request it. Returns the error if not.
     fn ask_for_tracking(
         &self,
         rights: &Rights,

@@ -1,4 +1,4 @@
-//! Judgements of a server's replicas, and of what it does without them.
+//! Judgements of a server's replicas, and of the writes that it accepts without them.
 
 use super::timing::SYNCHRONISE;
 use super::{Examination, StoreKind};
@@ -10,10 +10,10 @@ use lock_core::{Finding, FindingLevel, Moment, Replicas};
 use std::fmt;
 use std::time::Duration;
 
-/// The finding about the clock of a replica.
+/// The ID of the finding about the clock of a replica.
 const REPLICA_CLOCK: &str = "replica_clock";
 
-/// A replica acknowledges once a second, so this many seconds are no lag.
+/// A replica acknowledges once a second, so a lag of up to this many seconds is normal.
 const NO_LAG: u64 = 1;
 
 impl Examination<'_> {
@@ -83,7 +83,7 @@ impl Examination<'_> {
                 .setting(name)
                 .and_then(|value| value.parse::<u64>().ok())
         };
-        // `INFO` counts the good ones only where it is set.
+        // `INFO` has this count only if `min-replicas-to-write` is set.
         let good = self.facts.number("min_slaves_good_slaves");
         let wanted = setting("min-replicas-to-write");
         let max_lag = setting("min-replicas-max-lag");
@@ -138,7 +138,8 @@ impl Examination<'_> {
         }
     }
 
-    /// The clocks of the replicas: leases are replicated as times of day.
+    /// Judges the clocks of the replicas, because a lease is replicated as the time of day of its
+    /// end.
     pub(super) fn examine_replica_clocks(&mut self, by: Moment) {
         if self.facts.field("role") != Some("master") {
             return;

@@ -1,7 +1,8 @@
-//! [`Rights`]: what the user may do, of what the library does.
+//! [`Rights`]: the commands, keys and channels of the library that the user may use.
 //!
-//! A script asks the server about all of it, and runs none of it. Each command is asked about with
-//! each key: a command is missing if it is refused with all of them, a key if all commands are.
+//! A script queries the server about each command with each key, and executes none of them. A
+//! command is missing if it is refused with every key; a key is missing if every command is refused
+//! with it.
 
 use super::{Asking, Examination, StoreKind};
 use crate::connection::error_mapping::acl_pattern;
@@ -17,21 +18,21 @@ use lock_core::{LockName, Replicas};
 /// The lock that [`Client::ping`](lock_core::Client::ping) reads.
 const PROBE: &str = "distlock:ping";
 
-/// What stands for a value.
+/// A placeholder for a value.
 const ANY: &str = "1";
 
 /// A key or a channel.
 struct Resource {
-    /// What allows it.
+    /// The rule of an access control list that allows the resource.
     rule: String,
     name: String,
-    /// Whether it is a lock of which nothing says how the user's own locks are called.
+    /// True if this is the key of a lock, and no prefix shows the names of the user's own locks.
     is_any_lock: bool,
 }
 
-/// A question: whether the user may run this command, with this resource.
+/// A question to the server: may the user run this command, with this resource?
 struct Question {
-    /// The command as an access control list writes it.
+    /// The command in the form of an access control list.
     command: String,
     resource: Option<usize>,
     is_needed: bool,
@@ -46,35 +47,35 @@ enum Answer {
     NoSuchCommand,
 }
 
-/// See the [module's text](self).
+/// The questions about the user's rights, with the server's answers.
 pub(super) struct Rights {
     resources: Vec<Resource>,
     questions: Vec<Question>,
     outcome: Outcome,
 }
 
-/// What came of asking.
+/// The outcome of the questions.
 enum Outcome {
     Answered,
     /// Scripts cannot be run.
     NoScripts(ServerError),
-    /// The server cannot be asked.
+    /// The server's answer is invalid.
     Unknown,
 }
 
-/// What the user lacks.
+/// The rules that the user lacks.
 #[derive(Default)]
 struct Missing {
-    /// The rules that grant what locks need.
+    /// The rules that grant the commands and keys that locks need.
     needed: Vec<String>,
-    /// The rules that grant the rest.
+    /// The rules that grant optional commands and keys.
     optional: Vec<String>,
-    /// Whether the name of no lock is known that the user may use.
+    /// True if the name of no lock is known that the user may use.
     is_lock_unknown: bool,
 }
 
-/// A command with as many words as it needs: the server does not check that before it looks for the
-/// keys among them. `None` for a command that is not known here.
+/// Returns a command with as many words as it needs, because the server looks for the keys among
+/// them before it checks their number. `None` for a command that is not known here.
 fn words(command: &str, name: &str) -> Option<Vec<String>> {
     let more: &[&str] = match command {
         "exec" | "info" | "multi" | "ping" | "role" | "sunsubscribe" | "time" | "unsubscribe" => {
@@ -110,7 +111,7 @@ fn words(command: &str, name: &str) -> Option<Vec<String>> {
 }
 
 impl Rights {
-    /// Asks the server.
+    /// Queries the server.
     pub(super) fn ask(
         asking: &mut Asking<'_>,
         format: &Format,
@@ -143,7 +144,7 @@ impl Rights {
         Ok(rights)
     }
 
-    /// What is to be asked.
+    /// Returns the questions, not yet answered.
     fn of(asking: &Asking<'_>, format: &Format, store: StoreKind) -> Self {
         let terms = &asking.node.inner.terms;
         let mut rights = Self {
@@ -200,7 +201,7 @@ impl Rights {
             let inboxes = owned.inboxes(&name, asking.node.inner.client);
             for channel in owned.channels_of_all(&name).into_iter().chain(inboxes) {
                 let place = rights.add(acl_pattern('&', &channel), channel, false);
-                // No channel needs to be allowed to be left.
+                // Unsubscribing requires no right to the channel.
                 for (verb, place) in verbs.into_iter().zip([Some(place), Some(place), None]) {
                     rights.question(verb, place, false);
                 }
@@ -213,7 +214,7 @@ impl Rights {
         for command in commands {
             match command.as_str() {
                 "info" | "time" | "multi" | "exec" => rights.question(&command, None, true),
-                // Asked for with its channel above.
+                // A question about this command, with its channel, exists already.
                 "publish" => {}
                 "pubsub" => rights.question("pubsub|numsub", None, false),
                 _ => keys
@@ -284,7 +285,7 @@ impl Rights {
         });
     }
 
-    /// The error of a command that is known to be refused.
+    /// Returns the error of a command that is known to be refused.
     pub(super) fn refusal_of(&self, command: &str) -> Option<ServerError> {
         let is_it = |it: &&Question| it.command == command && it.answer == Answer::Refused;
         let is_refused = matches!(self.outcome, Outcome::Answered)
@@ -296,7 +297,7 @@ impl Rights {
         })
     }
 
-    /// Whether this command, or this resource, is allowed with anything.
+    /// Returns whether any of the questions that `about` selects was answered with "allowed".
     fn is_allowed(&self, mut about: impl FnMut(&Question) -> bool) -> bool {
         let mut questions = self.questions.iter();
         questions.any(|question| question.answer == Answer::Allowed && about(question))
@@ -341,14 +342,14 @@ impl Rights {
                 add(resource.rule.clone());
             }
         }
-        // What is needed anyway need not be named twice.
+        // An optional rule that is also needed is named only once.
         missing
             .optional
             .retain(|rule| !missing.needed.contains(rule));
         missing
     }
 
-    /// The commands that the server, or a proxy before it, does not know.
+    /// Returns the commands that the server, or a proxy before it, does not know.
     fn unknown_commands(&self, is_needed: bool) -> Vec<String> {
         let mut names = Vec::new();
         for question in &self.questions {
@@ -451,7 +452,7 @@ mod tests {
     use crate::lua::Scripts;
     use crate::protocol::{DIALECTS, kinds};
 
-    /// A command without its words would not be asked about.
+    /// No question is made for a command that `words` does not know.
     #[test]
     fn every_command_of_a_script_can_be_asked_about() {
         for dialect in DIALECTS {

@@ -1,4 +1,4 @@
-//! Judgements of what a server is set to: role, version, eviction, memory, persistence.
+//! Judgements of a server's settings: role, version, eviction, memory, persistence.
 
 use super::{Examination, NodeTerms, StoreKind};
 use crate::connection::error_mapping::OLDEST;
@@ -6,17 +6,17 @@ use crate::node::eviction::Memory;
 use crate::wakeups::REPORTS_SINCE;
 use lock_core::FindingLevel::{self, Danger, Warning};
 
-/// The oldest version whose commands are enough.
+/// The oldest version that has all the commands used.
 const OLDEST_VERSION: [u32; 3] = [6, 2, 0];
 
-/// The part of its memory, in percent, from which a server is nearly full, so that the operator has
-/// time to react.
+/// The part of its memory, in percent, from which a server counts as nearly full, so that the
+/// operator has time to react.
 const NEARLY_FULL: u64 = 90;
 
-/// How a user learns what `INFO` says.
+/// The remedy if `INFO` is refused.
 const ALLOW_INFO: &str = "allow it with `+info`";
 
-/// What a version lacks.
+/// Returns the level and the reason if a version lacks something.
 fn judge_version(version: [u32; 3]) -> Option<(FindingLevel, &'static str)> {
     if version < OLDEST_VERSION {
         Some((Danger, OLDEST))
@@ -31,7 +31,7 @@ fn judge_version(version: [u32; 3]) -> Option<(FindingLevel, &'static str)> {
 }
 
 impl Examination<'_> {
-    /// The command that sets something on the server now; its line in the file follows from it.
+    /// Returns the remedy that sets this now, and in the configuration file.
     fn config_set(&self, setting: &str) -> String {
         format!(
             "`CONFIG SET {setting}` on {}, and `CONFIG REWRITE`",
@@ -98,7 +98,7 @@ impl Examination<'_> {
             );
         };
         let policy = &memory.policy;
-        // A node of a quorum is refused whatever its limit: see `RedisNode::check`.
+        // A quorum refuses a node that evicts even without a limit: see `ServerInfo::why_no_voter`.
         let is_strict = matches!(self.store, StoreKind::Quorum { .. });
         if memory.evicts() || is_strict && policy != "noeviction" {
             let (seen, remedy) = (
@@ -252,7 +252,7 @@ impl Examination<'_> {
 mod tests {
     use super::*;
 
-    /// The tests' server has one version.
+    /// A server in tests has one version only, so the versions are judged directly.
     #[test]
     fn old_versions_are_a_danger_or_a_warning() {
         let level = |version| judge_version(version).map(|(level, _)| level);

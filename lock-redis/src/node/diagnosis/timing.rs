@@ -8,14 +8,14 @@ use lock_core::{Finding, FindingLevel};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The number of round trips that are measured: enough for the slowest of a hundred.
+/// The number of round trips that are measured: enough for a 99th percentile.
 const ROUND_TRIPS: usize = 50;
-/// The longest time for that, so that the diagnosis of a slow server ends.
+/// The longest time for the measurement, so that the diagnosis of a slow server ends.
 const MEASURING: Duration = Duration::from_secs(2);
-/// The part of `command_timeout` from which a round trip is a warning, and a danger.
+/// A round trip of a tenth of `command_timeout` is a warning, one of half of it a danger.
 const PART_OF_TIMEOUT: [u32; 2] = [10, 2];
-/// The part of a lease from which it is, because a renewal at a third of the lease must leave time
-/// to repeat it.
+/// A round trip of this part of a lease is a warning or a danger, because a renewal at a third of
+/// the lease must leave time to repeat it.
 const PART_OF_LEASE: [u32; 2] = [30, 10];
 
 impl std::fmt::Display for ServerClock {
@@ -32,7 +32,7 @@ impl std::fmt::Display for ServerClock {
     }
 }
 
-/// The server's clock, beside this machine's; nothing if the user may not ask.
+/// Returns the server's clock, compared with this machine's; `None` if the user may not read it.
 pub(super) fn ask_clock(asking: &mut Asking<'_>) -> Result<Option<ServerClock>, Failure> {
     let Asking { node, link, by } = asking;
     let (clock, timeout) = (
@@ -46,7 +46,7 @@ pub(super) fn ask_clock(asking: &mut Asking<'_>) -> Result<Option<ServerClock>, 
     Ok(read.map(|read| read.beside(own)))
 }
 
-/// The times of some round trips, in order of length. There is one at least.
+/// Returns the times of at least one round trip, sorted by length.
 pub(super) fn round_trips(asking: &mut Asking<'_>) -> Result<Vec<Duration>, Failure> {
     let begin = asking.node.inner.dialer.clock().now();
     let mut times = Vec::new();
@@ -64,7 +64,7 @@ pub(super) fn round_trips(asking: &mut Asking<'_>) -> Result<Vec<Duration>, Fail
 }
 
 impl ServerClock {
-    /// The clocks of several servers beside each other; nothing with fewer than two.
+    /// Compares the clocks of several servers. Returns `None` for fewer than two.
     #[must_use]
     pub fn compare(subject: &str, clocks: &[(String, Self)], store: StoreKind) -> Option<Finding> {
         const ID: &str = "clocks";
@@ -94,7 +94,7 @@ impl ServerClock {
 pub(super) const SYNCHRONISE: &str =
     "set the clock that is wrong, and run chrony or ntpd on every machine";
 
-/// What follows from this difference of two clocks.
+/// Returns the consequence of this difference of two clocks.
 fn judge(difference: Duration, store: StoreKind) -> Option<(FindingLevel, &'static str)> {
     match store {
         StoreKind::Quorum { max_lease, .. } if difference >= max_lease => Some((
@@ -129,7 +129,7 @@ impl Examination<'_> {
         }
     }
 
-    /// The round trips are sorted.
+    /// Judges the round trips, which are sorted by length.
     pub(super) fn judge_latency(&mut self, round_trips: &[Duration]) {
         const ID: &str = "latency";
         let at = |percent: usize| {

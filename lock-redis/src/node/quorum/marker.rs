@@ -26,14 +26,14 @@ pub struct NodeView {
     pub node: Arc<str>,
     /// The present `run_id` of the server.
     pub run_id: Arc<str>,
-    /// The address of the server whose clock was ahead when this one became a node: this one votes
-    /// when the time on that clock has come.
+    /// The address of the server whose clock was ahead when this server became a node. This server
+    /// votes only after the time that the other clock showed then.
     pub clock: Option<Arc<str>>,
-    /// Whether it did not vote yet when the marker was read.
+    /// True if the server did not vote yet when the marker was read.
     pub is_paused: bool,
 }
 
-/// A member that clients miss, as a server has noted it.
+/// A member that clients cannot reach, as a server has recorded it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(
     clippy::exhaustive_structs,
@@ -42,10 +42,10 @@ pub struct NodeView {
 pub struct MissingMember {
     /// The ID of the member.
     pub id: Arc<str>,
-    /// Since when, in microseconds of the clock of the server that noted it. No client has reached
-    /// it since.
+    /// The time since which no client has reached the member, in microseconds of the clock of the
+    /// server that recorded it.
     pub since: u64,
-    /// The first clients that missed it, two at most.
+    /// The first clients that could not reach the member, two at most.
     pub clients: Vec<Arc<str>>,
 }
 
@@ -53,7 +53,7 @@ pub struct MissingMember {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Members(Arc<[Member]>);
 
-/// One member.
+/// A member, or a vacant place.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(
     clippy::exhaustive_structs,
@@ -67,24 +67,24 @@ pub struct Member {
 }
 
 impl Members {
-    /// The number of members, vacant places included.
+    /// Returns the number of members, vacant places included.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// All members.
+    /// Returns all members, vacant places included.
     pub fn iter(&self) -> impl Iterator<Item = &Member> {
         self.0.iter()
     }
 
-    /// Whether a member has this ID.
+    /// Returns whether a member has this ID.
     #[must_use]
     pub fn contain(&self, id: &str) -> bool {
         self.0.iter().any(|member| member.id.as_deref() == Some(id))
     }
 
-    /// The same members with another one in this place.
+    /// Returns these members with another member in this place.
     #[must_use]
     pub fn with(&self, place: usize, member: Member) -> Self {
         let mut members = self.0.to_vec();
@@ -121,7 +121,7 @@ impl fmt::Display for Members {
     }
 }
 
-/// What the members of a quorum agree on.
+/// The quorum, its members and its settings, on which the members agree.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(
     clippy::exhaustive_structs,
@@ -134,7 +134,7 @@ pub struct Agreement {
     pub members: Members,
     /// The longest lease.
     pub max_lease: Duration,
-    /// How long a token counter is kept.
+    /// The time for which a token counter is stored.
     pub keep: Duration,
 }
 
@@ -170,7 +170,7 @@ fn millis(text: &str) -> Option<Duration> {
     text.parse().ok().map(Duration::from_millis)
 }
 
-/// The state of a server: its marker, and what it has promised.
+/// The state of a server: its marker, and its promises.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(
     clippy::exhaustive_structs,
@@ -183,31 +183,31 @@ pub struct ServerState {
     pub time: u64,
     /// The marker; `None` if the server is no node.
     pub marker: Option<(Agreement, NodeView)>,
-    /// From when it votes, in microseconds of its clock.
+    /// The time from which the server votes, in microseconds of its clock.
     pub votes_from: u64,
-    /// Whether it was started again since it voted last.
+    /// True if the server was restarted since it voted last.
     pub is_restarted: bool,
-    /// A node that has not voted yet: it became one less than a pause ago.
+    /// True for a node that has not voted yet, because it became a node less than one pause ago.
     pub is_new: bool,
-    /// The marker is a copy of another member's, so the server is no node.
+    /// True if the marker is a copy of another member's, so that the server is no node.
     pub is_copy: bool,
     /// The version of the marker, for [`Admission::replaces`]; "" without one.
     pub version: Arc<str>,
-    /// The epoch in which it was admitted, or 0 for one of the first members. It may have forgotten
-    /// a promise of that epoch, and does not choose the next one.
+    /// The epoch in which the server was admitted; 0 for one of the first members. The server does
+    /// not choose the next members in that epoch, because it may have forgotten a promise.
     pub admitted: u64,
-    /// Whether the server did what it was asked.
+    /// True if the server executed the request.
     pub is_done: bool,
-    /// The largest ballot that was promised or accepted.
+    /// The largest ballot that the server has promised or accepted.
     pub ballot: u64,
-    /// The choice of the next members that was accepted last, with its ballot.
+    /// The choice of the next members that the server accepted last, with its ballot.
     pub accepted: Option<(u64, Agreement)>,
-    /// The members that clients miss.
+    /// The members that clients cannot reach.
     pub missing: Vec<MissingMember>,
 }
 
 impl ServerState {
-    /// A server without a marker.
+    /// Returns the state of a server without a marker.
     #[must_use]
     pub fn of(run_id: &str) -> Self {
         Self {
@@ -227,13 +227,13 @@ impl ServerState {
         }
     }
 
-    /// The node that the marker names.
+    /// Returns the node that the marker names.
     #[must_use]
     pub fn view(&self) -> Option<Arc<NodeView>> {
         self.marker.as_ref().map(|(_, view)| Arc::new(view.clone()))
     }
 
-    /// The same with a marker.
+    /// Returns this state with another marker.
     #[must_use]
     pub fn with_marker(self, agreed: Agreement, view: NodeView) -> Self {
         Self {
@@ -250,18 +250,18 @@ impl ServerState {
     reason = "made by the crate of the same workspace"
 )]
 pub enum MarkerRequest<'a> {
-    /// Reads it.
+    /// Reads the marker.
     Look,
-    /// Accept no smaller ballot for the epoch after this one; "" and 0 for a server without a
-    /// marker.
+    /// Promises to accept no smaller ballot for the epoch after this one. The quorum and the epoch
+    /// are "" and 0 for a server without a marker.
     Promise(&'a str, u64, u64),
-    /// Accept this choice at this ballot.
+    /// Accepts this choice at this ballot.
     Accept(&'a str, u64, u64, &'a Agreement),
-    /// Record these members of this epoch; with an admission, become a node.
+    /// Records these members of this epoch. With an admission, the server becomes a node.
     Record(u64, &'a Agreement, Option<&'a Admission>),
-    /// Note that this client misses these members of this quorum and epoch, and no others.
+    /// Records that this client cannot reach these members of this quorum and epoch, and no others.
     Note(&'a str, u64, &'a str, &'a [Arc<str>]),
-    /// Vote earlier than the marker says, on these terms.
+    /// Makes the server vote earlier than its marker says, on these terms.
     Shorten(&'a Admission),
 }
 
@@ -272,20 +272,21 @@ pub enum MarkerRequest<'a> {
     reason = "made by the crate of the same workspace"
 )]
 pub struct Admission {
-    /// How long it does not vote.
+    /// The time for which the server does not vote.
     pub pause: Duration,
-    /// The earliest start of the pause, in microseconds of its clock.
+    /// The earliest start of the pause, in microseconds of the server's clock.
     pub not_before: u64,
-    /// The address of the server whose clock says so, if that is ahead; else "".
+    /// The address of the other server whose clock determined `not_before`, if that clock is ahead;
+    /// else "".
     pub clock: Arc<str>,
-    /// The marker to replace: see [`ServerState::version`].
+    /// The version of the marker to replace: see [`ServerState::version`].
     pub replaces: Arc<str>,
-    /// Whether it chooses the next members. Otherwise it does so from the next epoch on.
+    /// True if the server chooses the next members now; otherwise from the next epoch on.
     pub chooses: bool,
 }
 
 impl Admission {
-    /// Becomes a node that chooses the next members, and votes after this pause.
+    /// Returns the admission of a node that chooses the next members, and votes after this pause.
     #[must_use]
     pub fn at_once(pause: Duration, replaces: &str) -> Self {
         let (clock, replaces) = ("".into(), replaces.into());
@@ -300,8 +301,8 @@ impl Admission {
 }
 
 impl OwnedFormat {
-    /// Asks the server of this `run_id`, or any if it is empty. A server of another `run_id`
-    /// changes nothing.
+    /// Sends a request to the server with this `run_id`, or to any server if it is empty. A server
+    /// with another `run_id` changes nothing.
     pub(crate) fn mark<'a>(
         &self,
         run_id: &str,
@@ -389,7 +390,7 @@ impl OwnedFormat {
     }
 }
 
-/// Reads the reply of the script.
+/// Reads the reply of the script. `None` if it is invalid.
 fn state(reply: &Reply) -> Option<ServerState> {
     let [
         run_id,

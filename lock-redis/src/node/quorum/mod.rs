@@ -1,5 +1,4 @@
-//! A server as a node of a quorum: its marker, the scripts that vote on it, and what is asked
-//! of it.
+//! A server as a node of a quorum: its marker, the scripts that vote on it, and the requests to it.
 
 mod marker;
 mod proposal;

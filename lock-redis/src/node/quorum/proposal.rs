@@ -1,4 +1,4 @@
-//! Votes of a quorum node: attempts that propose their tokens.
+//! Votes of a quorum node: replies to attempts that propose their tokens.
 //!
 //! The rules are in `docs/DESIGN.md`, section Quorum. The script applies them.
 
@@ -13,7 +13,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The terms of a vote, and the node that is expected to give it.
+/// The terms of a vote, and the node that is expected to vote.
 #[derive(Clone, Copy, Debug)]
 #[allow(
     clippy::exhaustive_structs,
@@ -22,7 +22,7 @@ use std::time::Duration;
 pub struct VoteTerms<'a> {
     /// The longest lease.
     pub max_lease: Duration,
-    /// Whether the operator declares that no write is lost.
+    /// True if the operator declares that no write is lost.
     pub durable: bool,
     /// The expected node.
     pub view: &'a NodeView,
@@ -37,15 +37,15 @@ pub struct VoteTerms<'a> {
 pub enum ProposalReply {
     /// The vote.
     Answer(Answer),
-    /// The node does not vote for this time.
+    /// The node does not vote until this much time has passed.
     Paused(Duration),
-    /// Another server than expected.
+    /// The server is not the expected one.
     Stranger,
-    /// A server without a marker.
+    /// The server has no marker.
     Unmarked,
     /// The marker names another quorum, other members or other terms.
     Outdated,
-    /// The proposal is too far ahead of the clock of the node: by this time.
+    /// The proposed token is ahead of the clock of the node by this time, which is too far.
     Ahead(Duration),
 }
 
@@ -54,16 +54,16 @@ pub enum ProposalReply {
 pub(crate) struct ServerInfo {
     pub(super) run_id: String,
     is_master: bool,
-    /// Whether it is a node of a cluster.
+    /// True if the server is a node of a cluster.
     is_cluster: bool,
-    /// Its `maxmemory-policy`.
+    /// The server's `maxmemory-policy`.
     eviction: String,
-    /// Whether a sentinel listens there, if the user may ask.
+    /// True if a sentinel watches the server; false if the user may not check that.
     has_sentinels: bool,
 }
 
 impl ServerInfo {
-    /// Why the server cannot be a node of a quorum, if it cannot.
+    /// Returns the reason for which the server cannot be a node of a quorum; `None` if it can.
     pub(super) fn why_no_voter(&self) -> Option<&'static str> {
         if self.is_cluster {
             Some(
@@ -90,12 +90,12 @@ impl ServerInfo {
 }
 
 impl ProposalReply {
-    /// Whether it is of the expected server.
+    /// Returns whether the expected server replied.
     pub(super) fn is_of_expected_server(&self) -> bool {
         !matches!(self, Self::Unmarked | Self::Stranger)
     }
 
-    /// The answer to a proposal without terms.
+    /// Returns the answer to a proposal without terms.
     fn into_answer(self, server: &Server) -> Result<Answer, Failure> {
         match self {
             Self::Answer(answer) => Ok(answer),
@@ -107,8 +107,8 @@ impl ProposalReply {
 }
 
 impl OwnedFormat {
-    /// Proposes a token, or none, to a node that votes under these terms. `is_verified` says
-    /// whether the server has shown on this connection which one it is.
+    /// Proposes a token, or none, to a node that votes under these terms. `is_verified` is true if
+    /// the server has already proved its identity on this connection.
     pub(crate) fn propose<'a>(
         &'a self,
         attempt: &'a Attempt<'a>,
@@ -149,7 +149,7 @@ impl OwnedFormat {
         }))
     }
 
-    /// Sends several proposals in one write. Its result is an answer for each, in the same order.
+    /// Sends several proposals in one write. Returns an answer for each, in the same order.
     pub(crate) fn propose_all<'a>(
         &'a self,
         attempts: &'a [Attempt<'a>],
@@ -183,7 +183,7 @@ impl OwnedFormat {
         }))
     }
 
-    /// What the script answers to a proposal.
+    /// Reads the script's reply to a proposal.
     fn vote(
         &self,
         received: &mut Received<'_>,
@@ -222,18 +222,18 @@ struct Proposal<'a> {
     marker: String,
     lease: Text,
     owner: Text,
-    /// What is done with the counter.
+    /// The use of the token counter, as the script encodes it.
     mode: &'static [u8],
     first: u64,
     reserve: u32,
-    /// How long the counter is kept, the first and the last token, as they are sent.
+    /// The time for which the counter is stored, and the first and the last token, as text.
     numbers: [Text; 3],
-    /// Whether a majority has granted it already.
+    /// True if a majority has already granted the proposal.
     is_granted: bool,
     terms: Option<SentTerms<'a>>,
 }
 
-/// The terms of a vote, as they are sent.
+/// The terms of a vote, as text.
 struct SentTerms<'a> {
     longest: Text,
     epoch: Text,
@@ -301,7 +301,7 @@ impl<'a> Proposal<'a> {
         [&*self.key, &self.counter, &self.tombstone, &self.marker].map(str::as_bytes)
     }
 
-    /// The arguments; the first request on a connection asks the server who it is.
+    /// Returns the arguments. The first request on a connection also checks the server's identity.
     fn arguments(&self, is_verified: bool) -> [&[u8]; 14] {
         let flag = |is_set| if is_set { &b"1"[..] } else { b"0" };
         let [keep, first, last] = self.numbers.each_ref().map(Text::as_bytes);
@@ -328,7 +328,7 @@ impl<'a> Proposal<'a> {
     }
 }
 
-/// The numbers of a list of numbers; none of any other reply.
+/// Returns the numbers of a list of numbers; none for any other reply.
 fn numbers(reply: &Reply) -> Box<[i64]> {
     let number = |item: &Reply| {
         if let Reply::Int(number) = item {
@@ -345,7 +345,7 @@ fn numbers(reply: &Reply) -> Box<[i64]> {
         .unwrap_or_default()
 }
 
-/// Asks a server for its role and settings.
+/// Queries the role and the settings of a server.
 pub(crate) fn server_info(
     link: &mut dyn ConnectionLike,
     by: Moment,
@@ -358,8 +358,8 @@ pub(crate) fn server_info(
             &Asked::Introduction,
         ));
     }
-    // Every sentinel listens to this on the masters that it watches. Without the right to ask, the
-    // client continues.
+    // Every sentinel subscribes to this channel on the masters that it watches. If the user may not
+    // query the subscribers, the server counts as one without sentinels.
     let listeners = Request(&[&[b"PUBSUB", b"NUMSUB", b"__sentinel__:hello"]]);
     let told = link.call(&listeners, by)?;
     let count = told.as_array().and_then(|pair| pair.last());

@@ -1,5 +1,5 @@
-//! Requests to a node of a quorum. What changes nothing in the marker reads it along with its
-//! answer, on the same connection: the answer counts as that of the node which the marker names.
+//! Requests to a node of a quorum. A request that does not change the marker also reads it, on the
+//! same connection: the answer counts as that of the node which the marker names.
 
 use super::{MarkerRequest, NodeView, ProposalReply, ServerState, VoteTerms};
 use crate::connection::ConnectionLike;
@@ -12,7 +12,7 @@ use lock_core::backend::{Attempt, Failure, LockInfo, Renewal, RenewalRequest};
 use lock_core::{Error, LockName, Moment};
 use std::sync::Arc;
 
-/// An answer and the node that gave it.
+/// An answer, and the node that gave it.
 #[derive(Clone, Debug)]
 #[allow(
     clippy::exhaustive_structs,
@@ -21,23 +21,23 @@ use std::sync::Arc;
 pub struct Response<T> {
     /// The answer.
     pub what: T,
-    /// The node; `None` if the store has no marker.
+    /// The node; `None` if the server has no marker.
     pub from: Option<Arc<NodeView>>,
 }
 
 impl<T> Response<T> {
-    /// That of a store without a marker.
+    /// Returns the answer of a store without a marker.
     pub fn of_store(what: T) -> Self {
         Self { what, from: None }
     }
 }
 
 impl Node {
-    /// Asks for a vote at a proposed token.
+    /// Requests a vote for a proposed token.
     ///
     /// # Errors
     ///
-    /// See [`Failure`]; so with all that follow.
+    /// See [`Failure`]. This holds for all requests below, too.
     pub fn propose(
         &self,
         attempt: &Attempt<'_>,
@@ -57,15 +57,15 @@ impl Node {
         vote.map_err(on(attempt.name))
     }
 
-    /// Asks for the votes at tokens that a majority has [granted](Tokens::Granted), all in one
-    /// write. Returns an answer for each, in the same order.
+    /// Requests votes for tokens that a majority has [granted](Tokens::Granted), all in one write.
+    /// Returns an answer for each attempt, in the same order.
     pub fn vote_again(
         &self,
         attempts: &[Attempt<'_>],
         terms: &VoteTerms<'_>,
         by: Moment,
     ) -> Vec<Result<ProposalReply, Failure>> {
-        // The connection of attempts and releases: a release does not overtake what was voted.
+        // Votes use the connection of attempts and releases, so that no release overtakes a vote.
         let votes = self.inner.format.owned(QUORUM).and_then(|owned| {
             let link = &mut self.inner.link.connection(by)?;
             let proposals = owned.propose_all(attempts, terms, link.is_verified())?;
@@ -88,12 +88,13 @@ impl Node {
             .collect()
     }
 
-    /// The `run_id` of a server that can be a node of a quorum. One that cannot is
-    /// [`Failure::Refused`]; one that does not answer [`Failure::NotSent`].
+    /// Returns the `run_id` of a server that can be a node of a quorum. The failure is
+    /// [`Failure::Refused`] for a server that cannot, and [`Failure::NotSent`] for one that does
+    /// not answer.
     pub fn voter_run_id(&self, by: Moment) -> Result<String, Failure> {
         let link = self.inner.link.connection(by);
         let info = link.and_then(|mut link| super::server_info(&mut link, by));
-        // A server that refuses the credentials may accept them later: no reason to exclude it.
+        // A server that refuses the credentials may accept them later, so it is not excluded.
         let info = info.map_err(|failure| Failure::NotSent(failure.into_error()))?;
         let Some(why) = info.why_no_voter() else {
             return Ok(info.run_id);
@@ -102,7 +103,7 @@ impl Node {
         Err(Failure::Refused(Error::configuration(refusal)))
     }
 
-    /// Reads or changes the marker of the server of this `run_id`.
+    /// Reads or changes the marker of the server with this `run_id`.
     pub fn mark(
         &self,
         run_id: &str,
@@ -113,7 +114,7 @@ impl Node {
         drive(marked, &mut self.inner.link.connection(by)?, by)
     }
 
-    /// The holder of a lock.
+    /// Returns the state of a lock, with the node that answered.
     pub fn inspect_with_view(
         &self,
         name: &LockName,
@@ -129,7 +130,7 @@ impl Node {
         info.map_err(on(name))
     }
 
-    /// The state of these locks, each with all that the server tells.
+    /// Returns the state of each of these locks, with all details that the server has.
     pub fn inspect_all_with_view(
         &self,
         names: &[LockName],
@@ -145,7 +146,7 @@ impl Node {
         })
     }
 
-    /// Frees a lock of any owner if the server is a node of this quorum.
+    /// Releases a lock of any owner if the server is a node of this quorum.
     pub fn force_release_with_view(
         &self,
         name: &LockName,
@@ -163,7 +164,7 @@ impl Node {
         freed.map_err(on(name))
     }
 
-    /// Renews these.
+    /// Renews these acquisitions. Each answer has the node that gave it.
     pub fn renew_with_view(
         &self,
         batch: &[RenewalRequest],
@@ -181,7 +182,7 @@ impl Node {
         })
     }
 
-    /// The node that the marker names, read behind another request on the same connection.
+    /// Returns the node that the marker names, read behind another request on the same connection.
     fn view(
         &self,
         link: &mut dyn ConnectionLike,

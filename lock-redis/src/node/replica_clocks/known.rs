@@ -1,15 +1,16 @@
-//! [`KnownClocks`]: what the clocks of the replicas mean for a policy and a lease.
+//! [`KnownClocks`]: the consequences of the replicas' clocks for a policy and a lease.
 
 use super::ServerClock;
 use crate::connection::{Address, NeededReplicas};
 use lock_core::{LeaseTime, OnInsufficientReplicas, Replicas, Replication};
 use std::time::Duration;
 
-/// The part of a lease by which the clock of a replica that counts may be ahead. Renewals come
-/// after a third of it: so what one confirms is worth no less than what was confirmed before.
+/// The part of a lease by which the clock of a replica that counts may be ahead. Renewals start
+/// after a third of the lease, so the end of a newly confirmed lease on such a replica is not
+/// earlier than the end of the lease that was confirmed before.
 pub(in crate::node) const PART_OF_LEASE: u32 = 3;
 
-/// A replica, and its clock beside its master's, where that could be asked for.
+/// A replica, and its clock compared with its master's, if that could be read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ReplicaClock {
     pub(crate) address: Address,
@@ -17,7 +18,7 @@ pub(crate) struct ReplicaClock {
 }
 
 impl ReplicaClock {
-    /// Whether it is certainly too far ahead for this lease.
+    /// Returns whether the clock is certainly too far ahead for this lease.
     fn is_ahead(&self, lease: LeaseTime) -> bool {
         self.lead
             .is_some_and(|lead| lead.at_least() > lease.duration() / PART_OF_LEASE)
@@ -28,7 +29,7 @@ impl ReplicaClock {
     }
 }
 
-/// The replicas of a master, as the last look found them.
+/// The replicas of a master, as listed last.
 #[derive(Default, Debug)]
 pub(super) struct KnownClocks(Vec<ReplicaClock>);
 
@@ -37,8 +38,8 @@ impl KnownClocks {
         self.0.len()
     }
 
-    /// Replaces them. A replica that could not be asked keeps what was known of it. Returns them,
-    /// and whether one of them may be further ahead than was known.
+    /// Replaces the replicas. A replica whose clock could not be read keeps its previous clock.
+    /// Returns the replicas, and whether a clock may be further ahead than was known.
     pub(super) fn update(&mut self, found: Vec<ReplicaClock>) -> (Vec<ReplicaClock>, bool) {
         let before = std::mem::replace(&mut self.0, found);
         let mut has_grown = false;
@@ -56,10 +57,12 @@ impl KnownClocks {
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 
-    /// How many must confirm a request of this lease, if the policy asks for `count`.
+    /// Returns how many replicas must confirm a request of this lease, if the policy requires
+    /// `count`.
     ///
-    /// `WAIT` says how many have confirmed, and not which: so as many more must as do not count. If
-    /// all are to confirm, there are no more, and the policy cannot be met.
+    /// `WAIT` returns the number of confirming replicas, but not which they are. So for each
+    /// replica that does not count, one more must confirm. A policy that requires all replicas
+    /// cannot be met then, because there are no more.
     pub(super) fn needed(
         &self,
         count: u32,
@@ -79,8 +82,9 @@ impl KnownClocks {
         }
     }
 
-    /// By how much earlier than on the master a lease may end on a replica that counts; on any of
-    /// them, if too few count: what was confirmed before, those may have confirmed that do not.
+    /// Returns by how much earlier than on the master a lease may end on a replica that counts. If
+    /// too few count, the others matter, too, unless the policy accepts that: they may have
+    /// confirmed an earlier lease.
     pub(super) fn lead(&self, lease: LeaseTime, replication: Replication) -> Duration {
         let is_short = match replication.count() {
             Replicas::AtLeast(count) => {
@@ -102,7 +106,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Replicas that are so many seconds ahead, give or take 100 ms.
+    /// Returns replicas that are so many seconds ahead, give or take 100 ms.
     fn replicas(ahead: &[Option<i64>]) -> Vec<ReplicaClock> {
         let clock = |(port, ahead): (u16, &Option<i64>)| ReplicaClock {
             address: Address::new("h", port),
@@ -128,14 +132,15 @@ mod tests {
         let accept =
             |policy: Replication| policy.on_insufficient_replicas(OnInsufficientReplicas::Accept);
         let tenths = |tenths| SECOND / 10 * tenths;
-        // Replicas, policy, the number that it asks for; who confirms; the lead.
+        // Replicas, policy, the number that it requires; ahead and awaited; the lead.
         for (ahead, policy, count, needed, lead) in [
             (&[Some(0)][..], one, 1, (0, 1), tenths(1)),
             (&[Some(-40)], one, 1, (0, 1), tenths(0)),
             (&[None], all, 1, (0, 1), tenths(0)),
             (&[], one, 1, (0, 1), tenths(0)),
             (&[Some(5), Some(2)], all, 2, (0, 2), tenths(51)),
-            // 10.1 s at most, and 9.9 s at least: not certainly more than a third of it.
+            // At most 10.1 s and at least 9.9 s ahead: not certainly more than a third of the
+            // lease.
             (&[Some(10)], one, 1, (0, 1), tenths(101)),
             (&[Some(40)], one, 1, (1, 1), tenths(401)),
             (&[Some(40), Some(5)], one, 1, (1, 2), tenths(51)),

@@ -1,13 +1,15 @@
-//! [`ReplicaClocks`]: by how much the clocks of a master's replicas are ahead of its own.
+//! [`ReplicaClocks`]: by how much the clocks of a master's replicas are ahead of the master's.
 //!
-//! Leases are replicated as times of day. A replica whose clock is ahead ends them earlier by as
-//! much once it is promoted, and grants the lock again while its holder still trusts it. So a lock
-//! under a policy is trusted for less by the most that a clock may be ahead, and a replica that is
-//! certainly more than a third of the lease ahead does not count.
+//! A lease is replicated as the time of day of its end. A replica whose clock is ahead ends leases
+//! earlier by that lead once it is promoted, and grants the lock again while its holder still
+//! relies on it. So under a replication policy a client relies on a lock for less time, by the
+//! largest possible lead of a clock. A replica that is certainly ahead by more than a third of the
+//! lease does not count.
 //!
-//! A background task reads the clocks while leases under a policy last. No request waits for it.
+//! A background task reads the clocks while there are leases under a policy. No request waits for
+//! it.
 //!
-//! - `known`: what follows from the clocks for a policy and a lease
+//! - `known`: the consequences of the clocks for a policy and a lease
 //! - `reading`: the clock of one server, and the replicas that a master lists
 
 mod known;
@@ -30,49 +32,49 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// The time between two reads of the clocks, because clocks drift slowly. While one is ahead they
-/// are read as often as the replicas are listed, so that a corrected clock counts again soon.
+/// The time between two reads of the clocks, because clocks drift slowly. While a clock is ahead,
+/// all are read as often as the replicas are listed, so that a corrected clock counts again soon.
 const SAMPLE: Duration = Duration::from_secs(60);
 /// The time between two lists of the master's replicas, so that a new one is sampled soon.
 const LIST: Duration = Duration::from_secs(5);
-/// The time until the next list if more replicas acknowledge than are known, because one is new or
-/// has come back.
+/// The shortest time from one list to the next if more replicas acknowledge than are known, because
+/// one is new or has come back.
 const EARLY_LIST: Duration = Duration::from_secs(1);
-/// The time that a server has to answer, because one replica must not keep the next from being
-/// read. No call waits for it.
+/// The time that a server has to answer, because a replica that does not answer must not prevent
+/// the read of the next clock. No call waits for these answers.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Makes a dialer for a replica, with the master's credentials.
+/// The function that makes a dialer for a replica, with the master's credentials.
 pub(super) type ReplicaDialer = Box<dyn Fn(&Address) -> Result<Dialer, Error> + Send + Sync>;
 
-/// Says where the replicas can be reached that a node has, from what is known.
+/// The function that returns the known addresses at which the replicas of a node can be reached.
 pub(crate) type ReplicaAddresses = Arc<dyn Fn() -> Vec<Address> + Send + Sync>;
 
-/// See the [module's text](self). Dropping it ends its task.
+/// The clocks of a master's replicas; see the [module](self). Dropping it ends its task.
 pub(super) struct ReplicaClocks(Arc<Sampler>);
 
 struct Sampler {
     master: Arc<Dialer>,
     dialer: ReplicaDialer,
-    /// Where it is known: else the master is asked.
+    /// The source of the replicas' addresses; `None` if the master must be queried for them.
     addresses: Option<ReplicaAddresses>,
-    /// The longest lease of locks that are taken without one: for warnings.
+    /// The longest lease of locks that are acquired without a lease of their own: for warnings.
     lease: Duration,
     known: Mutex<KnownClocks>,
-    /// Until when a lease may last that was asked for under a policy, in nanoseconds.
+    /// The time until which a lease that was requested under a policy may last, in nanoseconds.
     used_until: AtomicU64,
-    /// When the replicas were last listed, in nanoseconds.
+    /// The time of the last list of replicas, in nanoseconds.
     listed: AtomicU64,
     is_closed: AtomicBool,
     task: BackgroundTask,
 }
 
-/// What the task keeps from one look to the next.
+/// The task's state between two turns.
 #[derive(Default)]
 struct Watched {
     master: Option<Connection>,
     sampled: Option<Moment>,
-    /// When they are sampled again, if no other replica is there.
+    /// The time from one read of the clocks to the next, if the replicas are the same.
     pause: Duration,
     addresses: Vec<Address>,
 }
@@ -97,7 +99,7 @@ impl ReplicaClocks {
         }))
     }
 
-    /// Keeps the clocks fresh while a lease lasts that is asked for now.
+    /// Lets the task read the clocks until a lease ends that is requested now.
     pub(super) fn note_use(&self, lease: LeaseTime) {
         let until = self.0.now() + lease.duration();
         self.0
@@ -105,11 +107,12 @@ impl ReplicaClocks {
             .fetch_max(until.as_nanos(), Ordering::Relaxed);
         let (sampler, mut watched) = (Arc::downgrade(&self.0), Watched::default());
         let turn = move || Weak::upgrade(&sampler)?.turn(&mut watched);
-        // Without a thread nothing is known of the clocks, as where they cannot be asked for.
+        // Without a thread the clocks stay unknown, as if they could not be read.
         let _started = self.0.task.start(self.0.master.clock(), turn);
     }
 
-    /// How many replicas must confirm a request of this lease, if the policy asks for `count`.
+    /// Returns how many replicas must confirm a request of this lease, if the policy requires
+    /// `count`.
     pub(super) fn needed(
         &self,
         count: u32,
@@ -119,12 +122,12 @@ impl ReplicaClocks {
         self.0.known.lock().needed(count, lease, replication)
     }
 
-    /// By how much earlier than on the master a lease ends on a replica.
+    /// Returns by how much earlier than on the master a lease may end on a replica that counts.
     pub(super) fn lead(&self, lease: LeaseTime, replication: Replication) -> Duration {
         self.0.known.lock().lead(lease, replication)
     }
 
-    /// Makes the clock of the only known replica this far ahead.
+    /// Sets the lead of the only known replica's clock.
     #[cfg(test)]
     pub(super) fn set_lead(&self, lead: Duration) {
         let clock = ReplicaClock {
@@ -134,7 +137,8 @@ impl ReplicaClocks {
         self.0.known.lock().update(vec![clock]);
     }
 
-    /// So many replicas have confirmed a request: if some are not known, they are sampled now.
+    /// Records that so many replicas have confirmed a request. If more confirm than are known, the
+    /// clocks are read now.
     pub(super) fn note_confirmed(&self, count: u32) {
         let listed = Moment::from_nanos(self.0.listed.load(Ordering::Relaxed));
         let is_early = self.0.now().since(listed) < EARLY_LIST;
@@ -143,7 +147,7 @@ impl ReplicaClocks {
         }
     }
 
-    /// Reads the clocks now, with the reason where one cannot be asked for.
+    /// Reads all clocks now. Each result is a clock, or the reason for which it could not be read.
     pub(super) fn survey(&self, by: Moment) -> Result<Vec<(Address, Lead)>, Failure> {
         let mut master = self.0.master.dial(by)?;
         let listed = self.0.list(&mut master, by)?;
@@ -161,7 +165,7 @@ impl ReplicaClocks {
     }
 }
 
-/// The clock of a replica beside its master's, or why it is not known.
+/// The clock of a replica compared with its master's, or the reason for which it is not known.
 pub(super) type Lead = Result<ServerClock, Failure>;
 
 impl Drop for ReplicaClocks {
@@ -182,7 +186,8 @@ impl Sampler {
         self.master.clock().now()
     }
 
-    /// Until when a question that is sent now may be answered, where all may take until `by`.
+    /// Returns the deadline of a request that is sent now, within the deadline `by` of all
+    /// requests.
     fn patience(&self, by: Moment) -> Moment {
         by.min(self.now() + PATIENCE)
     }
@@ -197,13 +202,14 @@ impl Sampler {
         }
         self.listed.store(now.as_nanos(), Ordering::Relaxed);
         if self.look(watched).is_err() {
-            // What is known of the replicas stays: the master may be just being replaced by one.
+            // The known clocks stay, because one of these replicas may just be replacing the
+            // master.
             watched.master = None;
         }
         Some(self.now() + LIST)
     }
 
-    /// Lists the replicas, and samples their clocks if that is due or one of them is new.
+    /// Lists the replicas. Reads their clocks if that is due or the replicas have changed.
     fn look(&self, watched: &mut Watched) -> Result<(), Failure> {
         let by = self.now() + PATIENCE;
         let master = match &mut watched.master {
@@ -245,7 +251,8 @@ impl Sampler {
         Ok(())
     }
 
-    /// The replicas that are in sync; where they are known elsewhere, those.
+    /// Returns the replicas from `addresses`; if there is no such function, the replicas in sync
+    /// that the master lists.
     fn list(&self, master: &mut Connection, by: Moment) -> Result<Listing, Failure> {
         let info = replication(master, by)?;
         let addresses = match &self.addresses {
@@ -260,13 +267,13 @@ impl Sampler {
         Ok(Listing { addresses, history })
     }
 
-    /// Reads the clock of this replica, beside its master's.
+    /// Reads the clock of this replica, and compares it with its master's.
     fn ask(&self, address: &Address, listing: &Listing, own: ServerClock, by: Moment) -> Lead {
         let dialer = (self.dialer)(address).map_err(Failure::NotSent)?;
         let mut link = dialer.dial(self.patience(by))?;
         let info = replication(&mut link, self.patience(by))?;
         let field = |name| info_field(&info, name).map(str::trim);
-        // The address may lead elsewhere by now, and another server's clock says nothing.
+        // The address may lead to another server by now, whose clock does not matter.
         let is_another = field("role") == Some("master")
             || field("master_replid")
                 .zip(listing.history.as_deref())
@@ -308,7 +315,7 @@ impl Sampler {
     }
 }
 
-/// The reply to `INFO replication`; nothing where it is refused.
+/// Returns the reply to `INFO replication`; an empty text if it is refused.
 fn replication(link: &mut Connection, by: Moment) -> Result<String, CallError> {
     let reply = link.call(&Request(&[&[b"INFO", b"replication"]]), by)?;
     Ok(reply

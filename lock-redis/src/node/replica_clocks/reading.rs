@@ -1,4 +1,4 @@
-//! [`ServerClock`]: the clock of a server beside another clock; and [`ListedReplica`].
+//! [`ServerClock`]: the clock of a server compared with another clock; and [`ListedReplica`].
 
 use crate::connection::{
     Address, CallError, Connection, ConnectionLike, Reply, Request, info_field,
@@ -8,24 +8,25 @@ use std::time::Duration;
 
 /// The difference from which a clock is wrong, because synchronised clocks differ by milliseconds.
 pub(in crate::node) const WRONG: Duration = Duration::from_secs(1);
-/// How often the clock is asked for: the quickest reply says most.
+/// The number of reads of a clock: the quickest reply is the most exact one.
 const CLOCK_READS: usize = 5;
 
-/// A server's clock, beside another clock: this machine's, or its master's.
+/// A server's clock, compared with another clock: this machine's, or its master's.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[allow(
     clippy::exhaustive_structs,
     reason = "for the crate of the same workspace"
 )]
 pub struct ServerClock {
-    /// By how many microseconds it is ahead.
+    /// The number of microseconds by which the server's clock is ahead.
     pub ahead: i64,
-    /// How wrong that may be, half a round trip.
+    /// The possible error of `ahead`: half a round trip.
     pub uncertainty: Duration,
 }
 
 impl ServerClock {
-    /// Its clock, asked for between these times of the other one.
+    /// Returns the difference of a server's clock that was read between these two times of the
+    /// other clock.
     #[must_use]
     pub fn read(theirs: Duration, sent: Duration, received: Duration) -> Self {
         let uncertainty = received.saturating_sub(sent) / 2;
@@ -36,13 +37,13 @@ impl ServerClock {
         }
     }
 
-    /// What the difference is at least.
+    /// Returns the least possible difference of the clocks.
     #[must_use]
     pub fn difference(&self) -> Duration {
         Duration::from_micros(self.ahead.unsigned_abs()).saturating_sub(self.uncertainty)
     }
 
-    /// By how much it is certainly ahead.
+    /// Returns the time by which the server's clock is certainly ahead.
     #[must_use]
     pub fn at_least(&self) -> Duration {
         if self.ahead < 0 {
@@ -52,7 +53,7 @@ impl ServerClock {
         }
     }
 
-    /// By how much it may be ahead.
+    /// Returns the time by which the server's clock may be ahead.
     #[must_use]
     pub fn at_most(&self) -> Duration {
         let ahead = Duration::from_micros(self.ahead.unsigned_abs());
@@ -62,7 +63,7 @@ impl ServerClock {
         }
     }
 
-    /// The same beside another clock that was read in the same way.
+    /// Compares the server's clock with another one that was read against the same third clock.
     pub(in crate::node) fn beside(self, other: Self) -> Self {
         let ahead = self.ahead.saturating_sub(other.ahead);
         Self {
@@ -72,8 +73,9 @@ impl ServerClock {
     }
 }
 
-/// The quickest of some questions for the clock, beside one that does not jump; nothing if the user
-/// may not ask. `by` says until when a question that is sent now may be answered.
+/// Reads a server's clock several times against a clock that does not jump, and returns the most
+/// exact result. `None` if the user may not read it. `by` returns the deadline of a request that is
+/// sent now.
 pub(in crate::node) fn read_clock(
     link: &mut Connection,
     clock: &dyn Clock,
@@ -105,7 +107,7 @@ pub(in crate::node) fn read_clock(
 pub(in crate::node) struct ListedReplica {
     pub(in crate::node) address: Address,
     pub(in crate::node) is_online: bool,
-    /// For how many seconds it has acknowledged nothing.
+    /// The number of seconds since the replica acknowledged last.
     pub(in crate::node) lag: u64,
 }
 
@@ -177,7 +179,7 @@ mod tests {
             (-200, 0, 100),
             (-5_000, 0, 0),
         ] {
-            // Asked for later, and over a longer round trip.
+            // The replica's clock is read later, with a longer round trip.
             let theirs = ms(u64::try_from(10_000 + ahead).unwrap());
             let replica = ServerClock::read(theirs, ms(1_900), ms(2_300));
             let lead = replica.beside(own);

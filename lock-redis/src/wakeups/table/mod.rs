@@ -1,6 +1,6 @@
 //! [`SubscriptionTable`]: the watches on each channel, and the state of its subscription.
 //!
-//! Pure state, without I/O and waits.
+//! The state alone, without I/O and waits.
 
 mod tasks;
 #[cfg(test)]
@@ -25,53 +25,53 @@ use watched_channel::{Phase, ReleasesOf, WatchEntry, WatchedChannel};
 #[derive(Default)]
 pub(super) struct SubscriptionTable {
     channels: HashMap<Arc<str>, WatchedChannel>,
-    /// Channels to subscribe to since the worker last looked.
+    /// The channels that were added since the worker's last turn, to be subscribed.
     wanted: Vec<Arc<str>>,
-    /// Channels without watches, and since when, the oldest first. Each is here once at most, also
-    /// if it is watched again.
+    /// The channels without watches, each with the time at which its last watch ended, oldest
+    /// first. Each is listed at most once, even if it is watched again meanwhile.
     unused: VecDeque<(Moment, Arc<str>)>,
-    /// How many channels the server refuses to subscribe to for good.
+    /// The number of channels whose subscription the server refuses permanently.
     polled: usize,
-    /// When it was looked last which waiters are to be polled.
+    /// The time of the last pass over the polled waiters.
     polled_at: Option<Moment>,
-    /// Numbers both watches and channels, so that no two are confused.
+    /// The last number of a watch or a channel, so that no two have the same.
     last_number: u64,
-    /// The keys of the locks whose releases are published there.
+    /// The keys of the locks whose releases the channels publish.
     keys: TrackedKeys,
-    /// Why there is no connection; `None` if there is one, or none was needed.
+    /// The reason for which there is no connection; `None` if there is one, or none was needed.
     trouble: Option<Error>,
-    /// Since when there is none, after one was needed.
+    /// The time at which the connection was lost, or could not be made although it was needed.
     lost: Option<Moment>,
-    /// Whether waiters were woken since, to look for themselves.
+    /// True if the waiters were already woken for this outage, to poll from now on.
     is_outage_told: bool,
-    /// Whether a connection is needed also without channels.
+    /// True if a connection is needed even without channels.
     is_needed: bool,
     waker: Option<Waker>,
-    /// Whether the worker was woken and has not looked yet: it need not be woken again. Reset by
-    /// every look of the worker, before it may sleep.
+    /// True if the worker was woken and has not read the table since: it need not be woken again.
+    /// Reset by each turn of the worker, before it may sleep.
     woken: bool,
     closed: bool,
 }
 
-/// One watch: its channel and its number.
+/// A watch, by its channel and its number.
 #[derive(Clone, Debug)]
 pub(super) struct WatchId(Arc<str>, u64);
 
-/// Whether a watch is subscribed, or its confirmation is awaited.
+/// The state of a watch's subscription.
 pub(super) enum SubscriptionState {
     Live,
     Awaited(Arc<Confirmation>),
 }
 
 impl SubscriptionTable {
-    /// The time that a channel stays subscribed after its last watch, because it is often watched
-    /// again at once.
+    /// The time for which a channel stays subscribed after its last watch, because it is often
+    /// watched again at once.
     pub(super) const LINGER: Duration = Duration::from_secs(1);
     /// The shortest time between two passes over the polled waiters, because a client may have
     /// thousands.
     const POLL_TICK: Duration = Duration::from_millis(5);
-    /// The time after a lost connection from which waiters query the store themselves, because
-    /// until then the connection is usually back.
+    /// The time after a lost connection from which waiters poll, because the connection is usually
+    /// restored before.
     const OUTAGE: Duration = Duration::from_secs(3);
 
     pub(super) fn has_waker(&self) -> bool {
@@ -80,12 +80,12 @@ impl SubscriptionTable {
 
     pub(super) fn set_waker(&mut self, waker: Waker) {
         self.waker = Some(waker);
-        // The first watch may have been added before.
+        // The first watch may have been added before there was a waker.
         self.woken = false;
         self.wake_thread();
     }
 
-    /// From now on there is a connection also without channels.
+    /// Requests a connection even without channels.
     pub(super) fn want_connection(&mut self) {
         self.is_needed = true;
         self.wake_thread();
@@ -97,7 +97,7 @@ impl SubscriptionTable {
         self.wake_thread();
     }
 
-    /// Why there is no connection.
+    /// Returns the reason for which there is no connection.
     pub(super) fn trouble(&self) -> Option<&Error> {
         self.trouble.as_ref()
     }
@@ -163,7 +163,7 @@ impl SubscriptionTable {
             .get_mut(&name)
             .expect("it was found or put in just now");
         entry.unused_since = None;
-        // Watches that are polled need no subscription, which is tried again from time to time.
+        // Polled watches need no subscription, which the worker retries from time to time.
         let is_polled = entry.phase == Phase::Refused && entry.is_polled;
         if entry.phase == Phase::Refused && !is_polled {
             entry.phase = Phase::Unsent;
@@ -183,17 +183,17 @@ impl SubscriptionTable {
         (WatchId(name, id), standing)
     }
 
-    /// The watch may have missed messages: it is woken with the confirmation, if that is yet to
-    /// come.
+    /// Records that a new watch may have missed messages. If its confirmation is still to come, the
+    /// watch is woken with it.
     pub(super) fn missed(&mut self, id: &WatchId) {
         if let Some(channel) = self.channels.get_mut(&id.0) {
             channel.missed |= channel.phase != Phase::Live;
         }
     }
 
-    /// Removes a watch, and returns what is to be dropped where no lock is held.
+    /// Removes a watch, and returns its waker, which must be dropped while no mutex is held.
     ///
-    /// Does not wake the worker, which looks at least once in [`Self::LINGER`] while there are
+    /// Does not wake the worker, whose turns are at most [`Self::LINGER`] apart while there are
     /// channels.
     pub(super) fn remove(&mut self, id: &WatchId, now: Moment) -> Option<Arc<dyn Wake>> {
         let channel = self.channels.get_mut(&id.0)?;
@@ -211,13 +211,13 @@ impl SubscriptionTable {
         Some(watching.wake)
     }
 
-    /// Whether a channel is still subscribed, without watches.
+    /// Returns whether a channel without watches is still subscribed.
     pub(super) fn lingers(&self, channel: &str) -> bool {
         let channel = self.channels.get(channel);
         channel.is_some_and(|channel| channel.phase == Phase::Live && channel.watches.is_empty())
     }
 
-    /// Takes what the worker has to do.
+    /// Takes the work that is due for the worker.
     pub(super) fn take_work(&mut self, now: Moment) -> WorkerTasks {
         self.woken = false;
         let unsubscribe = self.take_unused(now);
@@ -226,7 +226,7 @@ impl SubscriptionTable {
         let reads_too_late = self.keys.is_used_up();
         let mut wakes = DeferredWakeups::default();
         if reads_too_late && !was_late {
-            // Those that sleep count on being told at once.
+            // Sleeping waiters rely on being woken at once, which no longer holds.
             wakes.watches = self.all_watchers();
         }
         let mut subscribe = Vec::new();
@@ -257,8 +257,8 @@ impl SubscriptionTable {
         }
     }
 
-    /// Removes the channels that were not watched for [`Self::LINGER`]. Returns the subscriptions
-    /// that end.
+    /// Removes the channels that had no watch for [`Self::LINGER`]. Returns the subscriptions to
+    /// end.
     fn take_unused(&mut self, now: Moment) -> Vec<Subscription> {
         let mut ended = Vec::new();
         while let Some((since, _)) = self.unused.front() {
@@ -273,7 +273,7 @@ impl SubscriptionTable {
             };
             match channel.unused_since {
                 None => channel.is_listed_unused = false,
-                // It was watched meanwhile.
+                // The channel was watched meanwhile.
                 Some(since) if now.since(since) < Self::LINGER => {
                     self.unused.push_back((since, name));
                 }
@@ -304,7 +304,7 @@ impl SubscriptionTable {
         })
     }
 
-    /// The worker looks whether a connection is needed. Removes channels without watches.
+    /// Returns whether a connection is needed. Removes channels without watches.
     pub(super) fn look_if_wanted(&mut self) -> bool {
         self.woken = false;
         self.drop_unused();
@@ -331,24 +331,25 @@ impl SubscriptionTable {
             .collect()
     }
 
-    /// The worker looks whether it has to end.
+    /// Returns whether the worker must end.
     pub(super) fn look_if_closed(&mut self) -> bool {
         self.woken = false;
         self.closed
     }
 
-    /// There is a connection.
+    /// Records that a connection was made.
     pub(super) fn connected(&mut self) {
         self.trouble = None;
     }
 
-    /// The connection serves: the outage before it is over.
+    /// Records that the connection has lasted, so that the outage before it is over.
     pub(super) fn stands(&mut self) {
         self.lost = None;
         self.is_outage_told = false;
     }
 
-    /// The connection is lost: nothing is subscribed, and messages are missed.
+    /// Records that the connection is lost: nothing is subscribed any more, and messages are
+    /// missed.
     pub(super) fn disconnected(&mut self) {
         self.wanted.clear();
         self.drop_unused();
@@ -360,14 +361,14 @@ impl SubscriptionTable {
         }
     }
 
-    /// Connecting failed. Watchers go on waiting until their deadlines, unless the server refuses
-    /// us for good.
+    /// Records that connecting failed. Watchers continue to wait until their deadlines, unless the
+    /// server refuses this client permanently.
     pub(super) fn failed(&mut self, failure: &Failure, now: Moment) -> DeferredWakeups {
         self.trouble = Some(failure.error().clone());
         let mut wakes = DeferredWakeups::default();
         let since = *self.lost.get_or_insert(now);
         if !self.is_outage_told && now.since(since) >= Self::OUTAGE {
-            // They counted on being told. From now on they look again and again.
+            // The waiters relied on being woken. From now on they poll.
             self.is_outage_told = true;
             wakes.watches = self.all_watchers();
         }
@@ -381,7 +382,7 @@ impl SubscriptionTable {
         wakes
     }
 
-    /// The server has confirmed a subscription.
+    /// Records that the server has confirmed a subscription.
     pub(super) fn confirmed(&mut self, subscription: &Subscription) -> DeferredWakeups {
         let Some(channel) = self.find(subscription) else {
             return DeferredWakeups::default();
@@ -403,7 +404,8 @@ impl SubscriptionTable {
         }
     }
 
-    /// The server has refused a subscription. Earlier watches have lost theirs, and must look.
+    /// Records that the server has refused a subscription. Earlier watches have lost it and must
+    /// poll.
     pub(super) fn refused(
         &mut self,
         subscription: &Subscription,
@@ -422,20 +424,21 @@ impl SubscriptionTable {
         }
     }
 
-    /// Whether waiters of this channel are polled where the server refuses to subscribe.
+    /// Returns whether waiters of this channel are polled if the server refuses the subscription.
     pub(super) fn may_be_polled(&mut self, subscription: &Subscription) -> bool {
         self.find(subscription)
             .is_some_and(|channel| channel.releases.is_some())
     }
 
-    /// The server refuses this channel for good: its waiters are woken from time to time instead.
+    /// Records that the server refuses this channel permanently: its waiters are woken from time to
+    /// time.
     pub(super) fn poll_instead(&mut self, subscription: &Subscription) -> DeferredWakeups {
         let Some(channel) = self.find(subscription) else {
             return DeferredWakeups::default();
         };
         channel.phase = Phase::Refused;
         let was_polled = std::mem::replace(&mut channel.is_polled, true);
-        // Not polled where changes of the key are reported: then they must look now.
+        // They are not polled while changes of the key are reported, so they must be woken now.
         let missed = std::mem::replace(&mut channel.missed, true);
         let watches = if missed {
             channel.watchers()
@@ -451,7 +454,7 @@ impl SubscriptionTable {
         }
     }
 
-    /// A watched channel of releases, for a probe.
+    /// Returns a watched channel of releases, for a probe.
     pub(super) fn sample(&self) -> Option<(ChannelKind, Arc<str>)> {
         let mut channels = self.channels.iter();
         channels
@@ -459,8 +462,9 @@ impl SubscriptionTable {
             .map(|(name, channel)| (channel.kind, Arc::clone(name)))
     }
 
-    /// The waiters to poll now, and when the next are due: those of releases that neither a message
-    /// nor a change of the key would tell of. `all`: releases are not published at all.
+    /// Returns the waiters to wake now, and the time of the next poll. These are the waiters that
+    /// notice a release neither by a message nor by a change of the key. `all`: releases are not
+    /// published at all.
     pub(super) fn poll(&mut self, all: bool, now: Moment) -> (DeferredWakeups, Moment) {
         let (mut wakes, mut next) = (DeferredWakeups::default(), Moment::NEVER);
         if !all && self.polled == 0 {
@@ -491,14 +495,14 @@ impl SubscriptionTable {
         (wakes, next)
     }
 
-    /// The server ended a subscription, because the slot has moved to another node. Waiters must
-    /// look, and watch there.
+    /// Records that the server ended a subscription, because the slot has moved to another node.
+    /// The waiters must poll, and watch on the new node.
     pub(super) fn ended(&mut self, channel: &str) -> DeferredWakeups {
         let Some(channel) = self.channels.get_mut(channel) else {
             return DeferredWakeups::default();
         };
         if channel.phase != Phase::Live {
-            // Sent again meanwhile: the reply to that decides.
+            // A new SUBSCRIBE was sent meanwhile: its reply decides.
             return DeferredWakeups::default();
         }
         channel.phase = Phase::Refused;
@@ -509,7 +513,7 @@ impl SubscriptionTable {
         }
     }
 
-    /// Requests again what the server refused.
+    /// Requests the refused subscriptions again.
     pub(super) fn retry_refused(&mut self) {
         for (name, channel) in &mut self.channels {
             if channel.phase == Phase::Refused && !channel.watches.is_empty() {
@@ -519,7 +523,7 @@ impl SubscriptionTable {
         }
     }
 
-    /// The waiters to wake after a message on `channel`, which may name the one that is next.
+    /// Returns the waiters to wake after a message on `channel`, which may name the next owner.
     pub(super) fn message(
         &mut self,
         channel: &str,
@@ -544,18 +548,19 @@ impl SubscriptionTable {
         }
     }
 
-    /// Whether the server reports changes of keys.
+    /// Records the state of the server's reports of key changes.
     pub(super) fn set_tracking(&mut self, support: TrackingSupport) {
         self.keys.set_support(support);
     }
 
-    /// Whether waiters of this lock are woken after every release.
+    /// Returns whether waiters of this lock are woken after every release.
     pub(super) fn is_tracked(&self, key: &str) -> bool {
         self.keys.is_tracked(key)
     }
 
-    /// The server reports that these keys have changed; `None`: all of them. Returns those that
-    /// were not read on this connection, so that another one has their changes reported.
+    /// Records the server's report that these keys have changed; `None`: all of them. Returns the
+    /// keys that were not read on this connection: their changes are reported here for other
+    /// connections.
     pub(super) fn changed(
         &mut self,
         keys: Option<Vec<String>>,
@@ -570,8 +575,8 @@ impl SubscriptionTable {
         Some(keys)
     }
 
-    /// A key was read. The waiters to wake: not while the subscription is being confirmed, because
-    /// they look when it is.
+    /// Records the result of a key's read. Returns the waiters to wake: not while the subscription
+    /// awaits its confirmation, because they are woken then.
     pub(super) fn read(&mut self, key: &Arc<str>, state: KeyState, now: Moment) -> DeferredWakeups {
         let names = self.keys.answered(key, state, now).iter();
         let channels = names.filter_map(|name| self.channels.get(name));
@@ -589,7 +594,7 @@ impl SubscriptionTable {
             .filter(|channel| channel.number == subscription.number)
     }
 
-    /// Whether one of these channels has watches.
+    /// Returns a function that returns whether a channel has watches.
     fn watched(channels: &HashMap<Arc<str>, WatchedChannel>) -> impl Fn(&str) -> bool {
         |name| {
             channels

@@ -64,7 +64,7 @@ fn confirmation_of_an_ended_subscription_is_ignored() {
     let (id, _) = add(&mut table);
     let first = subscription(&table.take_work(at(0)));
     table.remove(&id, at(0));
-    // SUBSCRIBE, UNSUBSCRIBE, SUBSCRIBE: after the first confirmation the second is still to come.
+    // SUBSCRIBE, UNSUBSCRIBE, SUBSCRIBE: the second confirmation is still missing after the first.
     assert_eq!(&*table.take_work(at(1_000)).unsubscribe[0].channel, "c");
     let (_, confirmation) = add(&mut table);
     let second = subscription(&table.take_work(at(1_000)));
@@ -91,7 +91,7 @@ fn channel_lingers_and_is_found_again() {
     assert!(work.unsubscribe.len() == 1 && !work.is_watched);
 }
 
-/// The time that the worker's turns take, while so many channels are watched.
+/// Returns the time of the worker's turns while so many channels are watched.
 fn turns_with(channels: usize) -> Duration {
     let mut table = SubscriptionTable::default();
     let _watches: Vec<_> = (0..channels)
@@ -109,7 +109,7 @@ fn turns_with(channels: usize) -> Duration {
     (0..10).map(turns).min().unwrap()
 }
 
-/// It would take thousands of times as long if each turn looked at each channel.
+/// If each turn visited each channel, many channels would take thousands of times as long.
 #[test]
 fn turn_of_the_worker_looks_at_no_channel_without_news() {
     let (few, many) = (turns_with(10), turns_with(20_000));
@@ -307,7 +307,7 @@ fn waiters_look_once_when_no_connection_comes_back() {
         [0, 2_999, 3_000, 4_000, 60_000].map(&mut woken),
         [0, 0, 1, 0, 0]
     );
-    // One that is cut before it serves is no end of the outage.
+    // A connection that is cut before it has lasted does not end the outage.
     table.connected();
     assert!(table.failed(&failure, at(65_000)).watches.is_empty());
     table.stands();

@@ -9,40 +9,41 @@ use std::sync::Arc;
 
 /// A channel with its watches and its subscription.
 pub(super) struct WatchedChannel {
-    /// A channel that is watched again has a new number: the confirmation of the first SUBSCRIBE
-    /// must not be taken for that of the second, since an UNSUBSCRIBE comes between them.
+    /// The number of this entry: a channel gets a new number each time it is added. An UNSUBSCRIBE
+    /// may come between two SUBSCRIBEs; then the confirmation of the first one must not count for
+    /// the second.
     pub(super) number: u64,
     pub(super) kind: ChannelKind,
     pub(super) phase: Phase,
     pub(super) watches: Vec<WatchEntry>,
-    /// Whether messages may have been missed: once subscribed again, all waiters must look.
+    /// True if messages may have been missed: once subscribed again, all waiters must be woken.
     pub(super) missed: bool,
-    /// Since when there are no watches.
+    /// The time since which there are no watches.
     pub(super) unused_since: Option<Moment>,
-    /// Whether the table lists it among those.
+    /// True if the table lists it among the unused channels.
     pub(super) is_listed_unused: bool,
-    /// For a channel of releases.
+    /// The lock, if this is a channel of releases.
     pub(super) releases: Option<ReleasesOf>,
-    /// Whether the server refuses to subscribe to this channel for good.
+    /// True if the server permanently refuses to subscribe to this channel.
     pub(super) is_polled: bool,
-    /// When waiters are woken next, while they are polled.
+    /// The time at which polled waiters are woken next.
     pub(super) next_poll: Option<Moment>,
 }
 
 /// The lock whose releases are published on a channel.
 pub(super) struct ReleasesOf {
-    /// `None`: its changes are of no interest.
+    /// The key of the lock; `None` if its changes are not used.
     pub(super) key: Option<Arc<str>>,
     /// The key of the lock that a message may grant.
     pub(super) grants: Option<Arc<str>>,
-    /// How often waiters are woken where the server refuses to subscribe.
+    /// The interval at which waiters are woken if the server refuses to subscribe.
     pub(super) polls: PollInterval,
 }
 
 pub(super) struct WatchEntry {
     pub(super) number: u64,
     pub(super) wake: Arc<dyn Wake>,
-    /// While the watcher waits for it.
+    /// Present while the watcher waits for the confirmation.
     pub(super) confirmation: Option<Arc<Confirmation>>,
 }
 
@@ -52,9 +53,9 @@ pub(super) enum Phase {
     Unsent,
     /// SUBSCRIBE was sent.
     Sent,
-    /// The server has confirmed.
+    /// The server has confirmed the subscription.
     Live,
-    /// The server has refused. Sent again from time to time while there are watches.
+    /// The server has refused. SUBSCRIBE is sent again from time to time while there are watches.
     Refused,
 }
 
@@ -74,7 +75,7 @@ impl WatchedChannel {
         }
     }
 
-    /// The key of the lock, if its changes are of interest.
+    /// Returns the key of the lock, if its changes are used.
     pub(super) fn key(&self) -> Option<&str> {
         self.releases.as_ref()?.key.as_deref()
     }
@@ -86,7 +87,7 @@ impl WatchedChannel {
             .collect()
     }
 
-    /// Writes the outcome to all confirmations, and returns them to be raised.
+    /// Stores the outcome in all confirmations, and returns them: their signals must be raised.
     pub(super) fn settle(&mut self, outcome: &Result<(), Failure>) -> Vec<Arc<Confirmation>> {
         let confirmations: Vec<_> = self
             .watches
@@ -100,7 +101,7 @@ impl WatchedChannel {
     }
 }
 
-/// How a watcher learns the outcome of its subscription.
+/// The outcome of a subscription, for a watcher that waits for it.
 #[derive(Default)]
 pub(in crate::wakeups) struct Confirmation {
     pub(in crate::wakeups) signal: Arc<Signal>,

@@ -1,11 +1,11 @@
 //! [`TrackedKeys`]: the keys of watched locks, whose changes the server reports.
 //!
-//! Under `CLIENT TRACKING` the server reports one change of a key that this connection has read,
-//! whatever client made it, and tracks the key no longer. So the key is read again after each
-//! report, by `PTTL`: that tracks it again, and tells whether the lock is free. Only then waiters
-//! are woken, because a renewal is a change, too.
+//! Under `CLIENT TRACKING` the server reports one change of a key that this connection has read, by
+//! any client, and then no longer tracks the key. So the key is read again after each report, by
+//! `PTTL`, which makes the server track it again, and shows whether the lock is free. Waiters are
+//! woken only then, because a renewal is also a change.
 //!
-//! Pure state, without I/O and waits.
+//! The state alone, without I/O and waits.
 
 use lock_core::Moment;
 use lock_core::backend::Backoff;
@@ -14,31 +14,32 @@ use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The shortest time between two reads of a key, because some locks change hands a thousand times a
-/// second.
+/// The shortest time between two reads of a key, because some locks have a new holder a thousand
+/// times a second.
 const SPACING: Duration = Duration::from_millis(5);
 
-/// The delay of the read of a key after a message about its lock, because the message has woken the
-/// waiters, and by then one client has the lock. The report may come first: Redisson frees a lock
-/// before it publishes that.
+/// The delay of the read of a key after a message about its lock, because that message has woken
+/// the waiters, and after this delay one of them has the lock. The report of the change may precede
+/// the message: Redisson publishes a release after it.
 const AFTER_MESSAGE: Duration = Duration::from_millis(20);
 
 /// The first pause before an unreadable key is read again, because a script may block the server.
-/// It doubles, with jitter.
+/// The pause doubles, with jitter.
 const FIRST_RETRY: Duration = Duration::from_millis(500);
 /// The longest such pause, because a waiter may miss a release meanwhile.
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
 
-/// How many keys are read in a second, and how many at once after a quiet time. More are due where
-/// the server tracks fewer keys than are watched (`tracking-table-max-keys`): for each that is
-/// read it reports a change of another.
+/// The number of keys that are read in a second, and the number that are read at once after a quiet
+/// time. More are due if the server tracks fewer keys than are watched (`tracking-table-max-keys`):
+/// for each key that is read, it reports a change of another.
 const READS_PER_SECOND: u32 = 1_000;
 const READS_AT_ONCE: u32 = 10_000;
 
-/// A key is due from the beginning: whenever keys are taken next, before subscriptions are sent.
+/// The time at which a new key is due: with the next work, before subscriptions are sent.
 const AT_ONCE: Moment = Moment::from_nanos(0);
 
-/// The keys to read, by when they are due. Those that need not be read any more stay until then.
+/// The keys to read, by the time at which they are due. A key that need no longer be read is
+/// removed only then.
 type DueKeys = BinaryHeap<Reverse<(Moment, Arc<str>)>>;
 
 /// The keys of watched locks.
@@ -50,13 +51,13 @@ pub(super) struct TrackedKeys {
     budget: ReadBudget,
 }
 
-/// Whether the server reports changes on the present connection.
+/// The state of the server's reports on the present connection.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) enum TrackingSupport {
-    /// There is no connection, or nothing was asked for yet.
+    /// There is no connection, or the reports were not requested yet.
     #[default]
     None,
-    /// `CLIENT TRACKING` was sent: keys may be read behind it.
+    /// `CLIENT TRACKING` was sent: keys may be read after it.
     Requested,
     Confirmed,
 }
@@ -66,9 +67,9 @@ struct TrackedKey {
     /// The watched channels on which releases are published: one for each kind of lock of the name.
     channels: Vec<Arc<str>>,
     phase: Phase,
-    /// When it was read last.
+    /// The time of the last read.
     read: Option<Moment>,
-    /// When a message about this lock arrived last.
+    /// The time of the last message about this lock.
     message: Option<Moment>,
     /// The pauses after failed reads; `None` after a successful one.
     failures: Option<Backoff>,
@@ -76,29 +77,30 @@ struct TrackedKey {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
-    /// Not tracked, and not watched at the moment.
+    /// The key is not tracked, and not watched at the moment.
     Idle,
-    /// To be read; whether a message that came behind the report has put that off, which it does
-    /// once: it may have woken the waiters of another kind of lock.
+    /// The key must be read. `is_put_off` is true if a message after the report has delayed the
+    /// read. That happens once only, because the message may have woken waiters of another kind of
+    /// lock.
     Due { is_put_off: bool },
-    /// The read was sent; whether a change was reported since.
+    /// The read was sent. `changed` is true if a change was reported since.
     Sent { changed: bool },
     /// The server reports the next change.
     Tracked,
 }
 
-/// What a read showed.
+/// The result of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum KeyState {
     Free,
     Held,
-    /// The server refused to read it.
+    /// The server refused the read.
     Unreadable,
 }
 
 impl TrackedKeys {
-    /// The lock of this key is watched, its releases published on `channel`. Whether it must be
-    /// read.
+    /// Records that the lock of this key is watched, with its releases on `channel`. Returns
+    /// whether the key must be read.
     pub(super) fn watch(&mut self, key: &Arc<str>, channel: &Arc<str>) -> bool {
         let entry = self
             .keys
@@ -121,7 +123,7 @@ impl TrackedKeys {
         is_idle
     }
 
-    /// The lock is no longer watched on this channel.
+    /// Records that the lock is no longer watched on this channel.
     pub(super) fn forget(&mut self, key: &str, channel: &str) {
         let Some(entry) = self.keys.get_mut(key) else {
             return;
@@ -132,20 +134,20 @@ impl TrackedKeys {
         }
     }
 
-    /// Whether waiters of this lock are woken after its release, also by a client that publishes
-    /// none.
+    /// Returns whether waiters of this lock are woken after every release, including that of a
+    /// client that publishes none.
     pub(super) fn is_tracked(&self, key: &str) -> bool {
         let is_read = |entry: &TrackedKey| entry.phase != Phase::Idle && entry.failures.is_none();
         let is_in_time = self.support == TrackingSupport::Confirmed && !self.budget.is_used_up;
         is_in_time && self.keys.get(key).is_some_and(is_read)
     }
 
-    /// The server reports changes, or has been asked to.
+    /// Sets the state of the server's reports.
     pub(super) fn set_support(&mut self, support: TrackingSupport) {
         self.support = support;
     }
 
-    /// The connection is lost, and with it all that was tracked.
+    /// Records that the connection is lost, so that nothing is tracked any more.
     pub(super) fn disconnected(&mut self) {
         self.support = TrackingSupport::None;
         self.due.clear();
@@ -156,15 +158,15 @@ impl TrackedKeys {
         }
     }
 
-    /// A message about the lock of this key arrived.
+    /// Records a message about the lock of this key.
     pub(super) fn message(&mut self, key: &str, now: Moment) {
         if let Some(entry) = self.keys.get_mut(key) {
             entry.message = Some(now);
         }
     }
 
-    /// A key has changed; `is_watched` says whether a channel has watches. Whether it was tracked
-    /// here: each read leads to one report.
+    /// Records that a key has changed; `is_watched` returns whether a channel has watches. Returns
+    /// whether the report belongs to a read on this connection: each read leads to one report.
     pub(super) fn changed(
         &mut self,
         key: &str,
@@ -177,15 +179,15 @@ impl TrackedKeys {
         entry.changed(is_watched, now, &mut self.due)
     }
 
-    /// All keys were deleted.
+    /// Records that all keys were deleted.
     pub(super) fn all_changed(&mut self, is_watched: impl Fn(&str) -> bool, now: Moment) {
         for entry in self.keys.values_mut() {
             let _tracked = entry.changed(&is_watched, now, &mut self.due);
         }
     }
 
-    /// Takes the keys to read now; and when the next are due. `is_watched` says whether a channel
-    /// has watches: without one nothing need be read.
+    /// Takes the keys to read now, and returns the time at which the next are due. `is_watched`
+    /// returns whether a channel has watches: without any, its key need not be read.
     pub(super) fn take_due(
         &mut self,
         is_watched: impl Fn(&str) -> bool,
@@ -193,7 +195,7 @@ impl TrackedKeys {
     ) -> (Vec<Arc<str>>, Option<Moment>) {
         let mut reads = Vec::new();
         if self.support == TrackingSupport::None {
-            // All of them again on the next connection.
+            // All keys become due again on the next connection.
             self.due.clear();
             return (reads, None);
         }
@@ -208,7 +210,7 @@ impl TrackedKeys {
             let Phase::Due { is_put_off } = entry.phase else {
                 continue;
             };
-            // A first read has no report as its cause.
+            // Only a first read is due at this time: it is not caused by a report.
             if at != AT_ONCE {
                 if !entry.has_watches(&is_watched) {
                     entry.phase = Phase::Idle;
@@ -232,12 +234,13 @@ impl TrackedKeys {
         (reads, None)
     }
 
-    /// Whether keys wait for longer than they should, because too many changes were reported.
+    /// Returns whether keys are read later than they should be, because too many changes are
+    /// reported.
     pub(super) fn is_used_up(&self) -> bool {
         self.budget.is_used_up
     }
 
-    /// The reply to a read. The channels whose waiters must look for themselves.
+    /// Records the reply to a read. Returns the channels whose waiters must be woken.
     pub(super) fn answered(&mut self, key: &Arc<str>, state: KeyState, now: Moment) -> &[Arc<str>] {
         let Some(entry) = self.keys.get_mut(key) else {
             return &[];
@@ -259,14 +262,15 @@ impl TrackedKeys {
             entry.failures = None;
             entry.phase = Phase::Tracked;
         }
-        // From now on they must look again and again where it cannot be read.
+        // Waiters of a key that has become unreadable must poll from now on.
         let wakes = state == KeyState::Free || (state == KeyState::Unreadable && was_readable);
         if wakes { &entry.channels } else { &[] }
     }
 }
 
 impl TrackedKey {
-    /// It has changed: whether it was tracked here.
+    /// Records a change of the key. Returns whether the report belongs to a read on this
+    /// connection.
     fn changed(
         &mut self,
         is_watched: impl Fn(&str) -> bool,
@@ -280,7 +284,8 @@ impl TrackedKey {
             Phase::Tracked => self.phase = Phase::Idle,
             Phase::Sent { changed: false } => {
                 self.phase = Phase::Sent { changed: true };
-                // The read may come behind the change, which another connection reports then.
+                // The server may have executed the read after this change. Then the report belongs
+                // to another connection's read.
                 return false;
             }
             Phase::Sent { changed: true } | Phase::Idle | Phase::Due { .. } => return false,
@@ -292,13 +297,13 @@ impl TrackedKey {
         self.channels.iter().any(|channel| is_watched(channel))
     }
 
-    /// Has it read at `at`, or later.
+    /// Schedules a read of the key at `at`, or later.
     fn schedule(&mut self, at: Moment, due: &mut DueKeys) {
         self.phase = Phase::Due { is_put_off: false };
         due.push(Reverse((self.not_before(at), Arc::clone(&self.key))));
     }
 
-    /// When it may be read that is due at `at`.
+    /// Returns the earliest time for a read that is due at `at`.
     fn not_before(&self, at: Moment) -> Moment {
         let spaced = self.read.map_or(at, |read| at.max(read + SPACING));
         self.message
@@ -306,10 +311,10 @@ impl TrackedKey {
     }
 }
 
-/// How many keys may still be read.
+/// The number of keys that may still be read.
 #[derive(Default)]
 pub(super) struct ReadBudget {
-    /// How many were read since `since`, less those that were allowed since.
+    /// The number of reads, less those that have been allowed again up to `since`.
     used: u32,
     since: Option<Moment>,
     is_used_up: bool,
@@ -319,7 +324,7 @@ impl ReadBudget {
     /// The pause once the limit of reads is used up, so that the next ten reads go together.
     const PAUSE: Duration = Duration::from_millis(10);
 
-    /// Whether one more may be read now.
+    /// Returns whether one more key may be read now, and counts it.
     pub(super) fn take(&mut self, now: Moment) -> bool {
         let since = *self.since.get_or_insert(now);
         let allowed = now.since(since).as_millis() * u128::from(READS_PER_SECOND) / 1_000;

@@ -15,7 +15,7 @@ fn key(name: &str) -> Arc<str> {
     name.into()
 }
 
-/// The table of one watched key, on a connection that reports changes.
+/// Returns the table of one watched key, on a connection that reports changes.
 fn tracked() -> TrackedKeys {
     let mut keys = TrackedKeys::default();
     keys.set_support(TrackingSupport::Requested);
@@ -70,7 +70,7 @@ fn reads_of_a_key_keep_a_distance() {
     assert!(keys.is_tracked("k"), "it will be read");
 }
 
-/// The same key, changed at 30 ms, whose read a message behind the report has put off to 50 ms.
+/// Returns that table, with a change at 30 ms whose read was delayed to 50 ms by a later message.
 fn put_off() -> TrackedKeys {
     let mut keys = tracked();
     read(&mut keys, KeyState::Held, 1);
@@ -83,7 +83,7 @@ fn put_off() -> TrackedKeys {
 #[test]
 fn message_behind_the_report_puts_the_read_off() {
     let mut keys = put_off();
-    // Of another kind of lock, perhaps: the waiters of this one learn of a release by the read.
+    // This message may concern another kind of lock, so waiters of this one rely on the read.
     keys.message("k", at(45));
     assert_eq!(keys.take_due(all, at(50)).0.len(), 1, "it is put off once");
     assert_eq!(keys.take_due(all, at(100)), (Vec::new(), None));
@@ -204,7 +204,7 @@ fn reads_are_limited_when_every_read_reports_a_change() {
     assert!((39_000..=40_500).contains(&reads), "{reads}");
     assert!(keys.is_used_up());
     assert!(!keys.is_tracked("k"), "waiters look for themselves");
-    // Quiet again.
+    // The burst of reports has ended.
     for now in 30_000..50_000 {
         for key in keys.take_due(all, at(now)).0 {
             keys.answered(&key, KeyState::Held, at(now));

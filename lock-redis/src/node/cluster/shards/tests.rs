@@ -1,4 +1,4 @@
-//! Replies of several versions, and what they mean together.
+//! Replies of several versions, and the slots and nodes that are read from them.
 
 use super::*;
 
@@ -108,7 +108,7 @@ fn shards_list_the_replicas_that_are_not_down() {
     assert_eq!(tls[0].master, Address::new("a", 2));
 }
 
-/// What each endpoint and IP address of a master means: where it is, or nowhere.
+/// The address of a master for each endpoint and IP address, or none.
 #[test]
 fn only_an_absent_endpoint_is_the_address_asked() {
     let reporter = Reporter {
@@ -165,8 +165,8 @@ fn shard_with_two_healthy_masters_has_no_known_master() {
     assert!(!has_all_slots(&masters("online")), "SLOTS is asked");
 }
 
-/// Redis 7.2.0 to 7.4.1 after a failover list the slots of the successor nowhere as long as the
-/// replaced master is away: as captured from 7.2.4.
+/// After a failover, Redis 7.2.0 to 7.4.1 omit the slots of the new master until the replaced
+/// master is back. The replies were captured from 7.2.4.
 #[test]
 fn slots_that_a_shard_does_not_list_are_those_of_slots() {
     let away = node(1, bulk("a"), "master", "fail");
@@ -208,7 +208,8 @@ fn slots_that_a_shard_does_not_list_are_those_of_slots() {
         ["1", "2", "3", "4"],
         "the one that is away is a member"
     );
-    // Its shard is complete when the replaced master is a replica, or a shard of its own.
+    // The new master's shard is complete once the replaced master is a replica, or has a shard of
+    // its own.
     let back = [
         node(1, bulk("a"), "replica", "online"),
         node(2, bulk("b"), "master", "online"),
@@ -226,8 +227,8 @@ fn slots_that_a_shard_does_not_list_are_those_of_slots() {
     }
 }
 
-/// A master that is well and has no slots may have them by `CLUSTER SLOTS`, although another shard
-/// lists them, too.
+/// A healthy master without slots may have slots according to `CLUSTER SLOTS`, although another
+/// shard lists them, too.
 #[test]
 fn healthy_master_without_slots_has_those_of_slots() {
     let groups = list([
