@@ -36,7 +36,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// The last hold on an acquisition, ended locally. The release must still be sent.
 struct Ended {
     at: Moment,
-    /// Whether the clock may have skipped time since the last confirmation. Then the lease may have
+    /// True if the clock may have skipped time since the last confirmation. Then the lease may have
     /// ended unnoticed, so the answer "not held" counts as a loss, even to a repetition.
     is_doubtful: bool,
 }
@@ -87,7 +87,7 @@ impl Engine {
         outcome.map(drop)
     }
 
-    /// Ends one hold without waiting for the store's answer, which is reported as an event.
+    /// Ends one hold without waiting for the store's answer. The answer is reported as an event.
     pub(crate) fn end_hold_async(&self, lock: &Arc<LocalLock>, acquisition: &Arc<Acquisition>) {
         let Ok(Some(Ended { at: ended, .. })) = self.end_locally(lock, acquisition) else {
             return;
@@ -352,8 +352,8 @@ struct AsyncRelease {
 }
 
 impl AsyncRelease {
-    /// Handles the answer, or the failure to get one. Sends no request: the thread that reads
-    /// answers is in the middle of a request of its own.
+    /// Handles the answer, or the failure to get one. Sends no request, because the thread that
+    /// reads the answers may be in the middle of its own request.
     fn answered(self, answer: Result<Release, Failure>) {
         let Self {
             events,
