@@ -174,7 +174,8 @@ impl Engine {
         };
         let loss = acquisition.set_lost(&mut inner, cause);
         // An expired lease needs no cleanup. After a failed or pending renewal the store may keep
-        // the lock beyond the local validity; the lock of an ended holder is certainly still there.
+        // the lock beyond the local validity. The lock of a holder whose thread ended is certainly
+        // still in the store.
         let may_be_there = inner.last_failure().is_some() || inner.renewing || inner.overlong;
         let is_left_over =
             cause != LossCause::Gone && (may_be_there || cause == LossCause::HolderEnded);

@@ -66,7 +66,7 @@ struct LocksInUse {
 #[derive(Default)]
 struct ApartLocks {
     all: NameMap<Scope, Weak<LocalLock>>,
-    /// The held ones, if holders do not share the lock: at most one valid, and any lost ones.
+    /// The held locks, if holders do not share the lock: at most one valid, and any lost ones.
     held: Vec<Weak<LocalLock>>,
 }
 
