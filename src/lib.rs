@@ -46,8 +46,8 @@ pub use lock_core::{
 };
 pub use lock_core::{config, time};
 
-/// The interface of a store, how a URL names one, and the store in memory. The contract of a store
-/// is in the text of [`lock_core::backend`].
+/// The interface of a store, the schemes by which a URL names a store, and the store in memory. The
+/// contract of a store is in the documentation of [`lock_core::backend`].
 pub mod backend {
     pub use lock_core::backend::*;
     pub use lock_core::{
@@ -55,8 +55,8 @@ pub mod backend {
     };
 }
 
-/// What operators ask a store and a client: the held locks, what is wrong with a store, counters,
-/// the servers of a quorum.
+/// The requests of operators to a store and a client: the held locks, the findings about a store,
+/// counters, and the servers of a quorum.
 pub mod admin {
     #[cfg(feature = "cluster")]
     pub use lock_cluster::{
@@ -91,23 +91,23 @@ struct Recipes;
 /// [`set_up_quorum`]: admin::set_up_quorum
 ///
 /// `HOST` is `host[:port]`, the first one with `user:password@` before it if needed. `redis` URLs
-/// need the feature `redis`, those of clusters and quorums `cluster` (both on by default), TLS
-/// `tls`.
+/// need the feature `redis`, URLs of clusters and quorums the feature `cluster` (both on by
+/// default), and TLS the feature `tls`.
 ///
 /// A TLS server is trusted if its certificate names the host of the URL and is signed by an
 /// authority that the system trusts. Options override this: `tls_ca=FILE` (the authorities to trust
 /// instead), `tls_name=HOST` (the name in the certificate), and `tls_cert=FILE&tls_key=FILE` (the
-/// client's certificate, for servers that require one); the files are PEM.
+/// client's certificate, for servers that require one). All files are PEM.
 ///
 /// Settings follow as options, as in `redis://127.0.0.1?watchdog=10s&pool=4`; see [`Config`].
 ///
 /// # Blocking
 ///
-/// Not at all: the first request reports an unreachable store.
+/// Does not block: an unreachable store is reported by the first request.
 ///
 /// # Errors
 ///
-/// [`Error::is_configuration`] says what is wrong with the URL and what is accepted.
+/// [`Error::is_configuration`] names the fault in the URL and what is accepted.
 ///
 /// # Examples
 ///
@@ -127,18 +127,18 @@ pub fn connect(url: &str) -> Result<Client, Error> {
 ///
 /// # Errors
 ///
-/// [`Error::is_configuration`] if `DISTLOCK_URL` is not set, and those of [`connect`].
+/// [`Error::is_configuration`] if `DISTLOCK_URL` is not set, and the errors of [`connect`].
 pub fn connect_from_env() -> Result<Client, Error> {
     builder().config(Config::from_env()?).connect()
 }
 
-/// Connects to the stores that a TOML file names, each when it is first used, with the environment
-/// over the file; see [`ConfigSet`](config::ConfigSet).
+/// Connects to the stores that a TOML file names, each when it is first used. Environment variables
+/// override the file; see [`ConfigSet`](config::ConfigSet).
 ///
 /// # Errors
 ///
-/// Those of [`from_file`](config::ConfigSet::from_file), [`with_env`](config::ConfigSet::with_env)
-/// and [`ClientBuilder::connect_set`].
+/// The errors of [`from_file`](config::ConfigSet::from_file),
+/// [`with_env`](config::ConfigSet::with_env) and [`ClientBuilder::connect_set`].
 ///
 /// # Examples
 ///

@@ -27,7 +27,7 @@ pub(super) struct Shares {
     limit: Option<u32>,
     /// Waiters in the order of arrival.
     queue: VecDeque<Position>,
-    /// The first waiting writer, and the end of the time in which it keeps new readers out.
+    /// The first waiting writer, and the time until which it keeps new readers out.
     waiting_writer: Option<(OwnerId, Moment)>,
 }
 

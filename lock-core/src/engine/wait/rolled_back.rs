@@ -53,8 +53,8 @@ impl Wait<'_> {
         }
     }
 
-    /// Handles a store that grants nothing until a known time. A wait that ends earlier fails at
-    /// once, unless the pause may end sooner; other waits emit an event and sleep.
+    /// Handles a store that grants nothing until a known time. A wait whose deadline is earlier
+    /// fails at once, unless the pause may end at any time. Other waits emit an event and sleep.
     fn paused(
         &mut self,
         waiter: &WaiterGuard<'_>,
