@@ -320,7 +320,7 @@ mod tests {
         );
     }
 
-    /// The server was a replica of that node for a moment, and was started again since.
+    /// The server was a replica of that node for a moment, and has been restarted since.
     #[test]
     fn copy_of_a_node_does_not_displace_the_node() {
         let (membership, clock) = membership();
@@ -372,7 +372,8 @@ mod tests {
             exclusions(&membership, &known_quorum, clock.now()).concat(),
             ""
         );
-        // Two addresses lead elsewhere, which one node of `known_quorum` is enough to detect.
+        // Two addresses lead to another quorum. A single node of `known_quorum` is enough to detect
+        // that.
         let mixed = [
             theirs[0].clone(),
             theirs[1].clone(),

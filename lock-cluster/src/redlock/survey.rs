@@ -332,8 +332,8 @@ mod tests {
         change_at(states, &["h:1", "h:2", "h:3"], Absence::Declared)
     }
 
-    /// Returns the states one longest lease later, with notes of these clients that they miss this
-    /// member.
+    /// Returns the states one longest lease later, with notes of these clients that this member is
+    /// missing.
     fn noting(
         states: &[Option<ServerState>],
         id: &str,

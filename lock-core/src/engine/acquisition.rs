@@ -770,7 +770,7 @@ mod tests {
         short_by(1);
         assert!(shortened(5) && !shortened(5));
         short_by(5);
-        // A renewal that would end earlier changes neither the validity nor the recorded lead.
+        // A renewal with an earlier end changes neither the validity nor the recorded lead.
         let at = |now| Reading { now, skipped: 0 };
         let early =
             |lead| acquisition.extended(&mut acquisition.lock(), at(sent), lease, second * lead);

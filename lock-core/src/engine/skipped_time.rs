@@ -164,7 +164,7 @@ mod tests {
         assert_eq!((time.look().1, skipped()), (Look::Even, SECOND * 8));
         step(&clock, Duration::ZERO, SECOND * 20);
         assert_eq!((time.look().1, skipped()), (Look::Even, SECOND * 8));
-        // Measured from where the time of day was set back to.
+        // The leap is measured from the time of day after it was set back.
         step(&clock, SECOND * 5, Duration::ZERO);
         assert_eq!((time.look().1, skipped()), (Look::Leap, SECOND * 13));
         step(&clock, Duration::from_micros(1_900), Duration::ZERO);

@@ -359,7 +359,7 @@ mod tests {
         assert_eq!(expired(&mut wheel, 1010), [7]);
     }
 
-    /// Compares the wheel with a simple implementation, a list that is searched.
+    /// Compares the wheel with a simple implementation, in which a list is searched.
     #[test]
     fn wheel_agrees_with_a_plain_list() {
         let mut random = fastrand::Rng::with_seed(7);

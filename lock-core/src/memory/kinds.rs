@@ -298,7 +298,7 @@ impl State {
         let Some(until) = busy.or(other) else {
             shares.leave_queue(owner);
             if presence == Presence::Fixed && attempt.waits {
-                shares.waiting_writer = None; // readers compete with the next one
+                shares.waiting_writer = None; // readers compete with the next writer
             }
             return Ok(None);
         };

@@ -597,7 +597,7 @@ impl Drop for MemoryWatch {
             state.watches.remove(&self.name);
         }
         drop(state);
-        drop(ended); // outside the mutex: it may drop a part of the engine
+        drop(ended); // outside the mutex: the drop may drop a part of the engine
     }
 }
 

@@ -43,7 +43,7 @@ impl Engine {
         whole: Option<CompositeHold>,
     ) {
         if self.is_forked() {
-            return; // A forked child holds nothing that could be unlocked.
+            return; // A forked child holds no lock.
         }
         let (lock, acquisition) = (Arc::clone(lock), Arc::clone(acquisition));
         let hold = Detached {

@@ -158,7 +158,7 @@ impl Engine {
         cause: LossCause,
     ) {
         if self.is_forked() {
-            return; // The parent alone can lose it.
+            return; // Only the parent holds the lock.
         }
         let mut state = lock.lock();
         let mut inner = acquisition.lock();

@@ -350,7 +350,7 @@ mod tests {
             usual < once && once < slow / 2,
             "{usual:?}, {once:?}, {slow:?}"
         );
-        // When all requests become slow, the pause soon is as long as if they had always been slow.
+        // When all requests become slow, the pause is soon as long as if they had always been slow.
         assert!(stands_back(&[[300; 10], [2_000; 10]].concat()) > slow * 9 / 10);
         assert_eq!(stands_back(&[2_000, 300]), usual);
     }

@@ -162,7 +162,7 @@ impl LocalLock {
     pub(crate) fn earlier(&self, lease: LeaseTime) -> Duration {
         let what = (self.registry.phase, &self.name, self.scope);
         let hash = BuildHasherDefault::<NameHasher>::default().hash_one(what);
-        let part = if cfg!(test) { 0 } else { (hash >> 56) as u32 }; // in 256ths
+        let part = if cfg!(test) { 0 } else { (hash >> 56) as u32 }; // in 1/256
         lease.duration() / SPREAD * part / 256
     }
 

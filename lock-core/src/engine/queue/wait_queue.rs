@@ -107,10 +107,10 @@ impl WaitQueue {
         };
         let waiters = self.waiters.get_or_insert_default();
         if waiters.all.capacity() == 0 {
-            waiters.all.reserve_exact(1); // there is rarely more than one
+            waiters.all.reserve_exact(1); // rarely more than one waiter
         }
         match at(waiters) {
-            at if at == waiters.all.len() => waiters.all.push_back(waiter), // the faster case
+            at if at == waiters.all.len() => waiters.all.push_back(waiter), // the faster call
             at => waiters.all.insert(at, waiter),
         }
         ticket
@@ -191,7 +191,7 @@ mod tests {
         )))
     }
 
-    /// Compares the queue with two lists: waiters with a grant and waiters without.
+    /// Compares the queue with two lists: the waiters with a grant and the waiters without one.
     #[test]
     fn waiters_with_a_grant_stand_before_the_head() {
         let mut random = fastrand::Rng::with_seed(7);

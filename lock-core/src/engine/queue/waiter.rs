@@ -198,7 +198,7 @@ impl WaiterGuard<'_> {
     /// Stores a watch for as long as threads queue.
     pub(crate) fn keep_watch(&self, watch: Watch) {
         let previous = self.lock.lock().rare().watch.replace(watch);
-        drop(previous); // ends outside the mutex
+        drop(previous); // outside the mutex
     }
 
     /// Returns when the present outage of the store began.

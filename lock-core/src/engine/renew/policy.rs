@@ -356,7 +356,7 @@ impl Engine {
                 plan.renewed(sent.now);
             }
         } else {
-            suspended = acquisition.recorded_state() == GuardState::Suspended; // used up
+            suspended = acquisition.recorded_state() == GuardState::Suspended; // no renewals left
         }
         acquisition.set_suspended(&mut inner, suspended);
         let next = acquisition.next_check(&inner);

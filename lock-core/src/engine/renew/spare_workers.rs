@@ -106,7 +106,7 @@ impl SpareWorkers {
         self.threads += 1;
         self.last += 1;
         let worker = WorkerId(self.last);
-        self.standby = Some((worker, look)); // set here: no other worker starts meanwhile
+        self.standby = Some((worker, look)); // so that no other one is started
         Call::Start(worker)
     }
 

@@ -145,7 +145,7 @@ impl Workers {
                 }
             }
             if jobs.capacity() == 0 {
-                *jobs = together; // empty; reuses its memory
+                *jobs = together; // empty: reuse the memory
             }
         }
     }
@@ -408,7 +408,7 @@ impl Workers {
         }
         let now = self.clock.now();
         if now >= cleanup.until {
-            return; // The lease has ended by now in any case.
+            return; // The lease has ended in any case.
         }
         cleanup.next = now + cleanup.backoff.next();
         if is_last {

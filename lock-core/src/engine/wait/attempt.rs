@@ -105,7 +105,7 @@ impl<'a> Wait<'a> {
             .is_some_and(|since| clock.now() >= self.limit(since))
             && let Some(error) = waiter.why_not()
         {
-            return Err(error); // previous heads failed to reach the store for this long
+            return Err(error); // earlier heads used up the outage limit
         }
         if self.plan.waits() && self.outage.since.is_none() && waiter.was_watched_lately() {
             // A watch that begins before the first attempt saves the second attempt, which would

@@ -51,7 +51,7 @@ pub(super) fn nest(
 
 fn needs_longer(clock: &dyn Clock, acquisition: &Acquisition, plan: &Plan) -> Option<LeaseTime> {
     if !plan.is_lease_asked && !acquisition.is_lease_asked {
-        return None; // both have the lease of the settings, or the outer one a longer one
+        return None; // the lease is that of the settings, or longer
     }
     match (acquisition.lock().renewal, plan.lease) {
         // An unlimited watchdog covers a fixed lease that is no longer than its own lease. If
