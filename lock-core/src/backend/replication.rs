@@ -25,18 +25,18 @@ use std::time::Duration;
 /// single server does not know how many replicas it should have, so `all` is refused there.
 ///
 /// A replica whose clock is ahead of its master's ends leases earlier once it is promoted. If the
-/// clocks can be read, the lock's validity is shorter by the difference. A replica that is ahead by
-/// more than a third of the lease does not count: with `all` nothing is granted then, and with a
-/// number, that many more replicas must confirm.
+/// clocks can be read, the lock's validity is shorter by the difference. Replicas that are ahead by
+/// more than a third of the lease do not count: with `all` nothing is granted while there is such a
+/// replica, and with a number, one more confirmation is needed for each of them.
 ///
 /// It uses Redis' [`WAIT`](https://redis.io/docs/latest/commands/wait/), which returns how many
 /// replicas have all writes of this connection, in memory and not on disk. That makes the loss of a
 /// lock less likely; it does not make a master and its replicas one consistent store. Replicas do
 /// not confirm a release: if it is lost, the next holder waits for at most one more lease.
 ///
-/// Redisson (`checkLockSyncedSlaves`, 4.0) waits for all connected replicas and accepts *one*
-/// confirmation. It accepts none if no replica is connected. A `WAIT` without a reply is repeated
-/// on another connection, where its result has no relation to the write.
+/// Redisson (`checkLockSyncedSlaves`, 4.0) waits for all connected replicas and is content with
+/// *one* confirmation, or with none if no replica is connected. It repeats a `WAIT` without a reply
+/// on another connection, where the result has no relation to the write.
 ///
 /// # Examples
 ///

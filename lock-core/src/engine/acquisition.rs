@@ -225,7 +225,7 @@ impl Inner {
 
 impl RenewalPlan {
     /// Makes the plan for this lease. The first renewal is due a third of the lease after `sent`,
-    /// less `earlier`.
+    /// minus `earlier`.
     pub(crate) fn from(sent: Moment, ttl: LeaseTime, left: Option<u32>, earlier: Duration) -> Self {
         let due = sent + (ttl.duration() / 3).saturating_sub(earlier);
         Self {
@@ -609,7 +609,7 @@ impl Acquisition {
         )
     }
 
-    /// Ends the acquisition by release, and its renewals.
+    /// Ends the acquisition and its renewals, because of a release.
     pub(crate) fn set_released(&self, inner: &mut Inner) {
         self.state
             .store(GuardState::Released as u8, Ordering::Release);
@@ -624,7 +624,7 @@ impl Acquisition {
         }
     }
 
-    /// Ends the acquisition by loss, and calls the listeners.
+    /// Ends the acquisition because of a loss, and calls the listeners.
     pub(crate) fn set_lost(&self, inner: &mut Inner, cause: LossCause) -> Loss {
         self.state.store(GuardState::Lost as u8, Ordering::Release);
         inner.renewal = None;

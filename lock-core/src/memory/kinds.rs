@@ -161,7 +161,8 @@ impl Shares {
         let first = self.permits.iter().map(|share| share.until).min();
         let busy = |until: Option<Moment>| Answer::Busy(until.map(|until| until.since(now)));
         if missing > 0 && count > limit {
-            // At the head of the queue it would block all other waiters until the limit rises.
+            // At the head of the queue this owner would block all other waiters until the limit
+            // rises.
             return (busy(first), is_queued && self.leave_queue(owner));
         }
         let others = if missing > 0 {

@@ -184,8 +184,8 @@ impl LocalLock {
     ///
     /// # Errors
     ///
-    /// If the thread holds the lock too often, or lost it and still has guards of it. Also if the
-    /// caller does not wait and other threads of this client cannot reach the store.
+    /// If the thread has as many holds as are allowed, or lost the lock and still has guards of it.
+    /// Also if the caller does not wait and other threads of this client cannot reach the store.
     pub(crate) fn enter<'a>(
         self: &Arc<Self>,
         owner: &'a dyn QueueOwner,
