@@ -1,4 +1,4 @@
-// The links of README.md, for docs.rs: of two definitions the first counts.
+// The links of README.md, for docs.rs. If a link is defined twice, the first definition counts.
 //! [command]: https://docs.rs/crate/distlock/latest/source/docs/COMMAND.md
 //! [defaults]: https://docs.rs/crate/distlock/latest/source/docs/DEFAULTS.md
 //! [docs]: https://docs.rs/crate/distlock/latest/source/docs/README.md
@@ -17,17 +17,21 @@
 //!
 //! # Overview
 //!
-//! - [`connect`] makes a [`Client`] from a URL; [`builder`] makes one with settings, events, or
-//!   another backend; `connect_file` (feature `toml`) those of a file that names backends and locks
-//! - [`Client::mutex`] returns a [`Mutex`], held by threads and reentrant; [`Client::owned_mutex`]
-//!   an [`OwnedMutex`], whose guards can be sent to other threads
-//! - [`MultiLock`] holds several locks as one, on any servers; [`MajorityLock`] holds most of them
-//! - a lock has its methods without an import; [`DistLock`] is the trait of what threads hold,
-//!   with a table of their names in Java; [`LockOptions`] has the options
+//! - [`connect`] makes a [`Client`] from a URL; [`builder`] makes a client with settings, events,
+//!   or another backend; `connect_file` (feature `toml`) makes the clients of a file that names
+//!   backends and locks
+//! - [`Client::mutex`] returns a [`Mutex`], which threads hold and which is reentrant;
+//!   [`Client::owned_mutex`] returns an [`OwnedMutex`], whose guards can be sent to other threads
+//! - [`MultiLock`] holds several locks as one, on any servers; [`MajorityLock`] holds a majority of
+//!   its locks
+//! - the methods of a lock need no import; [`DistLock`] is the trait of the locks that threads
+//!   hold, and its documentation has a table of the methods in Java; [`LockOptions`] has the
+//!   options
 //! - [`LockGuard`] is a hold: its [fencing token](LockGuard::fencing_token), its [remaining
 //!   lease](LockGuard::remaining), and [news of its loss](LockGuard::losses)
-//! - [`config`] has the types of settings, [`time`] the clocks, [`admin`] what operators ask,
-//!   [`backend`] the interface of a store; [`schemes`] lists the stores that a URL can name
+//! - [`config`] has the types of settings, [`time`] the clocks, [`admin`] the requests of
+//!   operators, [`backend`] the interface of a store; [`schemes`] lists the stores that a URL can
+//!   name
 
 #![forbid(unsafe_code)]
 
@@ -65,7 +69,7 @@ pub mod admin {
     pub use lock_core::admin::*;
 }
 
-// Their examples are compiled with those of the README.
+// The examples in these documents are compiled with those of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/MIGRATING.md")]
 struct Migrating;
