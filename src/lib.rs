@@ -1,4 +1,4 @@
-// The links of README.md, for docs.rs: of two definitions the first counts.
+// The links of README.md, for docs.rs. If a link is defined twice, the first definition counts.
 //! [command]: https://docs.rs/crate/distlock/latest/source/docs/COMMAND.md
 //! [defaults]: https://docs.rs/crate/distlock/latest/source/docs/DEFAULTS.md
 //! [docs]: https://docs.rs/crate/distlock/latest/source/docs/README.md
@@ -17,17 +17,21 @@
 //!
 //! # Overview
 //!
-//! - [`connect`] makes a [`Client`] from a URL; [`builder`] makes one with settings, events, or
-//!   another backend; `connect_file` (feature `toml`) those of a file that names backends and locks
-//! - [`Client::mutex`] returns a [`Mutex`], held by threads and reentrant; [`Client::owned_mutex`]
-//!   an [`OwnedMutex`], whose guards can be sent to other threads
-//! - [`MultiLock`] holds several locks as one, on any servers; [`MajorityLock`] holds most of them
-//! - a lock has its methods without an import; [`DistLock`] is the trait of what threads hold,
-//!   with a table of their names in Java; [`LockOptions`] has the options
+//! - [`connect`] makes a [`Client`] from a URL; [`builder`] makes a client with settings, events,
+//!   or another backend; `connect_file` (feature `toml`) makes the clients of a file that names
+//!   backends and locks
+//! - [`Client::mutex`] returns a [`Mutex`], which threads hold and which is reentrant;
+//!   [`Client::owned_mutex`] returns an [`OwnedMutex`], whose guards can be sent to other threads
+//! - [`MultiLock`] holds several locks as one, on any servers; [`MajorityLock`] holds a majority of
+//!   its locks
+//! - the methods of a lock need no import; [`DistLock`] is the trait of the locks that threads
+//!   hold, and its documentation has a table of the methods in Java; [`LockOptions`] has the
+//!   options
 //! - [`LockGuard`] is a hold: its [fencing token](LockGuard::fencing_token), its [remaining
 //!   lease](LockGuard::remaining), and [news of its loss](LockGuard::losses)
-//! - [`config`] has the types of settings, [`time`] the clocks, [`admin`] what operators ask,
-//!   [`backend`] the interface of a store; [`schemes`] lists the stores that a URL can name
+//! - [`config`] has the types of settings, [`time`] the clocks, [`admin`] the requests of
+//!   operators, [`backend`] the interface of a store; [`schemes`] lists the stores that a URL can
+//!   name
 
 #![forbid(unsafe_code)]
 
@@ -46,8 +50,8 @@ pub use lock_core::{
 };
 pub use lock_core::{config, time};
 
-/// The interface of a store, how a URL names one, and the store in memory. The contract of a store
-/// is in the text of [`lock_core::backend`].
+/// The interface of a store, the schemes by which a URL names a store, and the store in memory. The
+/// contract of a store is in the documentation of [`lock_core::backend`].
 pub mod backend {
     pub use lock_core::backend::*;
     pub use lock_core::{
@@ -55,8 +59,8 @@ pub mod backend {
     };
 }
 
-/// What operators ask a store and a client: the held locks, what is wrong with a store, counters,
-/// the servers of a quorum.
+/// The requests of operators to a store and a client: the held locks, the findings about a store,
+/// counters, and the servers of a quorum.
 pub mod admin {
     #[cfg(feature = "cluster")]
     pub use lock_cluster::{
@@ -65,7 +69,7 @@ pub mod admin {
     pub use lock_core::admin::*;
 }
 
-// Their examples are compiled with those of the README.
+// The examples in these documents are compiled with those of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/MIGRATING.md")]
 struct Migrating;
@@ -91,23 +95,23 @@ struct Recipes;
 /// [`set_up_quorum`]: admin::set_up_quorum
 ///
 /// `HOST` is `host[:port]`, the first one with `user:password@` before it if needed. `redis` URLs
-/// need the feature `redis`, those of clusters and quorums `cluster` (both on by default), TLS
-/// `tls`.
+/// need the feature `redis`, URLs of clusters and quorums the feature `cluster` (both on by
+/// default), and TLS the feature `tls`.
 ///
 /// A TLS server is trusted if its certificate names the host of the URL and is signed by an
 /// authority that the system trusts. Options override this: `tls_ca=FILE` (the authorities to trust
 /// instead), `tls_name=HOST` (the name in the certificate), and `tls_cert=FILE&tls_key=FILE` (the
-/// client's certificate, for servers that require one); the files are PEM.
+/// client's certificate, for servers that require one). All files are PEM.
 ///
 /// Settings follow as options, as in `redis://127.0.0.1?watchdog=10s&pool=4`; see [`Config`].
 ///
 /// # Blocking
 ///
-/// Not at all: the first request reports an unreachable store.
+/// Does not block: an unreachable store is reported by the first request.
 ///
 /// # Errors
 ///
-/// [`Error::is_configuration`] says what is wrong with the URL and what is accepted.
+/// [`Error::is_configuration`] names the fault in the URL and what is accepted.
 ///
 /// # Examples
 ///
@@ -127,18 +131,18 @@ pub fn connect(url: &str) -> Result<Client, Error> {
 ///
 /// # Errors
 ///
-/// [`Error::is_configuration`] if `DISTLOCK_URL` is not set, and those of [`connect`].
+/// [`Error::is_configuration`] if `DISTLOCK_URL` is not set, and the errors of [`connect`].
 pub fn connect_from_env() -> Result<Client, Error> {
     builder().config(Config::from_env()?).connect()
 }
 
-/// Connects to the stores that a TOML file names, each when it is first used, with the environment
-/// over the file; see [`ConfigSet`](config::ConfigSet).
+/// Connects to the stores that a TOML file names, each when it is first used. Environment variables
+/// override the file; see [`ConfigSet`](config::ConfigSet).
 ///
 /// # Errors
 ///
-/// Those of [`from_file`](config::ConfigSet::from_file), [`with_env`](config::ConfigSet::with_env)
-/// and [`ClientBuilder::connect_set`].
+/// The errors of [`from_file`](config::ConfigSet::from_file),
+/// [`with_env`](config::ConfigSet::with_env) and [`ClientBuilder::connect_set`].
 ///
 /// # Examples
 ///

@@ -1,6 +1,7 @@
-//! One attempt on all nodes: requests votes, outbids larger tokens, and rolls back a minority of
-//! grants.
-//! A majority of grants at the same token wins (the proposed tokens in `docs/DESIGN.md`, section
+//! One attempt on all nodes: requests votes, proposes a larger token if needed, and rolls back a
+//! minority of grants.
+//!
+//! A majority of grants at one token wins (the proposed tokens in `docs/DESIGN.md`, section
 //! Quorum). Any two majorities share a node, which grants one acquisition after the other, with
 //! growing tokens.
 
@@ -18,14 +19,14 @@ use lock_redis::quorum::{NodeView, Response};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The most rounds of one attempt; each but the first proposes a larger token. One is usual, and
-/// two where clocks differ.
+/// The most rounds of one attempt; each round after the first proposes a larger token. One round is
+/// usual; two are needed if clocks differ.
 const MAX_ROUNDS: u32 = 8;
 /// The time that the choice of the first members of a quorum may take, because it needs some round
-/// trips, several times with rival clients. Longer means a fault.
+/// trips, several times if other clients do the same. A longer time means a fault.
 const STARTING: Duration = Duration::from_secs(10);
-/// The interval of checks which nodes count as silent while responses are awaited, so that a silent
-/// node delays an attempt no further. A response wakes the waiter at once.
+/// The interval at which an attempt checks which nodes count as silent while it awaits responses,
+/// so that a silent node delays it no longer than that. A response wakes the waiter at once.
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Quorum {
@@ -60,8 +61,8 @@ impl Quorum {
                     + 1;
                 match self.refusal_of_token(next + u64::from(reserve.unwrap_or(0)), by) {
                     Some(wrong) => {
-                        // A server whose state was read has answered the attempt by then: both
-                        // requests use one queue.
+                        // The attempt and the reading of the state use one queue for each node. So
+                        // each server whose state was read has answered the attempt, too.
                         answers = state.answers();
                         wrong_clocks = wrong;
                     }
@@ -95,8 +96,9 @@ impl Quorum {
         unreachable!("the last round is won or lost")
     }
 
-    /// Returns the smallest token above which a majority can grant. Only a majority's tokens
-    /// matter: a server whose clock is far ahead requires a token that the others refuse.
+    /// Returns the smallest token above which a majority can grant. The tokens outside this
+    /// majority do not matter: a server whose clock is far ahead requires a token that the others
+    /// refuse.
     fn token_to_outbid(&self, state: &AttemptState, answers: &[Option<NodeAnswer>]) -> Option<u64> {
         let stale = answers.iter().flatten().filter_map(|answer| match answer {
             NodeAnswer::Stale(token) => Some(*token),
@@ -141,8 +143,8 @@ impl Quorum {
                 if state.note(context.number(), round, response) {
                     state.roll_back_on(context);
                 }
-                // Here and not only after the round: a slow node may always respond after the
-                // majority.
+                // Requested here and not only after the round, because a slow node may always
+                // respond after the majority.
                 if is_unmarked && let Some(quorum) = quorum.upgrade() {
                     quorum.membership.request_update();
                     quorum.update_in_background();
@@ -184,8 +186,8 @@ impl Quorum {
         }
     }
 
-    /// Rolls back grants, and waits until that is done so that a busy attempt blocks no rival. Does
-    /// not wait for nodes with an unknown outcome.
+    /// Rolls back grants, and waits until that is done, so that the votes of a failed attempt do
+    /// not block other clients. Does not wait for nodes with an unknown outcome.
     pub(super) fn roll_back_on_nodes(&self, state: &Arc<AttemptState>, outstanding: &Outstanding) {
         let by = self.by(Moment::NEVER);
         let Outstanding {
@@ -201,7 +203,7 @@ impl Quorum {
             };
             self.workers[*at].ask(Queue::Attempts, by, roll_back, move |context, outcome| {
                 if outcome.is_err() {
-                    // The request's turn did not come before its deadline.
+                    // The deadline passed before the request's turn came.
                     context.release_later(late.acquisition_on(context.number()), None);
                 }
                 if place < count {
@@ -212,7 +214,8 @@ impl Quorum {
         responses.wait_for_all(self.clock.as_ref(), by);
     }
 
-    /// Returns the cause of a failed attempt that is to be retried, and the pause before the retry.
+    /// Returns the cause of a failed attempt, which the caller may retry, and the pause before the
+    /// retry.
     fn retry_cause(
         &self,
         state: &AttemptState,
@@ -297,7 +300,8 @@ impl Quorum {
         ))
     }
 
-    /// Returns the error of a node that refuses a proposal as too far ahead of its clock.
+    /// Returns the error of a node that refuses a proposal because it is too far ahead of the
+    /// node's clock.
     fn ahead_error(
         &self,
         at: usize,
@@ -326,8 +330,8 @@ impl Quorum {
         }
     }
 
-    /// Returns the time until enough nodes vote, and the reason, if paused nodes complete a
-    /// majority.
+    /// Returns the time until enough nodes vote, and the reason, if a majority would be complete
+    /// with the paused nodes.
     fn pause(
         &self,
         tally: &RoundTally,
@@ -344,8 +348,8 @@ impl Quorum {
         let has_begun = answers
             .iter()
             .any(|it| matches!(it, Some(NodeAnswer::Paused(..))));
-        // Unmarked servers become nodes within `STARTING`; otherwise the end of the pause is
-        // unknown.
+        // Unmarked servers are expected to become nodes within `STARTING`. After that time the end
+        // of the pause is unknown.
         let is_starting = begins && self.is_starting(has_begun);
         let left = answers.iter().flatten().filter_map(|answer| match answer {
             NodeAnswer::Paused(left, _) => Some(*left),
@@ -372,8 +376,8 @@ impl Quorum {
         Some((left, why))
     }
 
-    /// Returns whether unmarked servers are expected to become nodes: for [`STARTING`], while no
-    /// server is a node.
+    /// Returns whether unmarked servers are expected to become nodes. That is the case for
+    /// [`STARTING`], as long as no server is a node.
     fn is_starting(&self, has_begun: bool) -> bool {
         let mut since = self.starting.lock();
         if has_begun {
@@ -392,7 +396,7 @@ impl Quorum {
             MemberOutcome::Failed(error) if !error.is_unavailable() => Some(error.kind()),
             _ => None,
         };
-        // The kind is not `Unavailable` only if the request would fail even with all other nodes
+        // The kind is not `Unavailable` only if the request would fail even if all other nodes were
         // available.
         let kinds: Vec<_> = outcomes.iter().filter_map(kind).collect();
         let is_permanent = nodes - kinds.len() < needed;

@@ -40,7 +40,7 @@ struct State {
     votes: Votes,
 }
 
-/// The state on one node.
+/// The progress of the attempt on one node.
 #[derive(Default)]
 struct NodeProgress {
     /// The number of requests without a response.
@@ -67,7 +67,7 @@ pub(super) enum NodeAnswer {
     Paused(Duration, Option<Arc<NodeView>>),
     /// The server has no marker, so it belongs to no quorum.
     Unmarked,
-    /// The proposal is further ahead of the node's clock than allowed: by this time.
+    /// The proposal is ahead of the node's clock by this time, which is more than allowed.
     Ahead(Duration),
     Failed(Failure),
 }
@@ -235,9 +235,9 @@ impl AttemptState {
         state.votes.extended(at, by, until, self.clock.now())
     }
 
-    /// Prepares a request for a new vote to a node that has none for this owner. Returns the tokens
-    /// to request, whose answer must be passed to [`note_vote`](Self::note_vote); `None` if the
-    /// node must not get this request.
+    /// Prepares a request for a new vote to a node that has no vote for this owner. Returns the
+    /// tokens to request; the answer must be passed to [`note_vote`](Self::note_vote). Returns
+    /// `None` if the node must not get this request.
     pub(super) fn plan_vote(
         &self,
         at: usize,
@@ -264,8 +264,8 @@ impl AttemptState {
         })
     }
 
-    /// Records the answer of a node to the request for a new vote: the receipt of the vote, which
-    /// lasts until this moment. Returns whether the vote must be rolled back because the lock is
+    /// Records the answer of a node to the request for a new vote: the receipt of the vote, whose
+    /// lease lasts until `until`. Returns whether the vote must be rolled back because the lock is
     /// released.
     pub(super) fn note_vote(
         &self,
@@ -288,7 +288,7 @@ impl AttemptState {
         state.is_abandoned
     }
 
-    /// Counts the responses of the present round. `is_suspect`: whether a node seems dead.
+    /// Counts the responses of the present round. `is_suspect` returns whether a node seems dead.
     pub(super) fn tally(&self, is_suspect: impl Fn(usize) -> bool) -> RoundTally {
         let answers = self.answers();
         let mut tally = RoundTally {
@@ -315,8 +315,8 @@ impl AttemptState {
         tally
     }
 
-    /// Returns the answers of the present round. An answer that does not count with the others
-    /// becomes a failure.
+    /// Returns the answers of the present round. An answer that does not count together with the
+    /// others is replaced by a failure.
     pub(super) fn answers(&self) -> Vec<Option<NodeAnswer>> {
         let (answers, views) = self.present();
         let exclusions = self
@@ -330,7 +330,7 @@ impl AttemptState {
         answers.into_iter().zip(exclusions).map(counted).collect()
     }
 
-    /// Returns the nodes that have answered in the present round.
+    /// Returns the views of the nodes that have answered in the present round.
     pub(super) fn views(&self) -> Vec<Option<Arc<NodeView>>> {
         self.present().1
     }
@@ -364,8 +364,8 @@ impl AttemptState {
         outstanding
     }
 
-    /// Returns the options of a release on this node, or its outcome as `Err` if the node needs no
-    /// request.
+    /// Returns the options of a release on this node. If the node needs no request, returns the
+    /// outcome of the release as `Err`.
     pub(super) fn plan_release(
         &self,
         at: usize,
@@ -410,7 +410,8 @@ impl AttemptState {
         let _outcome = self.release_on(context, &self.acquisition, options, context.by());
     }
 
-    /// Ends the combination of outcomes after a decided release: a later release is another one.
+    /// Stops combining outcomes after a decided release, because a later release is a different
+    /// one.
     pub(super) fn forget_releases(&self) {
         self.state
             .lock()
@@ -419,8 +420,8 @@ impl AttemptState {
             .for_each(|node| node.is_freed = false);
     }
 
-    /// Combines the outcome of a release on this node with earlier outcomes: a lock that an earlier
-    /// request freed was held until then.
+    /// Combines the outcome of a release on this node with earlier outcomes. If an earlier request
+    /// freed the lock, the owner held it until that request.
     pub(super) fn note_release(&self, at: usize, release: Release) -> Release {
         let node = &mut self.state.lock().nodes[at];
         node.is_freed |= release != Release::Gone;

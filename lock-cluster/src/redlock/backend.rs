@@ -19,18 +19,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The first pause before nodes that disagree on the holder are queried again, because the lock is
-/// changing hands. It doubles, with jitter.
+/// changing hands. The pause doubles, with jitter.
 const SPLIT: Duration = Duration::from_millis(10);
 /// The longest such pause, so that the answer is not much older than the state.
 const LONG_SPLIT: Duration = Duration::from_millis(100);
 
 /// A lock on a majority of independent stores (Redlock).
+///
 /// An attempt goes to all nodes at once, each on a separate thread, and wins with a majority of
-/// grants at the same token. Other grants are rolled back before the attempt returns, and late
-/// grants when they arrive; a node that does not answer gets a tombstone once it answers again.
-/// Releases and renewals go to every node, and return with a majority; a renewal requests new votes
-/// from nodes that have lost theirs. A minority of nodes may therefore be dead, frozen or slow
-/// without delay, except that dropping the last handle waits up to 100 ms for their releases.
+/// grants at one token. Other grants are rolled back before the attempt returns, and late grants
+/// when they arrive. A node that does not answer gets a tombstone once it answers again. Releases
+/// and renewals go to every node, and return with a majority; a renewal requests new votes from
+/// nodes that have lost their votes. A minority of nodes may therefore be dead, frozen or slow
+/// without delay, except that dropping the last handle waits up to 100 ms for the releases on these
+/// nodes.
 ///
 /// The outcome of a release:
 ///
@@ -43,7 +45,7 @@ const LONG_SPLIT: Duration = Duration::from_millis(100);
 pub struct QuorumBackend(pub(super) Arc<Quorum>);
 
 impl QuorumBackend {
-    /// The fewest nodes: two of two, or one of one, are no better than one server.
+    /// The fewest nodes: a quorum of one or two nodes is no better than one server.
     pub const FEWEST: usize = 3;
     /// The default timeout of a node: longer than a message takes around the world, so that distant
     /// nodes vote, and far shorter than a lease.
@@ -54,8 +56,8 @@ impl QuorumBackend {
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] if there are fewer than three, or one of them cannot be a node:
-    /// it cannot renew a lease, does not publish releases, or is not independent.
+    /// [`Error::is_configuration`] if there are fewer than three stores, or one of them cannot be a
+    /// node: it cannot renew a lease, does not publish releases, or is not independent.
     pub fn new(
         stores: Vec<Arc<dyn Backend>>,
         node_timeout: Duration,
@@ -201,7 +203,7 @@ impl Backend for QuorumBackend {
                 || responses.read(|it| quorum.undecided("say who holds it", &quorum.counted(it)));
             let most = |it: &[_]| answered_by_most(&quorum.counted(it));
             responses.wait(clock, round, most).ok_or_else(unknown)?;
-            // The nodes disagree while the lock changes hands: a slow node or the next round
+            // The nodes disagree while the lock changes hands. A slow node or the next round
             // decides.
             let next_round = clock.now() + backoff.next();
             if let Some(info) = responses.wait(clock, next_round.min(round), holder) {
@@ -229,7 +231,8 @@ impl Backend for QuorumBackend {
         for worker in &quorum.workers {
             let pending = PendingWatch::new(name, &watch);
             let context = worker.context();
-            // Started at once if the node is subscribed already, ahead of attempts and releases.
+            // If the node is subscribed already, the watch starts at once, ahead of attempts and
+            // releases.
             let now = quorum.clock.now();
             if let Some(Ok(())) = contain(|| pending.start(context.number(), context.node(), now)) {
                 responses.put(context.number(), Ok(()));
@@ -247,7 +250,7 @@ impl Backend for QuorumBackend {
                 known,
                 request,
                 move |context, outcome| {
-                    // A node that fails now may be the only one to report a release later.
+                    // A node that fails now may later be the only one to report a release.
                     if outcome.is_err() {
                         context.watch_later(later);
                     }
@@ -262,8 +265,8 @@ impl Backend for QuorumBackend {
         Ok(Watch::new(watch))
     }
 
-    /// Returns one node for all names: each node has a separate thread for renewals, so that no
-    /// node delays another.
+    /// Returns one node for all names: each quorum node has a separate thread for renewals, so no
+    /// quorum node delays another.
     fn renewal_node(&self, _: &LockName) -> NodeId {
         NodeId::new(0)
     }
@@ -272,9 +275,9 @@ impl Backend for QuorumBackend {
         self.0.abilities
     }
 
-    /// Waits for releases beyond the majority, because a remaining vote would block clients with a
-    /// bare majority until its lease has ended. Also waits for a change of the members in progress,
-    /// so that short-lived clients complete one, too.
+    /// Waits for releases beyond the majority, because a remaining vote would block clients that
+    /// reach only a bare majority until its lease has ended. Also waits for a change of the members
+    /// that is in progress, so that short-lived clients complete such changes, too.
     fn close(&self, until: Moment) {
         let workers = &self.0.workers;
         let responses = Responses::of(workers.len());
@@ -330,7 +333,8 @@ impl Admin for QuorumBackend {
 
     fn list(&self, pattern: &str, from: &PagePosition, by: Moment) -> Result<LockPage, Failure> {
         let quorum = &self.0;
-        // One character for each node that was listed: `!` for a node that could not be queried.
+        // One character for each node that was listed; `!` stands for a node that could not be
+        // queried.
         let (nodes, part) = from.part.split_once('/').unwrap_or(("", ""));
         let Some(worker) = quorum.workers.get(nodes.len()) else {
             return Ok(LockPage::default());

@@ -1,4 +1,4 @@
-//! The clocks of the servers: finds wrong ones, and the time from which a new member may vote.
+//! The clocks of the servers: finds wrong clocks, and the time from which a new member may vote.
 
 use super::majority::majority;
 use lock_core::{Clock, Error};
@@ -6,11 +6,11 @@ use lock_redis::quorum::ServerState;
 use std::time::Duration;
 
 /// The difference up to which clocks count as equal, because synchronised clocks differ by
-/// milliseconds. Only beyond it the wait of a new member is explained by a clock.
+/// milliseconds. A larger difference is reported as the cause of a new member's wait.
 pub(super) const CLOCKS_APART: Duration = Duration::from_secs(1);
 
-/// The servers whose clocks differ from the median of all clocks, this machine's included, by more
-/// than the longest lease; each with the time in microseconds by which it is ahead.
+/// The servers whose clocks differ by more than the longest lease from the median of all clocks,
+/// including this machine's. Each with the time in microseconds by which its clock is ahead.
 pub(super) struct WrongClocks {
     pub(super) servers: Vec<(usize, i64)>,
     max_lease: Duration,
@@ -24,7 +24,7 @@ impl WrongClocks {
         }
     }
 
-    /// Finds the wrong clocks. `own` is this machine's; correct clocks may seem to differ by
+    /// Finds the wrong clocks. `own` is this machine's clock; correct clocks may seem to differ by
     /// `tolerance`.
     pub(super) fn among(
         states: &[Option<ServerState>],
@@ -47,8 +47,8 @@ impl WrongClocks {
         Self { servers, max_lease }
     }
 
-    /// Returns the reason why this server cannot vote for tokens of the others, if its clock is
-    /// wrong.
+    /// Returns the reason why this server cannot vote for tokens of the other servers, if its clock
+    /// is wrong.
     pub(super) fn error(&self, at: usize) -> Option<Error> {
         let (_, ahead) = self.servers.iter().find(|(server, _)| *server == at)?;
         Some(Error::configuration(self.text(*ahead)))
@@ -74,12 +74,13 @@ pub(super) fn unix_micros(clock: &dyn Clock) -> u64 {
 }
 
 /// Returns the earliest time from which the pause of a new member counts, in microseconds, and the
-/// server whose clock determines it. `recorded`: the members that have recorded the new one, each
-/// with its position.
+/// server whose clock determines it. `recorded` contains the members that have recorded the new
+/// member, each with its position.
 ///
 /// A majority of the former members includes at least `recorded - (members - majority)` of the
-/// recorded ones. Each of these bounds the granted token by its clock, so the clock at that rank,
-/// from the latest, bounds every granted token. With three members that is the latest clock.
+/// members in `recorded`. Each of these limits the granted token by its clock. So every granted
+/// token is limited by the clock at that rank, counted from the latest clock. With three members it
+/// is the latest clock.
 pub(super) fn not_before(
     recorded: &[(usize, &ServerState)],
     members: usize,
@@ -87,7 +88,7 @@ pub(super) fn not_before(
 ) -> Option<(u64, usize)> {
     let others = members.saturating_sub(majority(members));
     let granted = recorded.len().saturating_sub(others).max(1);
-    // A member that replaced another one also bounds the grants of its predecessor.
+    // A member that replaced another one also limits the grants of its predecessor.
     let bound = |state: &ServerState| {
         state
             .time

@@ -26,9 +26,9 @@ pub(super) struct RoundTally {
     pub(super) nodes: usize,
     pub(super) granted: usize,
     pub(super) busy: usize,
-    /// Nodes on which the lock is free, for a larger token.
+    /// Nodes on which the lock is free, but which require a larger token.
     pub(super) stale: usize,
-    /// Nodes without a response yet.
+    /// Nodes without a response so far.
     pub(super) waiting: usize,
     /// Nodes without a response that seem dead.
     pub(super) suspects: usize,
@@ -46,8 +46,8 @@ pub(super) enum Decision {
 impl RoundTally {
     /// Returns the decision; `None` while further responses can change it.
     ///
-    /// If rivals have grants, an attempt does not wait for nodes that seem dead: meanwhile its own
-    /// grants block the rivals.
+    /// If rivals have grants, an attempt does not wait for nodes that seem dead, because its own
+    /// grants would block the rivals meanwhile.
     pub(super) fn decision(&self) -> Option<Decision> {
         let needed = majority(self.nodes);
         let hopeful = self.granted + self.waiting - self.suspects;
@@ -59,12 +59,12 @@ impl RoundTally {
         }
         let possible = self.granted + self.waiting;
         let is_lost = possible < needed || (self.busy > 0 && hopeful < needed);
-        // Pending responses show the cause: the lock is held, or too few nodes answer.
+        // Pending responses may still show the cause: the lock is held, or too few nodes answer.
         let is_clear = self.is_held() || self.waiting == self.suspects;
         (is_lost && is_clear).then_some(Decision::Lost)
     }
 
-    /// Returns whether rivals have so many nodes that no majority is left.
+    /// Returns whether rivals hold so many nodes that the others are no majority.
     pub(super) fn is_held(&self) -> bool {
         self.nodes - self.busy < majority(self.nodes)
     }
@@ -75,8 +75,8 @@ impl RoundTally {
     }
 }
 
-/// Returns the time until enough nodes are free if their leases are not renewed, where `free` nodes
-/// are free already; `None` if the time is unknown or infinite.
+/// Returns the time until enough nodes are free if their leases are not renewed; `free` nodes are
+/// free already. `None` if the time is unknown or infinite.
 pub(super) fn free_in(
     mut left: Vec<Option<Duration>>,
     nodes: usize,
@@ -89,8 +89,8 @@ pub(super) fn free_in(
     left.get(needed - 1).copied().flatten()
 }
 
-/// Decides a release: freed if a majority held the lock until then, gone if the nodes that may have
-/// held it are no majority; `None` if undecided.
+/// Decides a release: freed if a majority held the lock until the release; gone if the nodes that
+/// may have held it are no majority; `None` if undecided.
 pub(super) fn released(answers: &[Option<Release>]) -> Option<Release> {
     let needed = majority(answers.len());
     let (mut freed, mut gone, mut notified) = (0, 0, None);
@@ -116,10 +116,10 @@ pub(super) fn released(answers: &[Option<Release>]) -> Option<Release> {
 
 /// Decides a renewal; `None` if undecided.
 ///
-/// The lock is extended if a majority of the older votes was extended. While the older votes are a
-/// majority, new votes count as well, but only once all responses `are_known`: one of them may
-/// report a removed vote. The lock is gone if the older votes are no majority, and too few nodes
-/// can have it.
+/// The lock is extended if a majority of the nodes extended an older vote. If the older votes are a
+/// majority, new votes count as well, but only once all responses `are_known`, because a missing
+/// response may report a removed vote. The lock is gone if the older votes are no majority, and too
+/// few nodes can have the lock.
 pub(super) fn renewed(
     answers: &[Option<NodeRenewal>],
     stands: impl FnOnce() -> bool,
@@ -144,13 +144,14 @@ pub(super) fn renewed(
     }
 }
 
-/// Decides whether a lock that was freed by force had been held on a majority; `None` if undecided.
+/// Decides whether a lock that was freed by force was held on a majority before; `None` if
+/// undecided.
 pub(super) fn forced(answers: &[Option<bool>]) -> Option<bool> {
     decided(answers, true, false)
 }
 
-/// Returns `yes` if a majority answered `yes`, `no` if such a majority has become impossible,
-/// otherwise `None`.
+/// Returns `yes` if a majority answered `yes`, and `no` if a majority of `yes` has become
+/// impossible; otherwise `None`.
 fn decided<T: Copy + PartialEq>(answers: &[Option<T>], yes: T, no: T) -> Option<T> {
     let count = |which| {
         answers
@@ -166,8 +167,8 @@ fn decided<T: Copy + PartialEq>(answers: &[Option<T>], yes: T, no: T) -> Option<
     }
 }
 
-/// Returns the state of a lock: held by the owner with a majority, or free if no owner can have
-/// one; `None` if undecided.
+/// Returns the state of a lock: held by the owner that has a majority, or free if no owner can have
+/// a majority; `None` if undecided.
 pub(super) fn holder(answers: &[Option<LockInfo>]) -> Option<LockInfo> {
     let needed = majority(answers.len());
     let unknown = answers.iter().filter(|answer| answer.is_none()).count();
@@ -186,7 +187,7 @@ pub(super) fn holder(answers: &[Option<LockInfo>]) -> Option<LockInfo> {
         if same.len() < needed {
             continue;
         }
-        // The lock is held until the remaining leases are no majority.
+        // The lock is held until the nodes whose leases have not ended are no majority.
         let mut left: Vec<_> = same
             .iter()
             .map(|it| it.remaining.unwrap_or(Duration::MAX))
@@ -203,8 +204,9 @@ pub(super) fn holder(answers: &[Option<LockInfo>]) -> Option<LockInfo> {
     (most + unknown < needed).then_some(LockInfo::FREE)
 }
 
-/// Returns the state of a lock, with the most waiters and the largest token that any node reports:
-/// a waiter watches all nodes that it can reach. `None` if undecided.
+/// Returns the state of a lock. The number of waiters is the largest that a node reports, because a
+/// waiter watches all nodes that it can reach; the token is the largest of all nodes. `None` if
+/// undecided.
 pub(super) fn state(answers: &[Option<LockInfo>]) -> Option<LockInfo> {
     let info = holder(answers)?;
     let known = || answers.iter().flatten();

@@ -1,5 +1,5 @@
-//! [`Membership`]: selects the responses that count together: those of different members of one
-//! quorum with the same view.
+//! [`Membership`]: selects the responses that count together. They come from different members of
+//! one quorum with equal views.
 
 use super::majority::majority;
 use lock_core::backend::Failure;
@@ -17,7 +17,7 @@ pub(super) struct Membership {
     names: Vec<String>,
     /// The key of the marker.
     marker: String,
-    /// The time for which the client remembers its quorum without a response of any node of it.
+    /// The time for which the client remembers its quorum without a response of any of its nodes.
     memory: Duration,
     known_quorum: Mutex<Option<KnownQuorum>>,
     /// True if a node has not recorded the latest epoch, or a server could become a node.
@@ -60,8 +60,8 @@ impl Membership {
         self.needs_update.swap(false, Ordering::Relaxed)
     }
 
-    /// Returns the answers that count together, and the others as failures with their reasons.
-    /// Responses without a view count if no response has one.
+    /// Returns the answers that count together, and the other answers as failures with the reasons.
+    /// If no response has a view, all responses count.
     pub(super) fn counted<T: Clone>(
         &self,
         responses: &[Option<Result<Response<T>, Failure>>],
@@ -108,7 +108,8 @@ impl Membership {
         views.iter().enumerate().map(exclusion).collect()
     }
 
-    /// Returns the reason why a node does not count with others of this quorum and view.
+    /// Returns the reason why a node does not count together with the other nodes of this quorum
+    /// and view.
     fn exclusion(
         &self,
         at: usize,
@@ -163,8 +164,8 @@ impl Membership {
         })
     }
 
-    /// Returns the quorum that counts, and one of its nodes with the view of most of them. The
-    /// quorum is the known one, otherwise that of most nodes.
+    /// Returns the quorum that counts, and one of its nodes that has the view of most of them. The
+    /// quorum is the known one; if none is known, the quorum of most nodes.
     fn view(
         &self,
         views: &[Option<Arc<NodeView>>],
@@ -191,7 +192,7 @@ impl Membership {
                 known.seen = now;
                 return Some((Arc::clone(&known.quorum), Some(view)));
             }
-            // After this time every acquisition of that quorum has ended.
+            // After this time every acquisition of the known quorum has ended.
             if now < known.seen + self.memory {
                 return Some((Arc::clone(&known.quorum), None));
             }
@@ -250,8 +251,8 @@ fn is_same(one: &NodeView, other: &NodeView) -> bool {
 /// The `node` and the `run_id` of a server.
 pub(super) type Identity = (Arc<str>, Arc<str>);
 
-/// Returns the position of a server that counts instead of this one, if two addresses lead to one
-/// server, or a server has a copy of another one's data. A node counts instead of its copy;
+/// Returns the position of the server that counts instead of this one, if two addresses lead to one
+/// server, or if a server has a copy of another server's data. A node counts instead of its copy;
 /// otherwise the first server counts.
 pub(super) fn preferred_twin(at: usize, identities: &[Option<Identity>]) -> Option<usize> {
     let (node, run_id) = identities[at].as_ref()?;
@@ -319,7 +320,7 @@ mod tests {
         );
     }
 
-    /// The server was a replica of that node for a moment, and was started again since.
+    /// The server was a replica of that node for a moment, and has been restarted since.
     #[test]
     fn copy_of_a_node_does_not_displace_the_node() {
         let (membership, clock) = membership();
@@ -371,7 +372,8 @@ mod tests {
             exclusions(&membership, &known_quorum, clock.now()).concat(),
             ""
         );
-        // Two addresses lead elsewhere, which one node of `known_quorum` is enough to detect.
+        // Two addresses lead to another quorum. A single node of `known_quorum` is enough to detect
+        // that.
         let mixed = [
             theirs[0].clone(),
             theirs[1].clone(),

@@ -1,7 +1,7 @@
-//! Changes of a quorum's members: servers that become nodes, or replace a missing member.
+//! Changes of a quorum's members: servers that become nodes, or that replace a missing member.
 //!
-//! The members of an epoch choose those of the next by single-decree Paxos, with the ballots in
-//! their markers. The reasons are in `docs/DESIGN.md`, section Quorum.
+//! The members of an epoch choose the members of the next epoch by single-decree Paxos, with the
+//! ballots in their markers. The reasons are in `docs/DESIGN.md`, section Quorum.
 
 use super::clocks::{WrongClocks, unix_micros};
 use super::majority::majority;
@@ -17,18 +17,18 @@ use lock_redis::quorum::{Admission, Agreement, MarkerRequest, NodeView, ServerSt
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The most changes of one update, a few for each server: every server may record an epoch, and
+/// The most changes of one update, a few for each server: every server may record an epoch, and may
 /// become a node.
 const MAX_CHANGES: usize = 32;
 
-/// The number of surveys in a longest lease by a client in use, so that other clients do not
-/// replace a member that they miss but this client reaches.
+/// The number of surveys in the time of a longest lease by a client in use, so that other clients
+/// do not replace a member that this client reaches, but they do not.
 const SURVEYS: u32 = 3;
 
 impl Quorum {
-    /// Updates the membership in the background, if an update was requested and is due. Surveys the
-    /// servers at intervals without a request, too: other clients may miss a member that this one
-    /// reaches.
+    /// Updates the membership in the background, if an update was requested and is due. Also
+    /// surveys the servers at intervals without a request, because other clients may miss a member
+    /// that this client reaches.
     pub(super) fn update_in_background(self: &Arc<Self>) {
         let Some(terms) = self.terms else { return };
         let (now, interval) = (self.clock.now(), terms.max_lease / SURVEYS);
@@ -46,7 +46,7 @@ impl Quorum {
             let absence = Absence::Noted(terms.max_lease);
             let changes = match contain(|| quorum.update_membership(absence)) {
                 Some(Ok(changes)) => changes,
-                // Failed, or panicked.
+                // The update failed or panicked.
                 Some(Err(_)) | None => {
                     quorum.membership.request_update();
                     0
@@ -142,8 +142,8 @@ impl Quorum {
         distinct(states)
     }
 
-    /// Sends a request to these servers, if they are still those of the survey. Returns the states
-    /// of the servers that complied, now or earlier.
+    /// Sends a request to these servers, if their `run_id` is still that of the survey. Returns the
+    /// states of the servers that complied, now or earlier.
     pub(super) fn ask_nodes(
         &self,
         states: &[Option<ServerState>],
@@ -172,8 +172,8 @@ impl Quorum {
         })
     }
 
-    /// Makes the members of this epoch choose those of the next. In epoch 0, servers without a
-    /// marker choose the first members.
+    /// Makes the members of this epoch choose the members of the next epoch. In epoch 0, servers
+    /// without a marker choose the first members.
     fn choose(
         &self,
         states: &[Option<ServerState>],
@@ -205,8 +205,8 @@ impl Quorum {
             .map(|state| state.ballot)
             .max()
             .unwrap_or(0);
-        // The ballot need not be unique: each server promises it once, so one client gets a
-        // majority.
+        // The ballot need not be unique: each server promises it only once, so only one client gets
+        // a majority for it.
         let ballot = largest + 1 + fastrand::u64(..1_000);
         let too_few = |what: &str| {
             Error::unavailable(format!(
@@ -225,7 +225,7 @@ impl Quorum {
         if promised.len() < needed {
             return Err(too_few("promised to choose the next members"));
         }
-        // An accepted choice may have been chosen by a majority, so it is kept.
+        // An accepted choice may already have been chosen by a majority, so it must not change.
         let accepted = promised.into_iter().filter_map(|state| state.accepted);
         let choice = accepted
             .max_by_key(|(ballot, _)| *ballot)

@@ -1,5 +1,6 @@
-//! Members that clients miss. The markers of the other members record since when. A client can thus
-//! continue the notes of another, and a client that reaches the member ends them.
+//! Members that clients miss. The markers of the other members record the time since which a member
+//! is missed. So a client can continue the notes of another client, and a client that reaches the
+//! member ends them.
 
 use super::majority::majority;
 use lock_redis::quorum::{Members, MissingMember, ServerState};
@@ -17,8 +18,8 @@ pub(super) enum Absence {
 }
 
 impl Absence {
-    /// Returns whether this many clients agree that a member is missing, by the notes of a majority
-    /// of the servers that have recorded the present members.
+    /// Returns whether this many clients agree that a member is missing. The notes of a majority of
+    /// the servers that have recorded the present members decide.
     pub(super) fn is_agreed(
         self,
         id: &str,
@@ -37,7 +38,7 @@ impl Absence {
     }
 }
 
-/// Returns how long a server has noted that a member is missing, and the note.
+/// Returns for how long a server has noted a member as missing, and the note.
 pub(super) fn missing_for<'a>(
     state: &'a ServerState,
     id: &str,
@@ -49,7 +50,7 @@ pub(super) fn missing_for<'a>(
     ))
 }
 
-/// Returns the IDs of the members that are none of these servers.
+/// Returns the IDs of the members that are not among these servers.
 pub(super) fn absent(members: &Members, states: &[Option<ServerState>]) -> Vec<Arc<str>> {
     let states = || states.iter().flatten();
     let nodes = states().filter_map(|state| Some(&state.marker.as_ref()?.1.node));

@@ -8,7 +8,7 @@
 //! - `token`: the proposed tokens; `clocks`: the clocks of the servers
 //! - `votes`: the nodes that hold an acquisition; `renewal`: renewals, which request lost votes
 //!   again
-//! - `watch`: watches, which wake a waiter once per release
+//! - `watch`: watches, which wake a waiter once or twice per release
 //! - `node`: one node; `node_worker`: its tasks and pending cleanups; `responses`: the nodes'
 //!   responses
 //! - `membership`: the responses that count together; `membership_update`: changes of the members;

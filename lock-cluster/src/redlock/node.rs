@@ -15,8 +15,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The time for which the refusal of a server that cannot be a node counts, because it may be
-/// repaired at any moment.
+/// The time for which the refusal of a server that cannot be a node is cached, because the server
+/// may be repaired at any moment.
 const REFUSAL_VALIDITY: Duration = Duration::from_secs(1);
 
 /// One store of a quorum.
@@ -36,9 +36,10 @@ enum NodeKind {
 /// The values that all nodes and clients of a quorum must agree on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct QuorumTerms {
-    /// The longest lease, in whole milliseconds: the pause of a node that may have lost data.
+    /// The longest lease, in whole milliseconds. A node that may have lost data does not vote for
+    /// this time.
     pub(super) max_lease: Duration,
-    /// The time for which a token counter is kept beyond the time of day that the token stands for.
+    /// The time for which a token counter is kept beyond the time of day that the token represents.
     pub(super) keep: Duration,
     /// True if the operator declares that no write is lost (`appendfsync always`).
     pub(super) durable: bool,
@@ -52,7 +53,7 @@ pub(super) enum Vote {
     Paused(Duration),
     /// The server has no marker, so it belongs to no quorum.
     Unmarked,
-    /// The proposal is further ahead of the node's clock than allowed: by this time.
+    /// The proposal is ahead of the node's clock by this time, which is more than allowed.
     Ahead(Duration),
 }
 
@@ -128,8 +129,8 @@ impl QuorumNode {
     }
 
     /// Requests votes for locks that a majority of other nodes has granted at these tokens. `view`
-    /// is the node's marker as just read. Returns the receipt of each vote; `None` if the node does
-    /// not vote now.
+    /// is the node's marker, which was just read. Returns the receipt of each vote; `None` if the
+    /// node does not vote now.
     pub(super) fn vote_again(
         &self,
         attempts: &[Attempt<'_>],
@@ -283,7 +284,7 @@ pub(super) struct RedisNode {
 enum CachedView {
     None,
     Node(Arc<NodeView>),
-    /// The server cannot be a node, for this reason. It is read again at this time.
+    /// The server cannot be a node, for this reason. The server is read again at this time.
     Refused(Error, Moment),
 }
 
@@ -393,8 +394,8 @@ impl RedisNode {
     }
 
     fn vote(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Response<Vote>, Failure> {
-        // More than once: the server may have restarted or recorded other members since it was
-        // read.
+        // Tried more than once, because the server may have restarted or recorded other members
+        // since it was last read.
         for _ in 0..3 {
             let Some(view) = self.view(by)? else {
                 return Ok(Response::of_store(Vote::Unmarked));

@@ -31,9 +31,9 @@ pub(super) struct NodeContext {
     node_timeout: Duration,
     /// True if the last request got no answer.
     is_unanswered: AtomicBool,
-    /// True if the last request got no answer, apart from requests with short deadlines.
+    /// True if the last request got no answer; requests with short deadlines are ignored.
     is_silent: AtomicBool,
-    /// The shortest recent time to an answer, in nanoseconds: the distance of the node.
+    /// The shortest recent time to an answer, in nanoseconds, as a measure of the node's distance.
     fastest: AtomicU64,
     /// True if a request ever got no answer.
     has_failed: AtomicBool,
@@ -53,7 +53,7 @@ pub(super) struct NodeContext {
 struct PendingCleanup {
     acquisition: AcquisitionId,
     options: ReleaseOptions,
-    /// The time from which the options count.
+    /// The time at which the options were determined.
     since: Moment,
     /// The end of any lease that the acquisition may have on the node.
     until: Moment,
@@ -80,19 +80,21 @@ pub(super) enum Queue {
     Renewals,
 }
 
-/// The maximum number of pending cleanups of a node that does not answer. Dropped ones end with
-/// their leases.
+/// The maximum number of pending cleanups of a node that does not answer. An acquisition whose
+/// cleanup is dropped ends with its lease.
 const MAX_CLEANUPS: usize = 10_000;
 /// The pause between attempts to reach a silent node for its pending releases and subscriptions, so
-/// that a dead server costs little. They continue until the lease ends or no waiter is left.
+/// that a dead server costs little. The attempts continue until the leases have ended and no waiter
+/// is left.
 const RETRY: Duration = Duration::from_secs(1);
-/// The time after which a node without an answer counts as silent if its answers take a quarter of
-/// it or less, because an attempt with rivals must not wait for it. Four times its fastest answer
-/// counts if that is longer. A dropped client waits as long for its nodes: otherwise their votes
-/// stay until the lease ends.
+/// The shortest time after which a node without an answer counts as silent, because an attempt with
+/// rivals must not wait for it. The time is four times the node's fastest answer if that is longer.
+/// A dropped client waits for this time for its nodes: otherwise their votes stay until the lease
+/// ends.
 pub(super) const SUSPECT_AFTER: Duration = Duration::from_millis(100);
 /// The time after which a node that has neither answered nor failed counts as silent, because it
-/// may be far away, and is dialled first. It is `node_timeout` if that is shorter.
+/// may be far away, and the connection must be opened first. `node_timeout` is used if it is
+/// shorter.
 const SUSPECT_AT_FIRST: Duration = Duration::from_secs(2);
 /// The value of `fastest` before the first answer.
 const NO_ANSWER: u64 = u64::MAX;
@@ -141,7 +143,8 @@ impl NodeWorker {
         &self.context
     }
 
-    /// Returns whether a request that bypasses the queue overtakes no other and is not delayed.
+    /// Returns whether a request that bypasses the queue overtakes no other request and is not
+    /// delayed.
     pub(super) fn is_idle(&self) -> bool {
         self.context.open.load(Ordering::Acquire) == 0 && !self.context.is_suspect()
     }
@@ -155,9 +158,9 @@ impl NodeWorker {
         }
     }
 
-    /// Sends a request on a thread of the node and passes the outcome to `done`, on that thread or,
-    /// if no thread can be started, on the caller's. A request whose turn comes after `by` is not
-    /// sent.
+    /// Sends a request on a thread of the node and passes the outcome to `done`, on that thread. If
+    /// no thread can be started, `done` runs on the caller's thread. A request whose turn comes
+    /// after `by` is not sent.
     pub(super) fn ask<T: Send + 'static>(
         &self,
         queue: Queue,
@@ -168,8 +171,8 @@ impl NodeWorker {
         self.ask_unless(queue, by, |_| None, request, done);
     }
 
-    /// Sends a request as [`ask`](Self::ask) does, unless `known` returns its outcome when its turn
-    /// comes: then nothing is sent, and nothing is recorded about the node.
+    /// Sends a request as [`ask`](Self::ask) does. If `known` returns the outcome when the
+    /// request's turn comes, nothing is sent, and nothing is recorded about the node.
     pub(super) fn ask_unless<T: Send + 'static>(
         &self,
         queue: Queue,
@@ -188,7 +191,8 @@ impl NodeWorker {
                 None => context.ask(by, time, |by| request(context, by)),
             };
             let outcome = if is_attempt { context.busy(ask) } else { ask() };
-            // Before `done`: the thread that `done` wakes may send the next request at once.
+            // Counted down before `done`, because the thread that `done` wakes may send the next
+            // request at once.
             context.open.fetch_sub(open, Ordering::AcqRel);
             done(context, outcome);
         });
@@ -239,7 +243,7 @@ impl NodeContext {
         self.clock.now()
     }
 
-    /// Records that attempts and releases wait for this call.
+    /// Marks the time of this call as one for which attempts and releases must wait.
     fn busy<T>(&self, call: impl FnOnce() -> T) -> T {
         *self.busy_since.lock() = Some(self.clock.now());
         let outcome = call();
@@ -258,8 +262,8 @@ impl NodeContext {
         self.is_silent.load(Ordering::Relaxed) || self.busy_since.lock().is_some_and(is_late)
     }
 
-    /// Returns the time after which the node seems dead. A distant node has more time: otherwise
-    /// its answers would always arrive too late.
+    /// Returns the time after which the node seems dead. A distant node gets more time, because
+    /// otherwise its answers would always arrive too late.
     fn suspect_after(&self) -> Duration {
         let patience = match self.fastest.load(Ordering::Relaxed) {
             NO_ANSWER if self.has_failed.load(Ordering::Relaxed) => SUSPECT_AFTER,
@@ -269,12 +273,13 @@ impl NodeContext {
         patience.min(self.node_timeout).max(SUSPECT_AFTER)
     }
 
-    /// Records the time to an answer, as the distance of the node. Only for requests that are
-    /// always sent: watches and releases may need no request, and a refusal may be cached.
+    /// Records the time to an answer as the distance of the node. Only for requests that are always
+    /// sent: watches and releases may need no request, and a refusal may be cached.
     pub(super) fn note_distance(&self, asked: Moment) {
         let took = self.clock.now().since(asked).as_nanos();
         let took = u64::try_from(took).unwrap_or(NO_ANSWER - 1);
-        // A longer time raises the value slowly, so that a more distant node soon has enough time.
+        // A longer time raises the value in steps, so that a more distant node soon has enough
+        // time.
         let next = |old: u64| match old {
             NO_ANSWER => Some(took),
             old => Some(took.min(old + old / 8 + 1)),
@@ -312,8 +317,8 @@ impl NodeContext {
         outcome
     }
 
-    /// Releases an acquisition. Without an answer, the release is repeated until there is one or
-    /// the lease has ended.
+    /// Releases an acquisition. If there is no answer, the release is repeated until there is an
+    /// answer or the lease has ended.
     pub(super) fn release(
         &self,
         acquisition: &AcquisitionId,
@@ -327,8 +332,8 @@ impl NodeContext {
         outcome
     }
 
-    /// Releases an acquisition when the node answers again, with a tombstone because a request may
-    /// still be in progress.
+    /// Releases an acquisition when the node answers again. Leaves a tombstone, because a request
+    /// may still be in progress.
     pub(super) fn release_later(&self, acquisition: AcquisitionId, kept: Option<KeptLock>) {
         let since = self.clock.now();
         let options = ReleaseOptions::WITH_TOMBSTONE.kept(kept);
@@ -365,7 +370,7 @@ impl NodeContext {
         !self.cleanups.lock().is_empty() || !self.watches.lock().is_empty()
     }
 
-    /// Does a piece of the pending work, if it is due and no request was just sent. Returns the
+    /// Does one item of the pending work, if it is due and no request was just sent. Returns the
     /// start of the next turn.
     fn next_turn(&self, retry_at: &mut Moment, was_sent: bool) -> Moment {
         let now = self.clock.now();
@@ -382,7 +387,7 @@ impl NodeContext {
             *retry_at = Moment::NEVER;
         } else if *retry_at == Moment::NEVER || now >= *retry_at {
             let answered = self.busy(|| contain(|| self.do_pending()).unwrap_or(false));
-            // One piece in each turn: requests go first.
+            // One item in each turn, so that requests go first.
             *retry_at = if answered {
                 now
             } else {
@@ -392,7 +397,7 @@ impl NodeContext {
         *retry_at
     }
 
-    /// Does a piece of the pending work. Returns whether the node answered.
+    /// Does one item of the pending work. Returns whether the node answered.
     fn do_pending(&self) -> bool {
         let now = self.clock.now();
         let mut cleanups = self.cleanups.lock();
@@ -427,7 +432,7 @@ impl NodeContext {
         if !answered {
             self.watch_later(watch);
         } else if outcome.is_ok() {
-            // A refused watch is not repeated: the refusal would be the same.
+            // A refused watch is not repeated, because it would be refused again.
             watch.wake();
         }
         answered
@@ -458,7 +463,7 @@ impl RequestQueue {
         drop(state);
         match request {
             Some(request) => {
-                // The callback of a request may panic, and must not delay the next one.
+                // The callback of a request may panic, which must not delay the next request.
                 contain(|| request(context));
                 Sent::One
             }
@@ -472,7 +477,7 @@ impl RequestQueue {
 enum Sent {
     One,
     None,
-    /// No request was sent, and none will be.
+    /// No request was sent, and none will be sent.
     Closed,
 }
 

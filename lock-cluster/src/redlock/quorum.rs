@@ -16,8 +16,8 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The pauses between updates of the membership while they change nothing. At most seconds, because
-/// an emptied server should not wait long to become a node.
+/// The pauses between requested updates of the membership that change nothing. At most seconds,
+/// because an emptied server should not wait long to become a node.
 const BETWEEN_UPDATES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(4));
 
 /// The state that the backend, its attempts and its watches share.
@@ -45,7 +45,7 @@ pub(super) struct UpdateState {
     pub(super) is_running: bool,
     /// The earliest start of the next requested update.
     pub(super) not_before: Moment,
-    /// The pauses after requested updates in a row that changed nothing.
+    /// The pauses after consecutive requested updates that changed nothing.
     pub(super) backoff: Backoff,
     /// The time of the next survey without a request; `None` before the first use.
     pub(super) next_survey: Option<Moment>,
@@ -96,7 +96,7 @@ impl Quorum {
         self.node_timeout
     }
 
-    /// Returns the deadline of requests that are sent now.
+    /// Returns the deadline of requests that are sent now: at most `by`.
     pub(super) fn by(&self, by: Moment) -> Moment {
         by.min(self.clock.now() + self.node_timeout)
     }
@@ -139,7 +139,7 @@ impl Quorum {
         self.membership.counted(responses, self.clock.now())
     }
 
-    /// Returns the failure of a request that the answers do not decide: refused if all nodes
+    /// Returns the failure of a request that the answers do not decide. It is refused if all nodes
     /// refused the request or did not get it, otherwise unknown.
     pub(super) fn undecided<T>(
         &self,
@@ -162,8 +162,8 @@ impl Quorum {
         }
     }
 
-    /// Sends a release to every node, and calls `each` with the outcomes. Without `waits`, the
-    /// release is sent from this thread to nodes that are idle.
+    /// Sends a release to every node, and calls `each` with the outcomes. If `waits` is false, this
+    /// thread sends the release to idle nodes itself.
     pub(super) fn send_release(
         &self,
         acquisition: &AcquisitionId,
@@ -191,7 +191,8 @@ impl Quorum {
                 move |context: &NodeContext| before?.plan_release(context.number(), options).err();
             let request = move |context: &NodeContext, by| match &state {
                 Some(state) => state.release_on(context, &acquisition, options, by),
-                // An attempt without an answer may have been granted on any node.
+                // There is no receipt, so an attempt without an answer may have been granted on any
+                // node.
                 None => context.release(&acquisition, ReleaseOptions::WITH_TOMBSTONE, by),
             };
             worker.ask_unless(

@@ -19,8 +19,7 @@ type NodeOutcome = Result<Response<NodeRenewal>, Failure>;
 type Batch = Result<Vec<NodeOutcome>, Failure>;
 
 impl Quorum {
-    /// Renews a batch. A lease longer than the terms allow is refused here, because a node would
-    /// grant it.
+    /// Renews a batch. Refuses a lease longer than the terms allow, because a node would grant it.
     pub(super) fn renew(
         &self,
         batch: &[RenewalRequest],
@@ -113,8 +112,8 @@ impl Quorum {
         outcomes: &[Option<Result<NodeRenewal, Failure>>],
     ) -> Result<Renewal, Failure> {
         let state = state_of(one);
-        // Before the decision: new votes are counted only while the older ones are a majority, and
-        // the lease of an older one may end meanwhile.
+        // Counted before the decision, because new votes count only while the older ones are a
+        // majority, and the lease of an older vote may end meanwhile.
         state.inspect(|state| state.count_votes());
         let decided = majority::renewed(&answered(outcomes), || stands(one), true);
         if let (Some(Renewal::Gone), Some(state)) = (decided, state) {
@@ -132,13 +131,13 @@ impl Quorum {
         })
     }
 
-    /// Releases a lost lock on the nodes that still have it, including those that voted again.
+    /// Releases a lost lock on the nodes that still have it, including nodes that voted again.
     fn release_rest(&self, state: &Arc<AttemptState>) {
         let Outstanding {
             granted, unknown, ..
         } = state.abandon();
         let rest = [granted, unknown].concat();
-        // As `unknown`, so that no response is waited for.
+        // Passed as `unknown`, so that no response is awaited.
         self.roll_back_on_nodes(
             state,
             &Outstanding {
@@ -164,8 +163,8 @@ fn no_vote() -> Error {
     Error::unavailable("it does not have the lock, and does not vote for it now")
 }
 
-/// Renews a batch on one node. Also returns the locks that the node does not have but may vote for
-/// again.
+/// Renews a batch on one node. Also returns the locks for which the node has no vote, but may be
+/// asked for a new one.
 fn renew_on<'a>(
     context: &NodeContext,
     batch: &'a [RenewalRequest],
@@ -236,7 +235,7 @@ fn vote_again(
 ) -> Vec<NodeOutcome> {
     let (at, sent) = (context.number(), context.now());
     let attempts: Vec<_> = missing.iter().map(MissingVote::attempt).collect();
-    // All outcomes are of one node, which has answered just now.
+    // All outcomes come from one node, which has answered just now.
     let view = outcomes[missing[0].place]
         .as_ref()
         .ok()

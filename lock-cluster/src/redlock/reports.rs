@@ -25,7 +25,8 @@ impl QuorumReports {
         }
     }
 
-    /// Emits a warning about this subject once while it applies. `None`: it no longer applies.
+    /// Emits a warning about this subject, once for as long as it applies. `None`: it no longer
+    /// applies.
     fn warn(&self, kind: WarningKind, about: String, message: Option<String>) {
         let mut reported = self.reported.lock();
         match message {
@@ -78,7 +79,7 @@ impl QuorumReports {
         }
     }
 
-    /// Reports the wrong clocks, and the servers whose votes are delayed by one.
+    /// Reports the wrong clocks, and the servers whose votes are delayed by a wrong clock.
     pub(super) fn clocks(
         &self,
         names: &[String],
@@ -111,8 +112,9 @@ pub(super) fn awaited_clock(clock: &str) -> String {
     )
 }
 
-/// Returns the members that are none of these servers and have none of these names; none at all
-/// while a server does not answer, because that server may be the member under another name.
+/// Returns the members that are not among these servers and have none of these names. Returns no
+/// members while a server does not answer, because that server may be the member under another
+/// name.
 pub(super) fn unlisted<'a>(
     view: &'a NodeView,
     names: &[String],

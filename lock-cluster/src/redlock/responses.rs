@@ -31,8 +31,9 @@ impl<T> Responses<T> {
         self.signal.raise();
     }
 
-    /// Puts a response, and later the one that `replace` returns in its place. The first counts
-    /// meanwhile, but waits continue for the second. If `replace` panics, the first response stays.
+    /// Stores a response, and replaces it later by the one that `replace` returns. The first
+    /// response counts meanwhile, but waits continue until the second. If `replace` panics, the
+    /// first response stays.
     pub(super) fn put_preliminary(&self, node: usize, value: T, replace: impl FnOnce() -> T) -> T
     where
         T: Clone,

@@ -27,7 +27,7 @@ const DURABLE: &str = "durable";
 const MAX_LEASE: &str = "max_lease";
 const NODE_TIMEOUT: &str = "node_timeout";
 
-/// The default longest lease. Only twice the default lease, because a restarted server may not vote
+/// The default longest lease: only twice the default lease, because a restarted server may not vote
 /// until this time has passed.
 const DEFAULT_MAX_LEASE: Duration = Duration::from_secs(60);
 /// The default port.

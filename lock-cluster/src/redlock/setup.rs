@@ -19,28 +19,28 @@ use std::time::Duration;
 /// The maximum number of tries while clients change the members at the same time.
 const TRIES: u32 = 10;
 
-/// Begins a quorum on the servers of a `redlock://` URL, which votes at once: the operator declares
-/// that no lock can have been held there within the last `max_lease`. Also ends the pause of a
-/// quorum that a client has begun. Servers that were restarted empty look new.
+/// Begins a quorum on the servers of a `redlock://` URL. The quorum votes at once: the operator
+/// declares that no lock can have been held there within the last `max_lease`. Also ends the pause
+/// of a quorum that a client has begun. Servers that were restarted empty look new.
 ///
 /// If some servers vote already, the others become nodes of their quorum, and vote one longest
-/// lease later. A server whose vote is delayed longer by a clock that was ahead also votes one
-/// longest lease later, if that clock has been set right. If the quorum has too few nodes left to
-/// admit others, all servers begin a new one, with the same pause.
+/// lease later. If a wrong clock delays the vote of a server for longer and has been set right,
+/// that server also votes one longest lease later. If the quorum has too few nodes left to admit
+/// others, all servers begin a new quorum, with a pause of one longest lease.
 ///
-/// A quorum that was not set up begins with its first use, and votes one `max_lease` later: the
-/// servers cannot distinguish it from a quorum that has lost its data.
+/// A quorum that was not set up begins with its first use, and votes one `max_lease` later, because
+/// the servers cannot distinguish it from a quorum that has lost its data.
 ///
 /// # Blocking
 ///
-/// Some round trips to each server, one after the other, each within the command time-out. They are
-/// repeated up to ten times while clients change the members.
+/// Makes some round trips to each server, one after the other, each within the command time-out.
+/// The round trips are repeated up to ten times while clients change the members.
 ///
 /// # Errors
 ///
 /// [`Error::is_configuration`] if the URL is invalid, or a server cannot be a node of this quorum;
 /// [`Error::is_unavailable`] if a server cannot be queried. [`Error::members`] has the result of
-/// each server. Changes that were made are kept, and the call can be repeated; servers that are
+/// each server. Changes that were made remain, and the call can be repeated. Servers that are
 /// reached only after others had begun to vote then vote one longest lease later.
 pub fn set_up(config: &Config) -> Result<(), Error> {
     let options = UrlOptions::read(config)?;
@@ -70,7 +70,7 @@ pub fn set_up(config: &Config) -> Result<(), Error> {
         if error.is_some() {
             clock.wait(&Arc::new(Signal::new()), clock.now() + backoff.next());
         }
-        // The servers choose the members as for a client, which may do so at the same time.
+        // The servers choose the members as for a client, and a client may do this concurrently.
         match quorum.update_membership(Absence::Declared) {
             Err(failed) if failed.is_unavailable() => {
                 error = Some(failed);
@@ -115,10 +115,10 @@ pub fn set_up(config: &Config) -> Result<(), Error> {
 }
 
 /// Shortens the pauses that would end later than one longest lease from now, because of a clock
-/// that has been set right since.
+/// that was wrong and has been set right since.
 fn shorten(quorum: &Quorum, states: &[ServerState]) -> Result<(), Error> {
     let pause = quorum.terms.expect("its nodes are servers").max_lease;
-    // The pauses of the others no longer count as bounds: the operator declares so.
+    // The operator declares that the pauses of the other servers no longer count as bounds.
     let now: Vec<_> = states
         .iter()
         .map(|state| {
@@ -158,9 +158,10 @@ fn shorten(quorum: &Quorum, states: &[ServerState]) -> Result<(), Error> {
 
 /// The change to make, which depends on the servers' first states.
 enum Setup {
-    /// No server voted: all vote at once.
+    /// No server has voted: all servers vote at once.
     Begin,
-    /// Some servers voted: the others join their quorum, or all begin `anew`.
+    /// Some servers have voted: the others join their quorum, or all servers begin a new one
+    /// (`anew`).
     Complete {
         pause: Duration,
         anew: Option<Agreement>,
@@ -175,7 +176,8 @@ struct Record {
 }
 
 impl Setup {
-    /// Returns the record that each server needs, if any; `None` if all are nodes of one quorum.
+    /// Returns the record that each server needs, if it needs one; `None` if all are nodes of one
+    /// quorum.
     fn records(
         &mut self,
         quorum: &Quorum,
@@ -187,7 +189,7 @@ impl Setup {
                 let mut epoch = 1;
                 let markers = states.iter().filter_map(|state| state.marker.as_ref());
                 if let Some((begun, view)) = markers.max_by_key(|(_, view)| view.epoch) {
-                    // A client has begun the quorum, and knows its ID.
+                    // A client has begun the quorum, so its ID is used.
                     epoch = view.epoch + u64::from(begun.members != agreed.members);
                     agreed.quorum = Arc::clone(&begun.quorum);
                 }
@@ -217,8 +219,8 @@ impl Setup {
     }
 }
 
-/// Returns whether all servers are nodes of one quorum. Fails if only a majority is; with fewer,
-/// returns false.
+/// Returns whether all servers are nodes of one quorum. Fails if only a majority of them are;
+/// returns false if fewer are.
 fn is_complete(quorum: &Quorum, states: &[ServerState]) -> Result<bool, Error> {
     let views: Vec<_> = states.iter().map(ServerState::view).collect();
     let exclusions = quorum.membership.exclusions(&views, quorum.clock.now());

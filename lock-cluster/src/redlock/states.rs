@@ -12,11 +12,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Quorum {
-    /// Returns the wrong clocks, if a majority refuses this token because of them; `None` if a
-    /// majority accepts the token, or it is too little ahead of this machine's clock to be refused.
+    /// Returns the wrong clocks, if a majority refuses this token because of them. `None` if a
+    /// majority accepts the token, or if the token is not far enough ahead of this machine's clock
+    /// to be refused.
     ///
     /// Must be called before the proposal: a server with a wrong clock would grant the token, and
-    /// keep it after its clock was set right.
+    /// still store it after its clock was set right.
     pub(super) fn refusal_of_token(&self, last: u64, by: Moment) -> Option<WrongClocks> {
         let max_lease = self.terms?.max_lease;
         let (own, reach) = (unix_micros(self.clock.as_ref()), micros(max_lease));
@@ -31,7 +32,7 @@ impl Quorum {
     }
 
     /// Returns the states of the servers that answer before the deadline. Does not wait for servers
-    /// for which `is_left` is true.
+    /// for which `is_left` returns true.
     pub(super) fn read_states(
         &self,
         by: Moment,
@@ -55,8 +56,8 @@ impl Quorum {
         })
     }
 
-    /// Notes the members that this client misses on the servers of this view whose notes differ.
-    /// Returns the states after that.
+    /// Records the members that this client misses on those servers of this view whose notes
+    /// differ. Returns the states after that.
     pub(super) fn note_missing(
         &self,
         states: &[Option<ServerState>],

@@ -43,13 +43,13 @@ pub struct QuorumNodeStatus {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum QuorumVote {
-    /// The server votes, and has been able to for this time.
+    /// The server votes, and has been able to vote for this time.
     Votes(Duration),
-    /// The server is a node that votes after this time: it is new, or replaced another one.
+    /// The server is a node that votes after this time, because it is new or replaced another one.
     Paused(Duration),
-    /// The server was restarted: it does not vote for this time, counted from the next attempt.
+    /// The server was restarted, and does not vote for this time, counted from the next attempt.
     Restarted(Duration),
-    /// The server has no marker: no quorum was set up there, or it was emptied.
+    /// The server has no marker, because no quorum was set up there or the server was emptied.
     Unmarked,
     /// The server's vote does not count with those of the other nodes, for this reason.
     Excluded(Error),
@@ -57,7 +57,7 @@ pub enum QuorumVote {
     Refused(Error),
     /// The server could not be queried.
     Unreachable(Error),
-    /// The server is a member of the quorum that the URL does not name.
+    /// The server is a member of the quorum, but the URL does not name it.
     Unlisted,
 }
 
@@ -73,7 +73,8 @@ impl QuorumVote {
 ///
 /// # Blocking
 ///
-/// Some round trips to each server, one after the other; at most two command time-outs for each.
+/// Makes some round trips to each server, one after the other, in at most two command time-outs for
+/// each server.
 ///
 /// # Errors
 ///
@@ -88,8 +89,8 @@ pub fn quorum_status(config: &Config) -> Result<Vec<QuorumNodeStatus>, Error> {
 }
 
 impl Quorum {
-    /// Returns the state of each server, followed by members that are none of these servers. Stores
-    /// that are not servers are left out.
+    /// Returns the state of each server, followed by the members that are not among these servers.
+    /// Stores that are not servers are omitted.
     fn status(&self, timeout: Duration, by: Moment) -> Vec<QuorumNodeStatus> {
         let clock = self.clock.as_ref();
         let mut answers = Vec::new();
@@ -99,7 +100,7 @@ impl Quorum {
                 continue;
             };
             let bound = || by.min(clock.now() + timeout);
-            // Read twice: the first time a connection is made.
+            // Read twice, because the first request opens the connection.
             let answer = server.read_state(bound()).and_then(|_| {
                 let (sent, since) = (clock.unix_time(), clock.now());
                 let state = server.read_state(bound())?;
@@ -214,7 +215,7 @@ impl Quorum {
             let Some(server) = node.server() else {
                 continue;
             };
-            // A server that cannot be queried has been reported already.
+            // A server that cannot be queried was already reported.
             if let Ok(found) = server.node().examine(store, by) {
                 findings.extend(found.findings);
                 clocks.extend(found.clock.map(|clock| (node.name().to_owned(), clock)));
@@ -225,7 +226,7 @@ impl Quorum {
     }
 }
 
-/// Returns the address of the server whose clock delays this one's vote, if that is so.
+/// Returns the address of the server whose clock delays the vote of this one, if there is one.
 fn awaited_clock(state: &ServerState) -> Option<String> {
     let clock = state.marker.as_ref()?.1.clock.as_ref()?;
     (state.votes_from > state.time).then(|| clock.to_string())

@@ -19,7 +19,7 @@ pub(super) enum Change {
         agreed: Agreement,
         admission: Option<Admission>,
     },
-    /// The members of this epoch choose those of the next.
+    /// The members of this epoch choose the members of the next epoch.
     Choose { epoch: u64, agreed: Agreement },
 }
 
@@ -118,8 +118,8 @@ impl Survey<'_> {
         let present = self.states.iter().enumerate();
         let present = present.filter_map(|(at, state)| Some((at, state.as_ref()?)));
         let mut servers: Vec<_> = present.collect();
-        // Nodes that are behind first: the more nodes have recorded a new member, the sooner it
-        // votes.
+        // Nodes that lack an epoch come first: the more nodes have recorded a new member, the
+        // sooner it votes.
         servers.sort_by_key(|(_, state)| state.marker.is_none());
         for (at, state) in servers {
             match &state.marker {
@@ -130,8 +130,9 @@ impl Survey<'_> {
                     }
                 }
                 None if agreed.members.contain(&state.run_id) => {
-                    // Either a first member that accepted the choice and has not recorded it; or a
-                    // majority has recorded these members, and so refuses votes by earlier views.
+                    // Either the server is a first member that accepted the choice and has not
+                    // recorded it, or a majority has recorded these members, and so refuses votes
+                    // by earlier views.
                     let chose = |(_, its): &(u64, Agreement)| epoch == 1 && *its == agreed;
                     let chose = state.accepted.as_ref().is_some_and(chose);
                     if recorded.len() >= needed || chose {
@@ -153,8 +154,8 @@ impl Survey<'_> {
                 None => {}
             }
         }
-        // Another epoch of the same members, so that nodes admitted in the present one become
-        // choosers.
+        // The next epoch has equal members. It makes the nodes that were admitted in the present
+        // epoch choosers.
         (choosers >= needed && choosers < recorded.len())
             .then_some(Change::Choose { epoch, agreed })
     }
@@ -193,7 +194,7 @@ impl Survey<'_> {
         }
     }
 
-    /// Returns the known quorum, if one of its nodes is present. For a client that knows none,
+    /// Returns the known quorum, if one of its nodes is present. If the client knows no quorum,
     /// returns the quorum of most servers.
     fn quorum(&self) -> Option<Arc<str>> {
         let markers = self
@@ -212,9 +213,9 @@ impl Survey<'_> {
             .map(|quorum| Arc::clone(quorum))
     }
 
-    /// Returns the place that a server takes: that of the missing member with its address, or of
-    /// the only missing member. The latter must be missed by two clients: the URL of one may be
-    /// wrong.
+    /// Returns the place of the missing member that a server replaces: the member with the server's
+    /// address, or the only missing member. The latter must be missed by two clients, because the
+    /// URL of one client may be wrong.
     fn replaced_place(
         &self,
         members: &Members,
@@ -331,8 +332,8 @@ mod tests {
         change_at(states, &["h:1", "h:2", "h:3"], Absence::Declared)
     }
 
-    /// Returns the states one longest lease later, with notes of these clients that they miss this
-    /// member.
+    /// Returns the states one longest lease later, with notes of these clients that this member is
+    /// missing.
     fn noting(
         states: &[Option<ServerState>],
         id: &str,

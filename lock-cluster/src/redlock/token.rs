@@ -1,12 +1,12 @@
-//! [`TokenProposals`]: the tokens to propose. As in a ballot of Paxos, a proposal is the time of
-//! day in microseconds, or one more than the largest known token of the name.
+//! [`TokenProposals`]: the tokens to propose. Like a ballot of Paxos, a proposal is the time of day
+//! in microseconds, or one more than the largest known token of the name.
 
 use lock_core::{Clock, FencingToken, LockName, OwnerId};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 
-/// The tokens granted to this client. Tokens known only to a minority of nodes are not included. A
-/// forgotten token costs a second round, because the nodes have stored it.
+/// The tokens granted to this client. Tokens that only a minority of nodes has stored are not
+/// included. A forgotten token costs a second round, because the nodes still require a larger one.
 #[derive(Default)]
 pub(super) struct TokenProposals(Mutex<State>);
 
@@ -19,8 +19,8 @@ struct State {
     won: HashMap<OwnerId, (u64, u32)>,
 }
 
-/// The most entries of each map, which is cleared beyond that. A forgotten token costs a second
-/// round.
+/// The largest number of entries of each map; a full map is cleared. A forgotten token costs a
+/// second round.
 const MAX_ENTRIES: usize = 10_000;
 
 impl TokenProposals {
@@ -55,13 +55,13 @@ impl TokenProposals {
         self.saw(name, first.get() + u64::from(reserve));
     }
 
-    /// Forgets the last token of a name. Called if nodes refuse a proposal above it as too far
-    /// ahead: the token came from clocks that have been set back since.
+    /// Forgets the last token of a name. Called if nodes refuse a proposal above this token as too
+    /// far ahead: the token then comes from clocks that have been set back since.
     pub(super) fn forget(&self, name: &LockName) {
         self.0.lock().seen.remove(name);
     }
 
-    /// Records a token of this name. A majority has stored this token or a larger one.
+    /// Records a token of this name, after a majority has stored this token or a larger one.
     fn saw(&self, name: &LockName, token: u64) {
         let mut state = self.0.lock();
         if state.seen.len() >= MAX_ENTRIES && !state.seen.contains_key(name) {
@@ -73,7 +73,7 @@ impl TokenProposals {
         }
     }
 
-    /// Records the release of a lock, which returns the tokens after the last one used.
+    /// Records the release of a lock, which gives back the tokens after the last used one.
     pub(super) fn released(&self, name: &LockName, owner: OwnerId, used: Option<FencingToken>) {
         let mut state = self.0.lock();
         let Some((first, reserve)) = state.won.remove(&owner) else {

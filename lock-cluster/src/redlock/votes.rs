@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 /// The votes of one acquisition, by node number.
 ///
-/// A renewal may find nodes without a vote for the acquisition, and request a new one. A new vote
-/// counts only if the older votes are a majority at that time: then no other owner can have had the
-/// lock since, with a larger token.
+/// A renewal may find nodes without a vote for the acquisition, and request a new vote. A new vote
+/// counts only if the older votes are a majority at that time: then no other owner, with a larger
+/// token, can have held the lock since the grant.
 pub(super) struct Votes(Vec<Option<Vote>>);
 
 struct Vote {
@@ -26,9 +26,9 @@ enum Weight {
     Counted,
     /// The vote counts once the older votes are found to be a majority.
     New,
-    /// The node has no vote any more, although the lease has not ended: another client deleted the
-    /// lock, and may be doing so on all nodes. No new vote is requested before the end of the
-    /// lease.
+    /// The node no longer has its vote, although the lease has not ended: another client deleted
+    /// the lock there, and may be deleting it on all nodes. No new vote is requested before the end
+    /// of the lease.
     Removed,
 }
 
@@ -55,7 +55,7 @@ impl Votes {
         });
     }
 
-    /// Records that the node has extended the lease. Returns whether the vote counted before.
+    /// Records that the node has extended the lease. Returns whether the vote counted already.
     pub(super) fn extended(
         &mut self,
         at: usize,
@@ -87,8 +87,8 @@ impl Votes {
             self.0[at] = None;
             return true;
         };
-        // A server that lost its data, or was emptied and became a node again, grants nothing to
-        // rivals until the lease has ended, as if it had the vote: it may vote again.
+        // A server that lost its data, or was emptied and became a node again, may vote again:
+        // until the lease has ended, it grants nothing to rivals, as if it still had the vote.
         let is_paused = by.is_some_and(|view| view.is_paused);
         let has_forgotten = is_paused || !is_durable && !is_same_run(vote.by.as_deref(), by);
         if !has_forgotten {
@@ -97,7 +97,7 @@ impl Votes {
         has_forgotten
     }
 
-    /// Returns whether the votes that count are a majority. `quorum` is the client's.
+    /// Returns whether the votes that count are a majority. `quorum` is the quorum of the client.
     pub(super) fn stand(&self, quorum: Option<&str>, now: Moment) -> bool {
         let is_ours = |by: &NodeView| quorum.is_none_or(|quorum| *by.quorum == *quorum);
         let lasting = || self.0.iter().flatten().filter(|vote| now < vote.until);

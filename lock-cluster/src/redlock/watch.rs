@@ -1,10 +1,10 @@
 //! [`QuorumWatch`]: a waiter's watches on all nodes, which wake the waiter once or twice per
 //! release.
 //!
-//! Each node that had the lock reports its release. The first report wakes the waiter; reports of
-//! other nodes within [`REPORT_WINDOW`] belong to the same release, except the one that completes a
-//! majority: the earlier ones may have been rollbacks of rivals. A second report of one node is
-//! another release.
+//! Each node that had the lock reports its release. The first report wakes the waiter. Reports of
+//! other nodes within [`REPORT_WINDOW`] belong to the same release and do not wake it, except the
+//! report that completes a majority, because the earlier reports may have been rollbacks of rivals.
+//! A second report of one node is about another release.
 
 use super::majority::majority;
 use super::node::QuorumNode;
@@ -15,8 +15,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// The time for which reports of several nodes count as one release, because the messages of the
-/// nodes arrive at different times. The first wakes a waiter, and so does the one that completes a
-/// majority.
+/// nodes arrive at different times. The first report wakes a waiter, and so does the report that
+/// completes a majority.
 const REPORT_WINDOW: Duration = Duration::from_millis(20);
 
 /// The watches of one waiter.

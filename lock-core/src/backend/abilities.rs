@@ -1,4 +1,4 @@
-//! [`Abilities`]: what a store supports.
+//! [`Abilities`]: the features that a store supports.
 
 #[cfg(doc)]
 use super::{Backend, Release, Tokens};
@@ -6,37 +6,38 @@ use super::{Backend, Release, Tokens};
 use crate::kind::LockKind;
 use std::time::Duration;
 
-/// What a store supports in its wire format.
+/// The features that a store supports in its wire format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Abilities {
-    /// Whether a lease can be renewed. If not, locks have fixed leases only.
+    /// True if a lease can be renewed. Otherwise locks have fixed leases only.
     pub renewable: bool,
-    /// Whether grants carry fencing tokens.
+    /// True if grants carry fencing tokens.
     pub tokens: bool,
-    /// How a waiter is notified of a release.
+    /// The way in which a waiter is notified of a release.
     pub waking: Waking,
-    /// When a held lock is renewed first, if that is before a third of its lease and no replicas
-    /// must confirm it: from then on the store [reports](crate::Notices::changed) changes of it.
+    /// The time from the grant to the first renewal of a held lock, if that is less than a third of
+    /// its lease and no replica must confirm the renewal. From then on the store
+    /// [reports](crate::Notices::changed) changes of the lock.
     pub first_renewal: Option<Duration>,
-    /// Whether [`Release::FreedFor`] counts all clients that wait. A server counts only its own
-    /// subscribers.
+    /// True if [`Release::FreedFor`] counts all clients that wait. A single server counts only its
+    /// own subscribers.
     pub counts_waiters: bool,
-    /// Whether replicas can be asked to confirm a grant.
+    /// The way in which replicas can be asked to confirm a grant.
     pub replication: ReplicaSupport,
-    /// The longest lease that it grants. `None`: no limit of its own.
+    /// The longest lease that the store grants. `None`: the store has no limit of its own.
     pub longest_lease: Option<Duration>,
-    /// Whether it can be a node of a quorum: it grants by [proposal](Tokens::Propose), and no other
-    /// server can replace it. A store with failover to a replica, which may lack the last writes,
-    /// cannot.
+    /// True if the store can be a node of a quorum: it grants by [proposal](Tokens::Propose), and
+    /// no other server can replace it. A store with failover cannot be one, because the promoted
+    /// replica may lack the last writes.
     pub independent: bool,
-    /// Whether it has all [kinds](LockKind) of locks, and not only the mutex.
+    /// True if the store has all [kinds](LockKind) of locks; false if it has only the mutex.
     pub all_kinds: bool,
 }
 
 impl Abilities {
-    /// Makes abilities with renewal, tokens and published releases; without replicas, not for a
-    /// quorum, and for mutexes only.
+    /// Makes abilities with renewal, tokens and published releases. The store has no replicas,
+    /// cannot be a node of a quorum, and has only mutexes.
     #[must_use]
     pub fn full() -> Self {
         let (waking, replication) = (Waking::Publishes, ReplicaSupport::Never);
@@ -117,7 +118,7 @@ impl Abilities {
     }
 }
 
-/// Whether replicas can be asked to confirm a grant.
+/// The way in which replicas can be asked to confirm a grant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ReplicaSupport {
@@ -126,21 +127,21 @@ pub enum ReplicaSupport {
     /// The store counts confirmations, but does not know how many replicas there should be, so
     /// "all" is refused.
     Counted,
-    /// The store knows how many there are.
+    /// The store knows how many replicas there are.
     Listed,
 }
 
-/// How a waiter is notified of a release.
+/// The way in which a waiter is notified of a release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Waking {
     /// The store publishes releases: [`Backend::watch`].
     Publishes,
-    /// The waiter asks again after `interval`, plus a random part of up to `jitter`.
+    /// The waiter queries the store again after `interval`, plus a random part of up to `jitter`.
     Polls {
         /// The time between two attempts.
         interval: Duration,
-        /// The largest random addition to it.
+        /// The largest random addition to the interval.
         jitter: Duration,
     },
 }

@@ -1,4 +1,5 @@
-//! What is asked of an acquisition: [`RenewalRequest`], and a release by [`ReleaseOptions`].
+//! The requests on an existing acquisition: [`RenewalRequest`], and a release by
+//! [`ReleaseOptions`].
 
 #[cfg(doc)]
 use super::{Backend, Failure, Grant};
@@ -23,7 +24,7 @@ impl Receipt {
         Self(Some(Arc::new(value)))
     }
 
-    /// Returns the value, if there is one of this type.
+    /// Returns the value, if the receipt has one of this type.
     #[must_use]
     pub fn get<T: Any + Send + Sync>(&self) -> Option<&T> {
         self.0.as_ref()?.downcast_ref()
@@ -73,11 +74,12 @@ impl AcquisitionId {
 pub struct RenewalRequest {
     /// The acquisition. Its `lease` is the new lease, counted from now.
     pub acquisition: AcquisitionId,
-    /// How many replicas must confirm it.
+    /// The number of replicas that must confirm the renewal.
     pub replication: Replication,
-    /// What [`Backend::inspect`] shows of this owner while it holds the lock, never of another one.
-    /// Only in some renewals, to be kept for [`OwnerLabel::LEASES`] leases. For people: a store
-    /// that cannot keep it renews all the same.
+    /// The label that [`Backend::inspect`] shows for this owner while it holds the lock, and for no
+    /// other owner. Only some renewals carry it; the store keeps it for [`OwnerLabel::LEASES`]
+    /// leases. It is information for people, so a store that cannot keep a label still renews the
+    /// lock.
     pub label: Option<OwnerLabel>,
 }
 
@@ -92,7 +94,7 @@ impl RenewalRequest {
         }
     }
 
-    /// Sets how many replicas must confirm it.
+    /// Sets how many replicas must confirm the renewal.
     #[must_use]
     pub fn replication(mut self, replication: Replication) -> Self {
         self.replication = replication;
@@ -113,40 +115,40 @@ impl RenewalRequest {
 pub enum Renewal {
     /// At least a full lease is left from now, and as many replicas as requested have confirmed it.
     Extended,
-    /// The store has answered, and the lease is extended there, but too few replicas confirmed it
-    /// in time: the old validity remains. A missing answer is [`Failure::Unknown`].
+    /// The store has extended the lease, but too few replicas confirmed it in time: the old
+    /// validity remains. A missing answer is [`Failure::Unknown`].
     Unacknowledged(InsufficientReplicas),
-    /// The lease is extended on a server without replicas. Most of the servers that would have to
-    /// agree to a promotion say so: no replica without this renewal can be promoted.
+    /// The lease is extended on a server without replicas. Most of the servers that must agree to a
+    /// promotion confirm that there is none, so no replica without this renewal can be promoted.
     Unreplicated(InsufficientReplicas),
     /// This owner does not hold the lock any more.
     Gone,
 }
 
-/// How a release closes its owner.
+/// The way in which a release closes its owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ReleaseOptions {
-    /// The largest token that was used of a reserved range: the store's counter is set back to it
-    /// if the owner still holds the lock. `None` does not change the counter.
+    /// The largest used token of a reserved range. The store sets its counter back to this token if
+    /// the owner still holds the lock. `None` does not change the counter.
     pub last_used: Option<FencingToken>,
-    /// Whether a request of this owner may still arrive.
+    /// The mark for an owner of which a request may still arrive.
     pub tombstone: Tombstone,
-    /// To whom the lock passes; `None`: it is free.
+    /// The owner to which the lock passes; `None`: the lock becomes free.
     pub kept: Option<KeptLock>,
 }
 
-/// A lock that is kept after its release, so that it was held for the shortest time that was asked
-/// for. A release passes it to an owner that no client is, so that no late renewal or release of
-/// the former one finds it, and notifies the waiters, because it may end earlier than the lease
-/// that they know. If that owner has it already, the release repeats one whose reply was lost, and
-/// answers as that did.
+/// A minimum hold: the lock stays busy after its release until the requested shortest time is over.
+/// The release passes the lock to an owner that belongs to no client, so no late renewal or release
+/// of the former owner finds it. The release also notifies the waiters, because the minimum hold
+/// may end earlier than the lease that they know. If that owner holds the lock already, the release
+/// repeats an earlier one whose reply was lost, and must return the same answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct KeptLock {
-    /// The owner, used for this once.
+    /// The owner, used for this minimum hold only.
     pub owner: OwnerId,
-    /// What is left of the shortest time. It is not renewed.
+    /// The remaining part of the shortest time. It is not renewed.
     pub time: LeaseTime,
 }
 
@@ -157,7 +159,8 @@ impl KeptLock {
         Self { owner, time }
     }
 
-    /// The same for a release that is sent so much later; `None` if nothing is left.
+    /// Returns the minimum hold for a release that is sent `passed` later; `None` if no time
+    /// remains.
     fn after(self, passed: Duration) -> Option<Self> {
         let left = self.time.duration().checked_sub(passed)?;
         LeaseTime::new(left).ok().map(|time| Self { time, ..self })
@@ -165,14 +168,14 @@ impl KeptLock {
 }
 
 impl ReleaseOptions {
-    /// For an owner whose requests were all answered.
+    /// The options for an owner whose requests were all answered.
     pub const WITHOUT_TOMBSTONE: Self = Self {
         last_used: None,
         tombstone: Tombstone::None,
         kept: None,
     };
 
-    /// For an owner with a request that may still arrive.
+    /// The options for an owner with a request that may still arrive.
     pub const WITH_TOMBSTONE: Self = Self {
         last_used: None,
         tombstone: Tombstone::Leave,
@@ -186,14 +189,14 @@ impl ReleaseOptions {
         self
     }
 
-    /// Returns the options of a release that is sent so much later.
+    /// Returns the options for the same release, sent `passed` later.
     #[must_use]
     pub fn after(mut self, passed: Duration) -> Self {
         self.kept = self.kept.and_then(|kept| kept.after(passed));
         self
     }
 
-    /// Keeps the lock instead of freeing it.
+    /// Sets the minimum hold: the lock passes to another owner and does not become free.
     #[must_use]
     pub fn kept(mut self, kept: Option<KeptLock>) -> Self {
         self.kept = kept;
@@ -201,15 +204,16 @@ impl ReleaseOptions {
     }
 }
 
-/// Whether a request of an owner may still arrive after its release.
+/// The mark that a release leaves if a request of its owner may still arrive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Tombstone {
-    /// All were answered.
+    /// No mark: all requests of the owner were answered.
     None,
-    /// One was not answered: leave a mark for a lease, so that the store refuses later requests of
-    /// this owner. Also if the owner holds nothing now: the late request may have been granted and
-    /// have ended, or may not have arrived yet.
+    /// A mark for the length of a lease, because a request of this owner was not answered: the
+    /// store refuses later requests of the owner. The mark is needed even if the owner holds
+    /// nothing now: the late request may have been granted and its lease be over, or it may not
+    /// have arrived yet.
     Leave,
 }
 
@@ -217,10 +221,12 @@ pub enum Tombstone {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Release {
-    /// This owner held the lock, which is free now, or [kept](ReleaseOptions::kept).
+    /// This owner held the lock. It is free now, or [held for its minimum
+    /// time](ReleaseOptions::kept).
     Freed,
-    /// Like `Freed`, from a store that counts the clients it notified, this one included if it
-    /// watches. The engine derives from it for how long a client leaves a free lock to the others.
+    /// Like `Freed`, from a store that counts the clients that it notified, including this one if
+    /// it watches. From the count the engine derives for how long it does not compete for a lock
+    /// that it has released.
     FreedFor(u32),
     /// This owner did not hold the lock (any more).
     Gone,

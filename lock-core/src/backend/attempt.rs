@@ -1,4 +1,4 @@
-//! [`Attempt`]: a request to take a lock, and its [`Answer`].
+//! [`Attempt`]: a request to acquire a lock, and its [`Answer`].
 
 #[cfg(doc)]
 use super::{Abilities, DirectGrant, RenewalRequest, ReplicaSupport};
@@ -15,33 +15,34 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One attempt to take a lock.
+/// One attempt to acquire a lock.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Attempt<'a> {
     /// The lock.
     pub name: &'a LockName,
-    /// The owner that will hold it. New for every wait, the same for every repetition within it.
+    /// The owner that will hold the lock: a new one for every wait, equal in all attempts of the
+    /// wait unless the store requires a [new owner](Answer::Retry).
     pub owner: OwnerId,
     /// The lease to grant.
     pub lease: LeaseTime,
-    /// The fencing tokens to grant with it.
+    /// The fencing tokens to grant with the lock.
     pub tokens: Tokens,
-    /// How many replicas must confirm it. Always off if [`Abilities::replication`] is
-    /// [`ReplicaSupport::Never`].
+    /// The number of replicas that must confirm the grant. Always off if [`Abilities::replication`]
+    /// is [`ReplicaSupport::Never`].
     pub replication: Replication,
-    /// The owner of a write lock of the same name, held by the same thread, beside which a
-    /// [reader](LockKind::Read) is granted. `None` for other kinds.
+    /// The owner of the write lock of this name that the same thread holds. In spite of this write
+    /// lock a [reader](LockKind::Read) is granted. `None` for other kinds.
     pub beside: Option<OwnerId>,
-    /// Whether the caller waits if the lock is busy. A store that keeps others out for its waiters
-    /// does so only then.
+    /// True if the caller waits when the lock is busy. Only then may the store keep other owners
+    /// out in favour of this one.
     pub waits: bool,
-    /// For how long a caller that waits counts as waiting from this attempt on, where the store
-    /// keeps the [order of arrival](LockKind::is_queued). The same in all attempts of a client.
+    /// The time for which a waiting caller counts as present after this attempt, if the store keeps
+    /// the [order of arrival](LockKind::is_queued). Equal in all attempts of a client.
     pub presence: Duration,
-    /// The number of this attempt within its wait, greater than those before, if the release of
-    /// another owner may grant it a [fair lock](LockKind::Fair): a [`DirectGrant`]. `None`: only an
-    /// attempt may be granted.
+    /// The number of this attempt within its wait, if the release of another owner may grant the
+    /// [fair lock](LockKind::Fair) to it: see [`DirectGrant`]. Each number is greater than the ones
+    /// before. `None`: only the answer to an attempt grants the lock.
     pub direct: Option<NonZeroU32>,
     /// The text of the owner's [label](RenewalRequest::label), for a store that can keep it with
     /// the grant at no cost. Other stores ignore it.
@@ -49,7 +50,7 @@ pub struct Attempt<'a> {
 }
 
 impl<'a> Attempt<'a> {
-    /// Makes an attempt with one token, which no replica needs to confirm.
+    /// Makes an attempt with one token. No replica needs to confirm its grant.
     #[must_use]
     pub fn new(name: &'a LockName, owner: OwnerId, lease: LeaseTime) -> Self {
         let (tokens, replication) = (Tokens::Assign { reserve: 0 }, Replication::off());
@@ -75,7 +76,7 @@ impl<'a> Attempt<'a> {
         self
     }
 
-    /// Sets how many replicas must confirm it.
+    /// Sets how many replicas must confirm the grant.
     #[must_use]
     pub fn replication(mut self, replication: Replication) -> Self {
         self.replication = replication;
@@ -103,7 +104,7 @@ impl<'a> Attempt<'a> {
         self
     }
 
-    /// Sets the number by which the release of another owner may grant it.
+    /// Sets the attempt's number, by which the release of another owner may grant the lock.
     #[must_use]
     pub fn direct(mut self, number: Option<NonZeroU32>) -> Self {
         self.direct = number;
@@ -124,34 +125,35 @@ impl<'a> Attempt<'a> {
 pub enum Tokens {
     /// None: the store keeps no counter for this lock.
     None,
-    /// The store assigns a token greater than all before it for this name, and reserves `reserve`
-    /// more behind it for hand-offs inside the client. It stores the *end* of that range.
+    /// The store assigns a token that is greater than all earlier ones of this name, and reserves
+    /// the next `reserve` tokens for hand-offs inside the client. It stores the *end* of that
+    /// range.
     Assign {
-        /// How many tokens beyond the first.
+        /// The number of reserved tokens after the first.
         reserve: u32,
     },
-    /// The caller proposes a token and `reserve` more behind it, as a ballot of Paxos does: for a
+    /// The caller proposes a token and the next `reserve` tokens, like a ballot of Paxos: for a
     /// node of a quorum.
     ///
     /// The lock is granted if it is free and `first` is greater than the stored token, or if this
-    /// owner has it already. In both cases the end of the range is stored, unless a greater token
-    /// is. Otherwise the answer is [`Answer::Stale`]. A store that drops unused counters must keep
-    /// a bound that no dropped token exceeds.
+    /// owner holds it already. In both cases the node stores the end of the range, unless its
+    /// stored token is greater. Otherwise the answer is [`Answer::Stale`]. A store that drops
+    /// unused counters must keep a bound that no dropped token exceeds.
     Propose {
-        /// The token.
+        /// The first token.
         first: FencingToken,
-        /// How many tokens beyond it.
+        /// The number of proposed tokens after the first.
         reserve: u32,
     },
-    /// The caller has these tokens: a majority of a quorum granted them at this proposal, and this
-    /// node is to vote for it as well.
+    /// A majority of a quorum has granted these tokens to the caller, and this node is asked to
+    /// vote for the caller too.
     ///
-    /// Like [`Propose`](Self::Propose), but a greater stored token is no reason to refuse: the lock
-    /// is granted if it is free, and the stored token stays the greater of both.
+    /// Unlike a [proposal](Self::Propose), it is not refused because of a greater stored token: the
+    /// lock is granted if it is free, and the greater of the two tokens is stored.
     Granted {
-        /// The token.
+        /// The first token.
         first: FencingToken,
-        /// How many tokens beyond it.
+        /// The number of granted tokens after the first.
         reserve: u32,
     },
 }
@@ -160,27 +162,28 @@ pub enum Tokens {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Answer {
-    /// This owner has the lock, and as many replicas as requested have confirmed it.
+    /// This owner holds the lock, and as many replicas as requested have confirmed it.
     Granted(Grant),
-    /// This owner has the lock in the store, but too few replicas confirmed it in time.
+    /// This owner holds the lock in the store, but too few replicas confirmed it in time.
     Unacknowledged(Grant, InsufficientReplicas),
-    /// Another owner has it; its lease ends after this time unless it is renewed (`None`: unknown).
+    /// Another owner holds the lock. Its lease ends after this time unless it is renewed (`None`:
+    /// unknown).
     Busy(Option<Duration>),
-    /// Another owner has it without a lease: a foreign client's lock without an expiry, or one
-    /// whose expiry was never set. A waiter asks again after this time (`None`: the store publishes
+    /// Another owner holds the lock without a lease: a foreign client that sets no expiry, or that
+    /// failed before it set one. A waiter tries again after this time (`None`: the store publishes
     /// the release).
     BusyWithoutExpiry(Option<Duration>),
     /// The lock is free, but the [proposed](Tokens::Propose) token is not greater than this stored
     /// token: propose a greater one.
     Stale(FencingToken),
-    /// Nothing is granted now, for a cause that ends.
+    /// Nothing is granted now, for a cause that is temporary.
     Retry {
-        /// Why.
+        /// The cause.
         cause: RetryCause,
-        /// How long the cause lasts, unless it ends sooner; `None`: unknown.
+        /// The longest duration of the cause; it may end earlier. `None`: unknown.
         after: Option<Duration>,
-        /// Whether some nodes may have granted the attempt, which was rolled back, or may still do
-        /// so: retry with a new owner.
+        /// True if the attempt was rolled back because some nodes may have granted it, or may still
+        /// do so: retry with a new owner.
         new_owner: bool,
     },
 }
@@ -201,26 +204,26 @@ impl Answer {
     }
 }
 
-/// Why an attempt granted nothing, and is to be [retried](Answer::Retry).
+/// The reason why an attempt granted nothing and should be [retried](Answer::Retry).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum RetryCause {
-    /// Another owner holds too many nodes, for the rest of its lease unless it is renewed.
+    /// Another owner holds too many nodes, until its lease ends; a renewal extends this time.
     Held,
-    /// No owner has a majority: several attempts collided, and each got some nodes. Each contender
-    /// retries after a random pause, so that they do not collide again.
+    /// No owner has a majority: several attempts collided, and each was granted by some nodes. Each
+    /// client retries after a random pause, so that the attempts do not collide again.
     SplitVote,
-    /// The store, or too many nodes of it, grants nothing until a known time, because it is new or
-    /// may have lost its data: until every lease that it may have granted before is over. It is no
-    /// outage: a wait that is long enough continues after it.
+    /// The store, or too many of its nodes, grants nothing until a known time. It is new or may
+    /// have lost its data, and waits until every lease that it may have granted is over. The pause
+    /// is not an outage: a wait with a later deadline continues after the pause.
     Paused {
-        /// The error for a caller whose wait ends before the pause.
+        /// The error for a caller whose wait ends before the pause does.
         why: Error,
-        /// Whether it may end at any time: enough other nodes can grant the lock, but did not
-        /// answer this time.
+        /// True if the pause may end at any time: enough other nodes can grant the lock, but they
+        /// did not answer this time.
         may_end_sooner: bool,
     },
-    /// Too many nodes could not be asked, or refused.
+    /// Too many nodes could not be reached, or refused the attempt.
     Failed(Error),
 }
 
@@ -232,10 +235,10 @@ pub struct Grant {
     pub tokens: Option<TokenRange>,
     /// Data of the backend that the engine returns when this acquisition is renewed and released.
     pub receipt: Receipt,
-    /// How many permits the [semaphore](LockKind::Permits) has in the store; `None` for other
-    /// kinds.
+    /// The number of permits that the [semaphore](LockKind::Permits) has in the store; `None` for
+    /// other kinds.
     pub limit: Option<u32>,
-    /// How many permits these are, if [all that were free](LockKind::Permits) were asked for.
+    /// The number of acquired permits, if [all free permits](LockKind::Permits) were requested.
     pub count: Option<u32>,
 }
 
@@ -258,7 +261,7 @@ impl Grant {
         self
     }
 
-    /// Sets how many permits were taken.
+    /// Sets how many permits were acquired.
     #[must_use]
     pub fn count(mut self, count: u32) -> Self {
         self.count = Some(count);

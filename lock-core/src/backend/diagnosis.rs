@@ -1,42 +1,42 @@
-//! [`Finding`]: what the settings and the state of a store mean for its locks.
+//! [`Finding`]: a fact about the settings or the state of a store, and its effect on locks.
 
 use crate::error::{Error, chain};
 use std::fmt;
 
-/// One thing about a store that was looked at: see [`Client::diagnose`](crate::Client::diagnose).
+/// One checked fact about a store: see [`Client::diagnose`](crate::Client::diagnose).
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Finding {
-    /// What was looked at, as in `eviction`. Stays the same between versions.
+    /// The name of the check, as in `eviction`. It does not change between versions.
     pub id: &'static str,
-    /// What follows from it.
+    /// The severity.
     pub level: FindingLevel,
-    /// The server or the servers that it is about, as messages name them.
+    /// The server or servers that the finding is about, as messages name them.
     pub subject: String,
-    /// What was seen.
+    /// The value or state that was found.
     pub seen: String,
-    /// What may happen to locks; empty if nothing is wrong.
+    /// The possible consequences for locks; empty if nothing is wrong.
     pub why: String,
-    /// How to mend it: a command, or a line of a configuration; empty if nothing is wrong.
+    /// The remedy: a command, or a line of a configuration; empty if nothing is wrong.
     pub remedy: String,
 }
 
-/// What follows from a [`Finding`]. The larger is the worse.
+/// The severity of a [`Finding`]. A greater value is worse.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[non_exhaustive]
 pub enum FindingLevel {
-    /// Nothing.
+    /// Nothing is wrong.
     Ok,
-    /// The server does not let this client look.
+    /// The check was not possible, for example because the server refuses the command.
     Unknown,
-    /// Locks are slower, or less is known of them, or a further failure endangers them.
+    /// Locks are slower or less is known of them, or one more failure endangers them.
     Warning,
-    /// Two holders at once are possible, or locks cannot be taken.
+    /// Two holders at once are possible, or locks cannot be acquired.
     Danger,
 }
 
 impl Finding {
-    /// Makes a finding about which nothing needs to be done.
+    /// Makes a finding that requires no action.
     #[must_use]
     pub fn ok(id: &'static str, subject: impl fmt::Display, seen: impl Into<String>) -> Self {
         Self::new(FindingLevel::Ok, id, subject, seen)
@@ -61,7 +61,7 @@ impl Finding {
         }
     }
 
-    /// Makes a finding of what could not be done, with the causes.
+    /// Makes a finding about a check or an action that failed, with the causes.
     #[must_use]
     pub fn failed(
         level: FindingLevel,
@@ -72,7 +72,7 @@ impl Finding {
         Self::new(level, id, subject, chain(error))
     }
 
-    /// Sets what may happen to locks.
+    /// Sets the possible consequences for locks.
     #[must_use]
     pub fn why(self, why: impl Into<String>) -> Self {
         Self {
@@ -81,7 +81,7 @@ impl Finding {
         }
     }
 
-    /// Sets how to mend it.
+    /// Sets the remedy.
     #[must_use]
     pub fn remedy(self, remedy: impl Into<String>) -> Self {
         Self {
@@ -92,7 +92,7 @@ impl Finding {
 }
 
 impl FindingLevel {
-    /// The level as one word: `ok`, `unknown`, `warning` or `danger`.
+    /// Returns the level as one word: `ok`, `unknown`, `warning` or `danger`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

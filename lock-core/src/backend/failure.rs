@@ -1,15 +1,15 @@
-//! [`Failure`]: why a request failed, and what is known of its outcome.
+//! [`Failure`]: the reason why a request failed, and what is known of its outcome.
 
 use crate::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Calls a backend, and returns a panic in it as a failure with unknown outcome.
 ///
-/// For backends that consist of others. The engine calls every backend this way.
+/// For backends that consist of other backends. The engine calls every backend in this way.
 ///
 /// # Errors
 ///
-/// Those of the request.
+/// The errors of the request.
 pub fn call_backend<T>(request: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     catch_unwind(AssertUnwindSafe(request)).unwrap_or_else(|_| {
         Err(Failure::Unknown(Error::unavailable(
@@ -18,7 +18,7 @@ pub fn call_backend<T>(request: impl FnOnce() -> Result<T, Failure>) -> Result<T
     })
 }
 
-/// Why a request failed, and what may have happened in the store.
+/// The reason why a request failed, and its possible effect in the store.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Failure {
@@ -26,10 +26,10 @@ pub enum Failure {
     Refused(Error),
     /// The request was not sent: nothing can have happened.
     NotSent(Error),
-    /// The request was sent, and no reply came: it may have been applied, or may still be.
+    /// The request was sent, and no reply came: the store may have applied it, or may still do so.
     Unknown(Error),
     /// The outcome is unknown, and the request can be neither repeated nor rolled back, because the
-    /// store cannot tell this owner's lock from another's: the engine gives up.
+    /// store cannot distinguish this owner's lock from another owner's. The engine gives up.
     Final(Error),
 }
 

@@ -14,23 +14,25 @@ use std::time::Duration;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct LockInfo {
-    /// The holder; `None` if the lock is free. Of several, the one whose lease ends last.
+    /// The holder; `None` if the lock is free. If there are several, the holder whose lease ends
+    /// last.
     pub holder: Option<HolderInfo>,
-    /// How many owners hold it: more than one only if its kind
+    /// The number of owners that hold the lock: more than one only if its kind
     /// [is shared](LockKind::is_shared).
     pub holders: u64,
-    /// How many permits the [semaphore](LockKind::Permits) has, and how many of them are free;
-    /// `None` for other kinds, and for a semaphore that no client has used yet.
+    /// The number of permits of the [semaphore](LockKind::Permits), in total and free; `None` for
+    /// other kinds, and for a semaphore that no client has used yet.
     pub permits: Option<Permits>,
-    /// Who reads, if it is a read-write lock; `None` for other kinds. Of a held one that was asked
-    /// for as a mutex, [`Admin::inspect_all`] and [`Admin::list`] tell it, too.
+    /// The readers of a read-write lock; `None` for other kinds. [`Admin::inspect_all`] and
+    /// [`Admin::list`] fill it in even if the name of a held read-write lock is requested as a
+    /// mutex.
     pub readers: Option<Readers>,
-    /// How many clients listen for its release, and so wait for it or did a moment ago. A client
-    /// that polls does not listen. `None`: not asked for ([`Backend::inspect`] does not), or the
-    /// store does not tell.
+    /// The number of clients that are subscribed to releases of the lock: they wait for it, or did
+    /// so a moment ago. Clients that poll are not counted. `None`: not requested
+    /// ([`Backend::inspect`] does not request it), or unknown to the store.
     pub waiters: Option<u64>,
-    /// The largest token that any holder has got so far, or that was reserved for one: a bound, and
-    /// not the present holder's token, which stores do not keep. `None` as for `waiters`.
+    /// The largest token that was granted or reserved so far. It is an upper bound for the present
+    /// holder's token, which stores do not keep. `None` as for `waiters`.
     pub largest_token: Option<FencingToken>,
 }
 
@@ -38,14 +40,14 @@ pub struct LockInfo {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Permits {
-    /// How many there are in all.
+    /// The total number of permits.
     pub limit: u32,
-    /// How many are free.
+    /// The number of free permits.
     pub free: u32,
 }
 
 impl Permits {
-    /// Makes the number of permits in all, and of those that are free.
+    /// Makes the numbers of all permits and of the free ones.
     #[must_use]
     pub fn new(limit: u32, free: u32) -> Self {
         Self { limit, free }
@@ -56,17 +58,17 @@ impl Permits {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Readers {
-    /// Each with what is left of its own lease, the last to end first. Empty if none reads, and
-    /// perhaps of a lock that a writer has. Of very many only some: [`LockInfo::holders`] counts
-    /// all.
+    /// The readers, each with the remaining time of its own lease; the lease that ends last comes
+    /// first. Empty if there are no readers; may be empty if a writer holds the lock. If there are
+    /// very many readers, the list is incomplete: [`LockInfo::holders`] counts all.
     pub known: Vec<HolderInfo>,
-    /// Whether a writer waits, and keeps new readers out. Not known of a fair lock, whose waiters
-    /// are in a queue.
+    /// True if a writer waits and keeps new readers out. Always false for a fair lock, whose
+    /// waiters are in a queue.
     pub writer_waits: bool,
 }
 
 impl Readers {
-    /// Makes readers, and says whether a writer waits.
+    /// Makes the readers of a lock; `writer_waits` is true if a writer waits.
     #[must_use]
     pub fn new(mut known: Vec<HolderInfo>, writer_waits: bool) -> Self {
         known.sort_by_key(|reader| Reverse(reader.remaining.unwrap_or(Duration::MAX)));
@@ -88,8 +90,8 @@ impl LockInfo {
         largest_token: None,
     };
 
-    /// What is left of the holder's lease: `None` if the lock is free, [`Duration::MAX`] if the
-    /// lease has no end.
+    /// Returns the remaining time of the holder's lease: `None` if the lock is free,
+    /// [`Duration::MAX`] if the lease has no end.
     pub(crate) fn time_to_live(&self) -> Option<Duration> {
         self.holder
             .as_ref()
@@ -106,7 +108,7 @@ impl LockInfo {
         }
     }
 
-    /// Sets how many owners hold it.
+    /// Sets how many owners hold the lock.
     #[must_use]
     pub fn holders(mut self, holders: u64) -> Self {
         self.holders = holders;
@@ -133,14 +135,14 @@ impl LockInfo {
         self.holder.filter(|holder| owner.matches(&holder.owner))
     }
 
-    /// Sets how many clients listen for its release.
+    /// Sets how many clients are subscribed to its releases.
     #[must_use]
     pub fn waiters(mut self, waiters: Option<u64>) -> Self {
         self.waiters = waiters;
         self
     }
 
-    /// Sets the largest token so far.
+    /// Sets the largest token that was granted or reserved.
     #[must_use]
     pub fn largest_token(mut self, token: Option<FencingToken>) -> Self {
         self.largest_token = token;
@@ -152,9 +154,9 @@ impl LockInfo {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct LockPage {
-    /// Held locks.
+    /// The held locks of this page.
     pub locks: Vec<(LockName, LockInfo)>,
-    /// Where the next page begins; `None` behind the last one.
+    /// The start of the next page; `None` after the last page.
     pub next: Option<PagePosition>,
 }
 
@@ -166,8 +168,8 @@ impl LockPage {
     }
 }
 
-/// Where a page of [`Admin::list`] begins; the default is the first page. What it says is the
-/// matter of the backend that made it.
+/// The start of a page of [`Admin::list`]; the default is the first page. Only the backend that
+/// made a position can interpret it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct PagePosition {
@@ -194,11 +196,13 @@ impl PagePosition {
 pub struct HolderInfo {
     /// The holder's identity, of this library or of a foreign client.
     pub owner: OwnerText,
-    /// What is left of the lease; `None` if the lock has no lease.
+    /// The remaining time of the lease; `None` if the lock has no lease.
     pub remaining: Option<Duration>,
-    /// The hold count, if the format has one (always 1 here: nested holds are counted locally).
+    /// The hold count, if the wire format has one. Locks of this library always show 1, because
+    /// nested holds are counted in the client.
     pub holds: u64,
-    /// Who that is, for people; `None` if the store has no label of this owner.
+    /// The label that describes the holder to people; `None` if the store has no label of this
+    /// owner.
     pub label: Option<OwnerLabel>,
 }
 

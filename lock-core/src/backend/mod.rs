@@ -2,68 +2,75 @@
 //!
 //! # The contract
 //!
-//! A backend is mechanism: each call makes **one attempt** and returns its outcome. A backend never
-//! waits for a lock, retries an attempt, renews without a request, counts nested holds or starts
-//! timers. That is policy, written once in the engine above it: the local queue, the wait loop,
-//! deadlines, re-entry, interrupts, renewal and loss.
+//! A backend implements mechanism: each call makes **one attempt** and returns its outcome. A
+//! backend never waits for a lock, retries an attempt, renews without a request, counts nested
+//! holds or starts timers. These are policy, implemented once in the engine above it: the local
+//! queue, the wait loop, deadlines, re-entry, interrupts, renewal and loss.
 //!
 //! **What the engine does.**
 //!
 //! - It calls every method from several threads at once.
 //! - It has at most one [`acquire`](Backend::acquire) under way for each name (one contender per
-//!   client), and repeats it *with the same owner* when the reply was lost. It never uses an owner
-//!   again after that wait has ended.
+//!   client), and repeats the attempt *with the same owner* if the reply was lost. After the wait
+//!   has ended, it never uses the owner again.
 //! - It calls [`release`](Backend::release) once, and again if the reply was lost. It closes an
 //!   owner that has an unanswered request with [`Tombstone::Leave`].
-//! - It calls [`renew`](Backend::renew) with at most [`RENEW_BATCH`] acquisitions
-//!   ([`PERMITS_PER_RENEWAL`]) with leases of about one length, and with one call at a time for
-//!   each such length and each [node](NodeId) that the backend named, while replies are quick.
-//!   While a reply is late, other threads renew *other* acquisitions of that length and node, with
-//!   at most four calls under way. A call that waits for another one delays the renewals in it.
-//! - Renewals that replicas must confirm have calls of their own, for each number of replicas as
-//!   many: a replica that lags delays no renewal that does not need it. An acquisition is in two
-//!   calls at once only if its holder extends it, too.
+//! - It calls [`renew`](Backend::renew) with at most [`RENEW_BATCH`] acquisitions (for permits, see
+//!   [`PERMITS_PER_RENEWAL`]) whose leases are of about equal length. While replies are quick,
+//!   there is one call at a time for each such length and each [node](NodeId). While a reply is
+//!   late, other threads renew *other* acquisitions of that length and node, in at most four calls
+//!   at once. A call that waits for another call delays its own renewals.
+//! - Renewals that replicas must confirm are sent in separate calls, grouped by the required number
+//!   of replicas, so a slow replica does not delay renewals that do not need it. An acquisition is
+//!   in two calls at once only if its holder extends it during its renewal.
 //! - It stops renewing before it releases. Its last call, made once, is [`close`](Backend::close).
 //!
 //! **What the engine does not do.** It holds no mutex of its own while it calls a backend. It does
-//! not ask what kind of store this is: it reads [`Abilities`]. It does not trust a grant for longer
-//! than the lease less the drift allowance, counted from before the call.
+//! not check which store it uses: it reads [`Abilities`]. It does not trust a grant for longer than
+//! the lease minus the drift allowance, counted from before the call.
 //!
 //! **Time.** Every call carries an absolute moment, `by`, on the clock that the backend was opened
-//! with. The call must return by then, with what is known at that moment. It may return a little
-//! later (a scheduler's slice), but must not wait for longer.
+//! with. The call must return by then, with the outcome as it is known then. It may return a little
+//! later (a scheduler's slice), but must not wait longer on purpose.
 //!
-//! **Replicas.** If [`Abilities::replication`] says so, a backend waits until as many replicas have
-//! confirmed an attempt or a renewal as its [`Replication`](crate::Replication) asks for, at most
-//! until `by`, and reports if fewer did. The owner then has the lock in the store all the same:
-//! whether to roll it back is policy.
+//! **Replicas.** If [`Abilities::replication`] allows it, a backend waits until as many replicas
+//! have confirmed an attempt or a renewal as its [`Replication`](crate::Replication) requires, at
+//! most until `by`, and reports if fewer did. The owner then holds the lock in the store in spite
+//! of that: whether to roll the grant back is policy.
 //!
 //! **What must hold in the store.** Only one owner holds a name at a time. A lease that is not
 //! renewed ends. No request shortens a lease. A renewal never restores an acquisition that has
 //! ended. A release frees only its own owner's acquisition. Tokens of a name grow strictly. A
 //! closed owner is granted nothing for at least a lease.
 //!
-//! **Kinds.** A [`LockName`] says of which [kind](LockKind) the lock is. A store that has all kinds
-//! ([`Abilities::all_kinds`]) grants a *shared* one to several owners, each with its own lease:
-//! what follows holds for each owner, and "one owner" is "no more than the kind allows". Owners in
-//! the order of arrival ([`LockKind::is_queued`]): an attempt that finds the lock busy, or another
-//! owner waiting, enters the queue, if its caller [waits](Attempt::waits), and if there are as many
-//! permits as it asks for; repeated attempts of that owner keep its position, and a release of an
-//! owner that does not hold the lock ends it. The owner counts as waiting for the
-//! [`Attempt::presence`] of its last attempt. The holder's release may grant a fair lock to the
-//! next owner, if its [attempt](Attempt::direct) allows it. While a writer waits, no new reader is
-//! granted, except [beside](Attempt::beside) the writer of its own thread; the end of a write lock
-//! lets both compete. A writer counts as waiting for [`WAITER_PRESENCE`] after its last attempt.
+//! **Kinds.** A [`LockName`] contains the [kind](LockKind) of the lock. A store that has all kinds
+//! ([`Abilities::all_kinds`]) grants a *shared* lock to several owners, each with its own lease.
+//! The rules above then hold for each owner, and "one owner" means "no more owners than the kind
+//! allows".
 //!
-//! **Extensions.** What only some stores can do is in traits of their own: [`Admin`] for operators
-//! and semaphores, [`Replicated`] for stores whose replicas take over. A store that has one returns
-//! it from [`Backend::admin`] or [`Backend::replicated`]; a store without says nothing of it.
+//! Some kinds keep the order of arrival ([`LockKind::is_queued`]). If an attempt finds the lock
+//! busy or another owner waiting, its owner enters the queue, provided that the caller
+//! [waits](Attempt::waits) and that the semaphore has as many permits as it requests. Repeated
+//! attempts of that owner keep its position. A release by an owner that does not hold the lock
+//! removes the owner from the queue. An owner counts as waiting for the [`Attempt::presence`] of
+//! its last attempt. The holder's release may grant a fair lock to the next owner, if the
+//! [attempt](Attempt::direct) of that owner allows it.
 //!
-//! **Failures** say what is known, because the engine acts on it: [`Failure::Refused`] is a reply
-//! (nothing happened), [`Failure::NotSent`] means that nothing can have happened, and
-//! [`Failure::Unknown`] that the request may have been applied. When in doubt, return `Unknown`.
+//! While a writer waits, no new reader is granted, except a reader whose own thread [holds the
+//! write lock](Attempt::beside). After the end of a write lock, waiting readers and writers
+//! compete. A writer counts as waiting for [`WAITER_PRESENCE`] after its last attempt.
 //!
-//! The conformance suite (crate `lock-conformance`) checks all of this against a real store. Run it
+//! **Extensions.** Features of only some stores are in separate traits: [`Admin`] for operators and
+//! semaphores, [`Replicated`] for stores whose replicas can be promoted. A store that has an
+//! extension returns it from [`Backend::admin`] or [`Backend::replicated`]; other stores keep the
+//! defaults of these methods.
+//!
+//! **Failures** report what is known of the outcome, because the engine acts on it:
+//! [`Failure::Refused`] is a reply (nothing happened), [`Failure::NotSent`] means that nothing can
+//! have happened, and [`Failure::Unknown`] that the store may have applied the request. When in
+//! doubt, return `Unknown`.
+//!
+//! The conformance suite (crate `lock-conformance`) checks these rules against a real store. Run it
 //! before you release a backend.
 
 // From the top down: what a store can do (`abilities`) and what is wrong with it (`diagnosis`); an
@@ -117,25 +124,26 @@ pub use crate::time::lease::{Lease, LeaseTime};
 /// once stalled other clients for 11 ms.
 pub const RENEW_BATCH: usize = 100;
 
-/// How many permits count as one acquisition in such a call: the first of a call may have any
-/// number, and with the others there are no more than [`RENEW_BATCH`].
+/// The number of permits that count as one acquisition in a call of [`Backend::renew`]. The first
+/// acquisition of a call may have any number of permits; others are added only as long as the sum
+/// is at most [`RENEW_BATCH`].
 pub const PERMITS_PER_RENEWAL: u32 = 10;
 
-/// The time between two attempts of a waiter, so that the store knows that it still waits: of a
-/// [write lock](LockKind::Write), to keep new readers out, and by default in the order of arrival,
-/// to keep its position.
+/// The time between two attempts of a waiter, so that the store knows that it still waits. Used for
+/// a [write lock](LockKind::Write), to keep new readers out, and by default in the order of
+/// arrival, to keep the waiter's position.
 pub const WAITER_ATTEMPTS: Duration = Duration::from_secs(1);
 
-/// The time for which the store counts such a waiter as present after its last attempt, so that
-/// three attempts may be late or lost. A dead waiter delays the others for so long. In the order of
-/// arrival that is the default of [`Attempt::presence`].
+/// The time for which the store counts a waiter as present after its last attempt, so that three
+/// attempts may be late or lost. A dead waiter delays the others for this time. In the order of
+/// arrival it is the default of [`Attempt::presence`].
 pub const WAITER_PRESENCE: Duration = Duration::from_secs(3);
 
-/// A store for locks. See the [module's text](self) for the contract.
+/// A store for locks. See the [module's documentation](self) for the contract.
 ///
 /// # Examples
 ///
-/// Mutexes in a store with compare-and-set, here a map in its place:
+/// Mutexes in a store with compare-and-set, for which a map stands in here:
 ///
 /// ```
 /// use lock_core::backend::*;
@@ -264,25 +272,25 @@ pub const WAITER_PRESENCE: Duration = Duration::from_secs(3);
 /// # Ok::<(), lock_core::Error>(())
 /// ```
 pub trait Backend: Send + Sync + fmt::Debug {
-    /// Tries once to take the lock for `attempt.owner`.
+    /// Tries once to acquire the lock for `attempt.owner`.
     ///
-    /// If that owner holds it already, the request repeats one whose reply was lost: grant it again
-    /// with the same token, and make sure that at least a full lease is left from now. If that
-    /// owner was closed with a tombstone, return [`Answer::Busy`].
+    /// If that owner holds the lock already, the request repeats one whose reply was lost: grant it
+    /// again with the same token, and make sure that at least a full lease is left from now. If
+    /// that owner was closed with a tombstone, return [`Answer::Busy`].
     ///
     /// # Errors
     ///
     /// See [`Failure`].
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure>;
 
-    /// Extends the leases of `batch`, each on its own: the failure of one must not affect the
-    /// others.
+    /// Extends the leases of `batch`, each independently of the others: a failed renewal must not
+    /// affect the rest.
     ///
-    /// Returns one answer for each request, in the same order. An acquisition is extended only if
-    /// its owner still holds it, to its own lease counted from now, and is never shortened.
+    /// Returns one answer for each request, in the order of `batch`. Extends an acquisition only if
+    /// its owner still holds it, to its own lease counted from now, and never shortens it.
     ///
-    /// A call must not wait for another call of the same node: the engine makes a second call
-    /// because the first hangs.
+    /// A call must not wait for another call of the same node: the engine makes a second call when
+    /// the first does not return in time.
     fn renew(
         &self,
         node: NodeId,
@@ -291,7 +299,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
     ) -> Vec<Result<Renewal, Failure>>;
 
     /// Releases the lock if this acquisition's owner still holds it, and wakes the waiters. With
-    /// [`ReleaseOptions::kept`] it is another owner's then.
+    /// [`ReleaseOptions::kept`] the lock passes to another owner.
     ///
     /// # Errors
     ///
@@ -303,19 +311,19 @@ pub trait Backend: Send + Sync + fmt::Debug {
         by: Moment,
     ) -> Result<Release, Failure>;
 
-    /// Like [`release`](Backend::release), for a caller that does not wait for the reply: returns
-    /// when the request has been sent, or is about to leave with those of other callers, and calls
-    /// `done` with its result exactly once.
+    /// Sends a release for a caller that does not wait for the reply. Returns when the request has
+    /// been sent, or is queued to be sent with those of other callers. Calls `done` exactly once
+    /// with the result of the [`release`](Backend::release).
     ///
-    /// A backend that can have several pending requests overrides this. The default waits for the
-    /// reply and calls `done` before it returns. An override may call `done` later, on a thread of
-    /// the backend or of another caller, during that caller's call; and at `by` or soon after with
-    /// [`Failure::Unknown`] if no reply came. So `done` must be short, must not wait, and must not
-    /// call the backend.
+    /// A backend that can have several pending requests overrides this method. The default waits
+    /// for the reply and calls `done` before it returns. An override may call `done` later, on a
+    /// thread of the backend or during the call of another caller. If no reply comes, it calls
+    /// `done` with [`Failure::Unknown`] at `by` or soon after. So `done` must be short, must not
+    /// wait, and must not call the backend.
     ///
-    /// A later request for the same name does not overtake this one, unless it repeats it, or the
-    /// store did not run this one and the backend sent it again: then an attempt may find the lock
-    /// still held.
+    /// A later request for the same name does not overtake this one, with two exceptions: a
+    /// repetition of this release, and a release that the store did not run, so that the backend
+    /// sent it again. In the second case an attempt may find the lock still held.
     fn submit_release(
         &self,
         acquisition: &AcquisitionId,
@@ -326,17 +334,18 @@ pub trait Backend: Send + Sync + fmt::Debug {
         done(self.release(acquisition, closing, by));
     }
 
-    /// Returns the holder with its label and what is left of its lease, the readers of a read-write
-    /// lock and the permits of a semaphore, and changes nothing. Never answered from a replica.
+    /// Returns the holder with its label and the remaining time of its lease, the readers of a
+    /// read-write lock, and the permits of a semaphore. Changes nothing. A replica never answers
+    /// it.
     ///
     /// # Errors
     ///
     /// See [`Failure`].
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure>;
 
-    /// Like [`inspect`](Backend::inspect), for a waiter, which asks often and takes no decision
-    /// about safety: one request to the server that is known to keep the lock, and no label. A
-    /// backend whose `inspect` asks for more overrides this.
+    /// Returns the state of a lock for a waiter, which calls this often and takes no decision about
+    /// safety. Sends one request to the server that is known to have the lock, and returns no
+    /// label. A backend whose [`inspect`](Backend::inspect) sends more requests overrides this.
     ///
     /// # Errors
     ///
@@ -345,8 +354,9 @@ pub trait Backend: Send + Sync + fmt::Debug {
         self.inspect(name, by)
     }
 
-    /// The longest time after which a waiter asks again, although the store tells it of releases:
-    /// a foreign client may not publish its own. `None`: not before the holder's lease can be over.
+    /// Returns the longest time after which a waiter queries the store again, although the store
+    /// notifies it of releases: a foreign client may not publish its own. `None`: not before the
+    /// holder's lease may have ended.
     fn poll_pause(&self, _name: &LockName, _found_by: FoundBusyBy) -> Option<Duration> {
         None
     }
@@ -367,10 +377,11 @@ pub trait Backend: Send + Sync + fmt::Debug {
     }
 
     /// Calls `wake` at every release of `name` by any client, and once whenever releases may have
-    /// been missed (after a reconnect), from the return of this call until the [`Watch`] is
-    /// dropped. Spurious calls are allowed.
+    /// been missed (after a reconnect). It does so from the return of this call until the [`Watch`]
+    /// is dropped. Spurious calls of `wake` are allowed.
     ///
-    /// Never called if [`Abilities::waking`] says [`Waking::Polls`]; unsupported in the default.
+    /// Not called by the engine if [`Abilities::waking`] is [`Waking::Polls`]. The default is
+    /// unsupported.
     ///
     /// # Errors
     ///
@@ -387,22 +398,23 @@ pub trait Backend: Send + Sync + fmt::Debug {
         NodeId::new(0)
     }
 
-    /// Returns what this store supports in its wire format. Must not change while it is open.
+    /// Returns the features that this store supports in its wire format. Must not change while the
+    /// store is open.
     fn abilities(&self) -> Abilities;
 
-    /// Called when the client is dropped, perhaps at the end of the process: waits for requests
-    /// that are not sent yet and that no caller waits for, at most until this moment of the system
-    /// clock. Most stores have none.
+    /// Waits until this moment of the system clock, at most, for unsent requests whose callers do
+    /// not wait. Called when the client is dropped, perhaps at the end of the process. Most stores
+    /// have no such requests.
     fn close(&self, until: Moment) {
         let _no_wait = until;
     }
 
-    /// Returns the store's requests of operators, if it has them.
+    /// Returns the store's [`Admin`] extension, if it has one.
     fn admin(&self) -> Option<&dyn Admin> {
         None
     }
 
-    /// Returns the clocks of the store's replicas, if leases may end earlier there.
+    /// Returns the store's [`Replicated`] extension, if leases may end earlier on a replica.
     fn replicated(&self) -> Option<&dyn Replicated> {
         None
     }
@@ -412,8 +424,8 @@ pub trait Backend: Send + Sync + fmt::Debug {
 /// [`Backend::submit_release`].
 pub type OnReleased = Box<dyn FnOnce(Result<Release, Failure>) + Send>;
 
-/// The node of a backend that renews a lock. The engine has one renewal worker for each, and spare
-/// ones while a reply is late.
+/// The node of a backend that renews a lock. The engine has one renewal worker for each node, and
+/// spare workers while a reply is late.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct NodeId(u64);
 

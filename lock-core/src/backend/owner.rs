@@ -1,5 +1,5 @@
 //! [`ClientId`], [`OwnerId`] and [`OwnerLabel`]: the identity of a lock's holder in the store, and
-//! what it is called.
+//! its name for people.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,12 +17,13 @@ impl ClientId {
         Self(Uuid::new_v4())
     }
 
-    /// Writes what [`Display`](fmt::Display) prints, faster: every request contains it.
+    /// Writes the text that [`Display`](fmt::Display) prints, but faster, because every request
+    /// contains it.
     pub fn encode(self, into: &mut [u8; Self::LENGTH]) {
         self.0.as_hyphenated().encode_lower(into);
     }
 
-    /// The identity itself, without what makes it a text.
+    /// Returns the 16 bytes of the identity.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 16] {
         self.0.as_bytes()
@@ -77,7 +78,7 @@ impl OwnerId {
         self.number
     }
 
-    /// Returns whether a store wrote this owner as `text`.
+    /// Returns whether `text` is this owner as a store wrote it.
     #[must_use]
     pub fn matches(&self, text: &OwnerText) -> bool {
         self.to_string() == text.as_str()
@@ -102,18 +103,19 @@ impl fmt::Debug for OwnerId {
     }
 }
 
-/// An owner as a store wrote it, of this library or of a foreign client.
+/// The text of an owner as a store wrote it, for an owner of this library or of a foreign client.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct OwnerText(Arc<str>);
 
 impl OwnerText {
-    /// Makes an owner of this text.
+    /// Makes the owner's text.
     #[must_use]
     pub fn new(text: &str) -> Self {
         Self(text.into())
     }
 
-    /// Returns the whole text. Any program that has it can release the lock: keep it out of logs.
+    /// Returns the whole text. Any program that has it can release the lock, so keep it out of
+    /// logs.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -126,22 +128,23 @@ impl fmt::Debug for OwnerText {
     }
 }
 
-/// What the holder of a lock is called, for people: no program can release a lock by it.
+/// The name of a lock's holder, for people. No program can release a lock by it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct OwnerLabel {
     /// The text of [`Config::with_owner`](crate::Config::with_owner).
     pub text: Arc<str>,
-    /// Since when it holds the lock, by its own clock, in whole milliseconds.
+    /// The time since which the owner holds the lock, by the owner's clock, in whole milliseconds.
     pub since: SystemTime,
 }
 
 impl OwnerLabel {
-    /// For how many leases a store keeps a label that came with a renewal. The next one comes after
-    /// two leases and at most a third of one, so the label of a held lock does not end before it.
+    /// The number of leases for which a store keeps a label that came with a renewal. The engine
+    /// sends the label again after two leases and at most a third of one, so the label of a held
+    /// lock does not expire before.
     pub const LEASES: u32 = 3;
 
-    /// Makes the label of an owner that holds the lock since then, in Unix time.
+    /// Makes the label of an owner that holds the lock since this Unix time.
     #[must_use]
     pub fn new(text: Arc<str>, since: Duration) -> Self {
         let millis = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);

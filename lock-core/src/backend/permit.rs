@@ -1,18 +1,18 @@
-//! [`PermitId`]: one permit of a semaphore, as a store and other programs name it.
+//! [`PermitId`]: the identity of one permit of a semaphore in stores and other programs.
 
 use crate::backend::owner::OwnerId;
 use crate::error::Error;
 use std::fmt;
 use std::str::FromStr;
 
-/// The most permits of a semaphore.
+/// The largest number of permits of a semaphore.
 pub(crate) const MAX_PERMITS: u32 = 1_000_000;
 
-/// The identity of one permit of a [`Semaphore`](crate::Semaphore), the same for all programs:
-/// 16 bytes, printed as 32 hexadecimal digits, as Redisson's `RPermitExpirableSemaphore` does.
+/// The identity of one permit of a [`Semaphore`](crate::Semaphore), equal in all programs: 16
+/// bytes, printed as 32 hexadecimal digits, as Redisson's `RPermitExpirableSemaphore` does.
 ///
 /// Any program that knows it can release the permit, so [`fmt::Debug`] shows only the first
-/// characters: keep the whole out of logs.
+/// characters. Keep the whole text out of logs.
 ///
 /// # Examples
 ///
@@ -34,13 +34,13 @@ pub(crate) const MAX_PERMITS: u32 = 1_000_000;
 pub struct PermitId([u8; 16]);
 
 impl PermitId {
-    /// How many bytes the permits of one acquisition have in common.
+    /// The number of leading bytes that the permits of one acquisition have in common.
     pub const COMMON_BYTES: usize = 13;
 
-    /// Makes the identity of the permit of this number, counted from 0, of an acquisition.
+    /// Makes the identity of permit `number`, counted from 0, of the acquisition of `owner`.
     ///
-    /// It begins with the client's UUID, whose last five bytes of 13 are changed by the number of
-    /// the owner; the number of the permit follows.
+    /// The identity begins with the first 13 bytes of the client's UUID, the last five of which are
+    /// changed by the owner's number. The number of the permit follows.
     #[must_use]
     pub fn new(owner: OwnerId, number: u32) -> Self {
         let mut id = [0; 16];
@@ -65,7 +65,7 @@ impl PermitId {
         &self.0
     }
 
-    /// The number of the permit, if it is one of this owner's.
+    /// Returns the number of the permit, if it belongs to this owner.
     pub(crate) fn number_of(&self, owner: OwnerId) -> Option<u32> {
         let [.., high, middle, low] = self.0;
         let number = u32::from_be_bytes([0, high, middle, low]);
@@ -90,7 +90,7 @@ impl fmt::Debug for PermitId {
 impl FromStr for PermitId {
     type Err = Error;
 
-    /// Reads what [`Display`](fmt::Display) prints.
+    /// Parses the text that [`Display`](fmt::Display) prints.
     fn from_str(text: &str) -> Result<Self, Error> {
         let refused = || {
             Error::misuse(

@@ -1,24 +1,23 @@
-//! [`PermitChange`]: changes of a semaphore that are no acquisition, renewal or release of what
-//! this client holds.
+//! [`PermitChange`]: changes of a semaphore that do not concern an acquisition of this client.
 
 use crate::backend::permit::{MAX_PERMITS, PermitId};
 use crate::error::Error;
 use crate::time::lease::LeaseTime;
 
-/// A change of a semaphore that any client may make, also one that holds no permit.
+/// A change of a semaphore that any client may make, even if it holds no permit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PermitChange {
-    /// Sets how many permits there are. Those above a smaller limit stay with their holders until
-    /// they are released; a larger one wakes the waiters.
+    /// Sets the number of permits. Permits above a smaller limit stay with their holders until they
+    /// are released; a larger limit wakes the waiters.
     SetLimit(u32),
-    /// Changes how many permits there are by this number, in one step with reading how many there
-    /// were: one of a semaphore that no client has used yet has as many as its
-    /// [name](crate::LockKind::Permits) says. Refused where [`added`](Self::added) says so.
+    /// Adds this number to the number of permits, atomically. A semaphore that no client has used
+    /// yet starts with the number in its [name](crate::LockKind::Permits). Refused where
+    /// [`added`](Self::added) returns an error.
     AddLimit(i32),
     /// Frees a permit and wakes the waiters.
     Release(PermitId),
-    /// Extends the lease of a permit to this time from now, and never shortens it.
+    /// Extends the lease of a permit to this time from now; never shortens the lease.
     Extend(PermitId, LeaseTime),
 }
 
@@ -27,7 +26,7 @@ impl PermitChange {
     ///
     /// # Errors
     ///
-    /// [`Error::is_misuse`] if a semaphore cannot have so many.
+    /// [`Error::is_misuse`] if a semaphore cannot have that many permits.
     pub fn added(before: i64, more: i32) -> Result<u32, Error> {
         let now = before.saturating_add(more.into());
         let limit = u32::try_from(now)
@@ -53,8 +52,8 @@ pub enum PermitOutcome {
         /// The limit from now on.
         now: u32,
     },
-    /// The permit was taken, and is changed.
+    /// The permit was held, and is changed.
     Changed,
-    /// No such permit is taken: its lease is over, it was released, or it never was.
+    /// No such permit is held: its lease is over, it was released, or it never existed.
     NotTaken,
 }

@@ -1,15 +1,15 @@
-//! [`Replication`]: how many replicas must confirm a grant and its renewals.
+//! [`Replication`]: the number of replicas that must confirm a grant and its renewals.
 
 use crate::time::lease::LeaseTime;
 use std::fmt;
 use std::time::Duration;
 
-/// How many replicas must confirm a grant, and every renewal, before it counts.
+/// The number of replicas that must confirm a grant, and every renewal, before it counts.
 ///
 /// A Redis master replies before its replicas have the write. If it fails then, a replica without
-/// the write may be promoted and grant the lock again. Under a policy a grant counts only when so
-/// many replicas have confirmed it, and a renewal extends the
-/// [validity](crate::LockGuard::remaining) only then.
+/// the write may be promoted and grant the lock again. Under a policy a grant counts only when the
+/// required number of replicas has confirmed it. A renewal extends the
+/// [validity](crate::LockGuard::remaining) only under this condition, too.
 ///
 /// | policy | what survives the loss of the master |
 /// |---|---|
@@ -17,26 +17,26 @@ use std::time::Duration;
 /// | [`replicas(k)`](Self::replicas) | every grant, if a replica that confirmed it is promoted |
 /// | [`all`](Self::all) | every grant, if a replica that was listed as up is promoted |
 ///
-/// With more than `k` replicas, one that did not confirm may be promoted. `all` means every replica
-/// that Sentinel (or the slot map of a cluster) lists and does not mark as down at the time of the
-/// attempt; none at all is too few. A replica that was down, returns and is promoted before it has
-/// caught up lacks the grant; a number equal to all replicas has no such gap, and grants nothing
-/// while one is down. A single server does not know how many replicas it should have, so there
-/// `all` is refused.
+/// With more than `k` replicas, a replica that did not confirm may be promoted. `all` means every
+/// replica that Sentinel (or the slot map of a cluster) lists and does not mark as down at the time
+/// of the attempt; if there are none, the grant does not count. `all` has a gap: a replica that was
+/// down may return and be promoted before it has caught up, and then lacks the grant. A number
+/// equal to that of all replicas has no such gap, but grants nothing while one of them is down. A
+/// single server does not know how many replicas it should have, so `all` is refused there.
 ///
-/// A replica whose clock is ahead of its master's ends leases earlier once it is promoted. Where
-/// the clocks can be asked for, a lock is trusted for as much less, and a replica that is more than
-/// a third of the lease ahead does not count: `all` grants nothing then, and a number needs so many
-/// more.
+/// A replica whose clock is ahead of its master's ends leases earlier once it is promoted. If the
+/// clocks can be read, the lock's validity is shorter by the difference. Replicas that are ahead by
+/// more than a third of the lease do not count: with `all` nothing is granted while there is such a
+/// replica, and with a number, one more confirmation is needed for each of them.
 ///
 /// It uses Redis' [`WAIT`](https://redis.io/docs/latest/commands/wait/), which returns how many
 /// replicas have all writes of this connection, in memory and not on disk. That makes the loss of a
-/// lock less likely; it does not make a master and its replicas one consistent store. A release is
-/// not confirmed: losing one delays the next holder, by a lease at most.
+/// lock less likely; it does not make a master and its replicas one consistent store. Replicas do
+/// not confirm a release: if it is lost, the next holder waits for at most one more lease.
 ///
-/// Redisson (`checkLockSyncedSlaves`, 4.0) waits for all connected replicas and accepts *one*,
-/// accepts none if none is connected, and repeats a `WAIT` without a reply on another connection,
-/// where it tells nothing about the write.
+/// Redisson (`checkLockSyncedSlaves`, 4.0) waits for all connected replicas and is content with
+/// *one* confirmation, or with none if no replica is connected. It repeats a `WAIT` without a reply
+/// on another connection, where the result has no relation to the write.
 ///
 /// # Examples
 ///
@@ -55,13 +55,14 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Replication {
     pub(crate) replicas: Replicas,
-    /// Whole milliseconds, as the store counts; a `u32` keeps the policy small enough to copy.
+    /// The timeout in whole milliseconds, as the store counts. A `u32` keeps the policy small
+    /// enough to copy.
     pub(crate) millis: u32,
     pub(crate) on_insufficient_replicas: OnInsufficientReplicas,
     keeps_unconfirmed: bool,
 }
 
-/// How many replicas must confirm.
+/// The number of replicas that must confirm.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Replicas {
@@ -69,20 +70,20 @@ pub enum Replicas {
     Off,
     /// At least this number.
     AtLeast(u32),
-    /// Every replica that the store lists and does not mark as down, and at least one.
+    /// Every replica that the store lists and does not mark as down. At least one must exist.
     All,
 }
 
-/// What to do when too few replicas confirmed in time.
+/// The reaction if too few replicas confirmed in time.
 ///
-/// A grant that does not count is rolled back first. If the store cannot be reached for that, the
-/// client continues in the background.
+/// A grant that does not count is rolled back first. If the store cannot be reached for the
+/// rollback, the client repeats it in the background.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum OnInsufficientReplicas {
-    /// Roll the grant back, and retry until the wait ends; then fail. The default: a replica that
-    /// restarts is tolerated like a server that does. Without a wait (`try_lock`) there is one
-    /// attempt; `lock()` gives up after the `outage_limit`.
+    /// Roll the grant back, and retry until the wait ends; then fail. The default, so that the
+    /// restart of a replica is tolerated like that of a server. Without a wait (`try_lock`) there
+    /// is one attempt; `lock()` gives up after the `outage_limit`.
     #[default]
     Retry,
     /// Roll the grant back and fail at once with
@@ -90,7 +91,7 @@ pub enum OnInsufficientReplicas {
     Fail,
     /// Keep the grant and emit
     /// [`Event::InsufficientReplicasAccepted`](crate::Event::InsufficientReplicasAccepted): the
-    /// lock is held as without a policy. The same for renewals.
+    /// lock is held as without a policy. Renewals are accepted likewise.
     Accept,
 }
 
@@ -108,19 +109,20 @@ impl Replication {
         }
     }
 
-    /// No replica is awaited.
+    /// Makes the policy that awaits no replica.
     #[must_use]
     pub const fn off() -> Self {
         Self::new(Replicas::Off)
     }
 
-    /// At least `count` replicas must confirm. Zero is refused by the acquisition.
+    /// Makes the policy that at least `count` replicas must confirm. An acquisition refuses zero.
     #[must_use]
     pub const fn replicas(count: u32) -> Self {
         Self::new(Replicas::AtLeast(count))
     }
 
-    /// Every replica that the store lists and does not mark as down must confirm, and at least one.
+    /// Makes the policy that every replica that the store lists and does not mark as down must
+    /// confirm. At least one must exist.
     #[must_use]
     pub const fn all() -> Self {
         Self::new(Replicas::All)
@@ -140,7 +142,7 @@ impl Replication {
         self
     }
 
-    /// Sets what to do when too few confirmed. Default: [`OnInsufficientReplicas::Retry`].
+    /// Sets the reaction if too few replicas confirmed. Default: [`OnInsufficientReplicas::Retry`].
     #[must_use]
     pub const fn on_insufficient_replicas(
         mut self,
@@ -150,25 +152,25 @@ impl Replication {
         self
     }
 
-    /// Sets whether renewals without enough confirmations extend the validity of a confirmed grant.
+    /// Sets whether renewals with too few confirmations extend the validity of a confirmed grant.
     /// Default: no; the lock is lost when the last confirmed lease ends.
     ///
     /// If they do, a replica that was down may be promoted without the renewals, and grant the lock
-    /// again while it is held. On Redis Cluster a master without any replica needs no such setting:
-    /// none can be promoted.
+    /// again while it is held. A master of Redis Cluster that has no replica does not need this
+    /// setting: no replica can be promoted, so its renewals count.
     #[must_use]
     pub const fn keep_unconfirmed_renewals(mut self, keep: bool) -> Self {
         self.keeps_unconfirmed = keep;
         self
     }
 
-    /// Returns whether unconfirmed renewals count.
+    /// Returns whether renewals with too few confirmations count.
     #[must_use]
     pub const fn keeps_unconfirmed_renewals(&self) -> bool {
         self.keeps_unconfirmed
     }
 
-    /// Returns how many must confirm.
+    /// Returns how many replicas must confirm.
     #[must_use]
     pub const fn count(&self) -> Replicas {
         self.replicas
@@ -180,7 +182,7 @@ impl Replication {
         Duration::from_millis(self.millis as u64)
     }
 
-    /// Returns what to do when too few confirmed.
+    /// Returns the reaction if too few replicas confirmed.
     #[must_use]
     pub const fn insufficient(&self) -> OnInsufficientReplicas {
         self.on_insufficient_replicas
@@ -192,14 +194,14 @@ impl Replication {
         matches!(self.replicas, Replicas::Off)
     }
 
-    /// The complaint about the number, if it is invalid.
+    /// Returns the error message for the number of replicas, if it is invalid.
     pub(crate) fn wrong_count(&self) -> Option<String> {
         (self.replicas == Replicas::AtLeast(0)).then(|| {
             "replicas 0 would confirm nothing: give it at least 1, or say `off`".to_owned()
         })
     }
 
-    /// How much longer a request under this policy may take than any other.
+    /// Returns how much longer a request under this policy may take than one without a policy.
     pub(crate) fn patience(&self) -> Duration {
         if self.is_off() {
             Duration::ZERO
@@ -208,14 +210,14 @@ impl Replication {
         }
     }
 
-    /// The same policy with a timeout of at most a third of this lease.
+    /// Returns the policy with a timeout of at most a third of this lease.
     pub(crate) fn within(mut self, lease: LeaseTime) -> Self {
         let third = u32::try_from(lease.as_millis() / 3).unwrap_or(u32::MAX);
         self.millis = self.millis.min(third.max(1));
         self
     }
 
-    /// Whether an acquisition under this policy satisfies a nested hold under `inner`.
+    /// Returns whether an acquisition under this policy satisfies a nested hold under `inner`.
     pub(crate) fn covers(&self, inner: &Self) -> bool {
         let enough = match (self.replicas, inner.replicas) {
             (_, Replicas::Off) => return true,
@@ -231,14 +233,14 @@ impl Replication {
     }
 }
 
-/// [`Replication::off`].
+/// The default policy is [`Replication::off`].
 impl Default for Replication {
     fn default() -> Self {
         Self::off()
     }
 }
 
-/// As it stands in a URL: `off`, `2`, `all`.
+/// Prints the number as in a URL: `off`, `2`, `all`.
 impl fmt::Display for Replicas {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -249,7 +251,7 @@ impl fmt::Display for Replicas {
     }
 }
 
-/// How many replicas confirmed a write that needed more.
+/// The number of replicas that confirmed a write that needed more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InsufficientReplicas {
     acknowledged: Option<u32>,
@@ -258,7 +260,7 @@ pub struct InsufficientReplicas {
 }
 
 impl InsufficientReplicas {
-    /// `acknowledged` of the `needed` replicas confirmed.
+    /// Makes the result in which `acknowledged` of the `needed` replicas confirmed.
     #[must_use]
     pub fn new(acknowledged: u32, needed: u32) -> Self {
         Self {
@@ -268,7 +270,8 @@ impl InsufficientReplicas {
         }
     }
 
-    /// The store did not report in time how many of the `needed` replicas confirmed.
+    /// Makes the result in which the store did not report in time how many of the `needed` replicas
+    /// confirmed.
     #[must_use]
     pub fn unanswered(needed: u32) -> Self {
         Self {
@@ -286,19 +289,19 @@ impl InsufficientReplicas {
     }
 
     /// Returns how many replicas do not count, because their clocks are more than a third of the
-    /// lease ahead of the master's: so many more would have to confirm.
+    /// lease ahead of the master's. That many more replicas would have had to confirm.
     #[must_use]
     pub fn ahead(&self) -> u32 {
         self.ahead
     }
 
-    /// Returns how many confirmed; `None` if the store did not report it in time.
+    /// Returns how many replicas confirmed; `None` if the store did not report it in time.
     #[must_use]
     pub fn acknowledged(&self) -> Option<u32> {
         self.acknowledged
     }
 
-    /// Returns how many were needed; zero if all were, and there is none.
+    /// Returns how many replicas had to confirm; zero if all of them had to, and there is none.
     #[must_use]
     pub fn needed(&self) -> u32 {
         self.needed

@@ -5,7 +5,7 @@ use std::fmt;
 /// A number that is greater than every token granted before for the same lock name.
 ///
 /// Pass it to the protected resource, and let the resource refuse every token smaller than the
-/// largest it has seen: then a holder that was paused past its lease does no harm when it resumes
+/// largest it has seen. Then a holder that was paused past its lease does no harm when it resumes
 /// (Martin Kleppmann, "How to do distributed locking", 2016). Equal tokens belong to the same
 /// acquisition; nested guards have the same token.
 ///
@@ -65,7 +65,7 @@ impl TokenRange {
         self.last
     }
 
-    /// How many are reserved beside the first.
+    /// Returns how many tokens are reserved after the first.
     pub(crate) fn reserved(&self) -> u32 {
         u32::try_from(self.last.0 - self.first.0).unwrap_or(u32::MAX)
     }

@@ -1,4 +1,4 @@
-//! [`Watch`] and [`Wake`]: how waiters learn of releases.
+//! [`Watch`] and [`Wake`]: the notification of waiters about releases.
 
 #[cfg(doc)]
 use super::{Attempt, Backend, WAITER_PRESENCE};
@@ -10,26 +10,27 @@ use std::any::Any;
 use std::fmt;
 use std::num::NonZeroU32;
 
-/// How a waiter found that a lock is busy.
+/// The request by which a waiter found that a lock is busy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(
     clippy::exhaustive_enums,
     reason = "there is no third request of a waiter"
 )]
 pub enum FoundBusyBy {
-    /// An attempt: its answer takes into account whether the holder publishes its release.
+    /// An attempt. Its answer takes into account whether the holder publishes its release.
     Attempt,
     /// [`Backend::peek`].
     Peek,
 }
 
-/// The callback for releases. The engine implements it; it is cheap and never blocks.
+/// The callback for releases. The engine implements it. It must be cheap and never block.
 pub trait Wake: Send + Sync {
     /// Called when the lock may have been released.
     fn wake(&self);
 
-    /// Called in its place if the release names the owner that is next in the queue of a
-    /// [fair lock](LockKind::Fair): the others need not ask before their usual time.
+    /// Called instead of [`wake`](Self::wake) if the release names the owner that is next in the
+    /// queue of a [fair lock](LockKind::Fair). The other waiters need not query the store before
+    /// their usual time.
     fn wake_next(&self, _next: &NextOwner) {
         self.wake();
     }
@@ -39,14 +40,14 @@ pub trait Wake: Send + Sync {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct NextOwner {
-    /// As the store wrote it.
+    /// The owner, as the store wrote it.
     pub owner: OwnerText,
-    /// Whether the release granted it the lock.
+    /// The grant, if the release granted the lock to this owner.
     pub granted: Option<DirectGrant>,
 }
 
 impl NextOwner {
-    /// Makes an owner that is next, and has not been granted the lock.
+    /// Makes a next owner that has not been granted the lock.
     #[must_use]
     pub fn new(owner: OwnerText) -> Self {
         Self {
@@ -55,7 +56,7 @@ impl NextOwner {
         }
     }
 
-    /// Sets that it was granted the lock.
+    /// Sets the grant of the lock to this owner.
     #[must_use]
     pub fn granted(mut self, grant: DirectGrant) -> Self {
         self.granted = Some(grant);
@@ -65,10 +66,11 @@ impl NextOwner {
 
 /// A grant by the release of another owner, to an attempt that [allowed](Attempt::direct) it.
 ///
-/// It was the last that the store had seen of that owner. From the release on the store keeps the
-/// lock for [`WAITER_PRESENCE`], so the owner may trust it for as long, counted from before it sent
-/// the attempt. That holds however late the message comes, and also if the answer to the attempt
-/// was lost. An owner that misses the message finds the lock its own with its next attempt.
+/// The attempt was the last one of that owner that the store had received. The store keeps the lock
+/// for the owner for [`WAITER_PRESENCE`] from the release on, so the owner may trust it for that
+/// time, counted from before it sent the attempt. This holds however late the message comes, and
+/// even if the answer to the attempt was lost. An owner that misses the message learns of the grant
+/// by its next attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(clippy::exhaustive_structs, reason = "all that such a message says")]
 pub struct DirectGrant {
@@ -78,11 +80,11 @@ pub struct DirectGrant {
     pub token: FencingToken,
 }
 
-/// A running [`Backend::watch`]; ends when dropped.
+/// A running [`Backend::watch`], which ends when dropped.
 pub struct Watch(#[allow(dead_code, reason = "held for its Drop")] Box<dyn Any + Send + Sync>);
 
 impl Watch {
-    /// Makes a watch of a registration whose `Drop` ends it. That `Drop` must not block.
+    /// Makes a watch from a registration whose `Drop` ends it. This `Drop` must not block.
     #[must_use]
     pub fn new<T: Any + Send + Sync>(registration: T) -> Self {
         Self(Box::new(registration))

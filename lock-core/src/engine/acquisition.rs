@@ -19,15 +19,15 @@ use crate::time::Moment;
 use crate::time::lease::LeaseTime;
 use std::time::Duration;
 
-/// The state of a held lock, as far as the client knows without querying the store.
+/// The state of a held lock, as the client knows it without querying the store.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum GuardState {
     /// The lock is held and, unless its lease is fixed, being renewed.
     Held,
-    /// The lock is still held, but its renewals fail or are used up. Or the time of day jumped
-    /// ahead, as after a pause of a virtual machine, and the store has not confirmed the lock
-    /// since.
+    /// The lock is still held, but its renewals fail or are used up. Also if the time of day has
+    /// jumped ahead, as after a pause of a virtual machine, and the store has not confirmed the
+    /// lock since.
     Suspended,
     /// The lease has ended, or the store reports that this client no longer holds the lock. Final.
     Lost,
@@ -42,29 +42,30 @@ const STATES: [GuardState; 4] = [
     GuardState::Released,
 ];
 
-/// One stretch of holding.
+/// One stretch of holding a lock.
 ///
-/// `state` and `valid_until` are read without the mutex of `inner`. They are written under it,
-/// except for [`OVER`], which a reader of `valid_until` sets once the deadline has passed.
+/// `state` and `valid_until` are read without the mutex of `inner`. They are written under that
+/// mutex, except for [`OVER`], which a reader of `valid_until` sets once the deadline has passed.
 pub(crate) struct Acquisition {
     pub(crate) name: LockName,
     pub(crate) owner: OwnerId,
     pub(crate) holder: Holder,
     pub(crate) token: Option<FencingToken>,
     pub(crate) since: Moment,
-    /// The replication policy for its renewals.
+    /// The replication policy for the renewals.
     pub(crate) replication: Replication,
     receipt: Receipt,
     pub(super) chain: HandoffChain,
-    /// Whether an acquire of this owner went unanswered: a copy of the request may still arrive.
+    /// True if an acquire of this owner went unanswered: a copy of the request may still arrive.
     unknown_outcome: bool,
-    /// Whether the request set its own lease. Otherwise the lease is at least that of the settings.
+    /// True if the options of the call set the lease. Otherwise the lease is at least that of the
+    /// settings.
     pub(crate) is_lease_asked: bool,
-    /// The hold count. It changes to and from 0 under the local lock's mutex. Above 1 only the
-    /// holding thread changes it, without a mutex.
+    /// The hold count. It changes to and from 0 under the local lock's mutex. Between counts above
+    /// 0, only the holding thread changes it, without a mutex.
     holds: AtomicU32,
     state: AtomicU8,
-    /// The end of the validity in nanoseconds, with [`OVER`] set once a reader found it passed.
+    /// The end of the validity in nanoseconds, with [`OVER`] set once a reader has found it passed.
     valid_until: AtomicU64,
     /// The skipped time, in nanoseconds, of the clock reading that the last confirmation is based
     /// on.
@@ -72,31 +73,33 @@ pub(crate) struct Acquisition {
     inner: Mutex<Inner>,
 }
 
-/// The lowest bit of `valid_until`: a reader found the deadline passed, so nothing extends it.
+/// The lowest bit of `valid_until`. Set when a reader has found the deadline passed; nothing
+/// extends the validity afterwards.
 const OVER: u64 = 1;
 
-/// The most holds of a thread, as in Java's `ReentrantReadWriteLock`: more are a runaway recursion.
+/// The most holds of a thread, as in Java's `ReentrantReadWriteLock`. More are a runaway recursion.
 pub(crate) const MOST_HOLDS: u32 = 65_535;
 
-/// The most causes of failed renewals that are reported before a renewal succeeds.
+/// The largest number of causes of failed renewals that are reported before a renewal succeeds.
 const MOST_CAUSES: usize = 8;
 
 /// The mutable state behind the acquisition's mutex.
 pub(crate) struct Inner {
     /// The longest lease that was requested so far.
     pub(crate) lease: LeaseTime,
-    /// The renewal plan; `None` for a fixed lease, and when the allowed renewals are used up.
+    /// The renewal plan; `None` for a fixed lease, and once the allowed renewals are used up.
     pub(crate) renewal: Option<RenewalPlan>,
-    /// Whether a renewal of the timer is queued or under way.
+    /// True while a renewal by the timer is queued or under way.
     pub(crate) renewing: bool,
-    /// Whether the store reported a change during the renewal: another renewal follows it.
+    /// True if the store reported a change during the renewal: another renewal follows.
     pub(crate) changed: bool,
-    /// Whether the store may keep the lock beyond `valid_until`: an extension is unconfirmed, or
-    /// was confirmed too late.
+    /// True if the store may keep the lock beyond `valid_until`, because an extension is
+    /// unconfirmed or was confirmed too late.
     pub(crate) overlong: bool,
-    /// When a renewal must carry the owner's label again; `None` means the next renewal.
+    /// The time at which a renewal must carry the owner's label again; `None` means the next
+    /// renewal.
     label_due: Option<Moment>,
-    /// Whether the last renewal counts although too few replicas confirmed it.
+    /// True if the last renewal counts although too few replicas confirmed it.
     pub(crate) degraded: bool,
     rare: Option<Box<RareData>>,
     /// The entry in the count of held locks, until the acquisition ends.
@@ -108,13 +111,13 @@ pub(crate) struct Inner {
 struct RareData {
     /// The error of the last renewal, if it failed.
     last_failure: Option<Error>,
-    /// The causes reported since the last success, so that alternating causes are reported once
-    /// each.
+    /// The causes reported since the last successful renewal. With alternating causes each is
+    /// reported only once.
     told_failures: Vec<Error>,
     minimum_hold: Option<MinimumHold>,
     loss: Option<Loss>,
     listeners: Vec<Listener>,
-    /// By how much replicas may end the lease earlier; the validity is shorter by this.
+    /// By how much earlier replicas may end the lease. The validity is shorter by this time.
     lead: Duration,
 }
 
@@ -138,14 +141,14 @@ impl Listener {
     }
 }
 
-/// When and with which lease an acquisition is renewed.
+/// The time and the lease of an acquisition's renewals.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RenewalPlan {
     pub(crate) ttl: LeaseTime,
     pub(crate) left: Option<u32>,
     pub(crate) due: Moment,
-    /// The original due time when an early renewal was inserted. It stays due, so that locks
-    /// acquired together are not renewed together.
+    /// The original due time if an early renewal was inserted. A renewal at this time follows, so
+    /// that locks acquired together are not renewed together.
     planned: Option<Moment>,
 }
 
@@ -164,7 +167,7 @@ impl Inner {
         }
     }
 
-    /// Records a failed renewal. Returns whether to report it: once for each cause.
+    /// Records a failed renewal. Returns whether to report it, which happens once for each cause.
     pub(crate) fn note_failure(&mut self, error: &Error) -> bool {
         self.set_last_failure(error.clone());
         self.label_due = None;
@@ -183,12 +186,12 @@ impl Inner {
         self.rare.as_ref()?.last_failure.as_ref()
     }
 
-    /// Records an error to report if the lock is lost. It does not count as reported.
+    /// Records the error to report as the cause if the lock is lost. Does not report it now.
     pub(crate) fn set_last_failure(&mut self, error: Error) {
         self.rare().last_failure = Some(error);
     }
 
-    /// Clears the failures after a successful renewal: the next failure is reported again.
+    /// Clears the failures after a successful renewal, so that the next failure is reported again.
     pub(crate) fn renewal_succeeded(&mut self) {
         if let Some(rare) = &mut self.rare {
             rare.last_failure = None;
@@ -222,7 +225,7 @@ impl Inner {
 
 impl RenewalPlan {
     /// Makes the plan for this lease. The first renewal is due a third of the lease after `sent`,
-    /// less `earlier`.
+    /// minus `earlier`.
     pub(crate) fn from(sent: Moment, ttl: LeaseTime, left: Option<u32>, earlier: Duration) -> Self {
         let due = sent + (ttl.duration() / 3).saturating_sub(earlier);
         Self {
@@ -241,9 +244,9 @@ impl RenewalPlan {
         }
     }
 
-    /// Returns whether the next renewal may be sent early with others. Not if it is an inserted
-    /// early one, or if the number of renewals is limited: each early one would shorten the total
-    /// time.
+    /// Returns whether the next renewal may be sent early, together with others. False for an
+    /// inserted early renewal, and if the number of renewals is limited, because each early one
+    /// would shorten the total time.
     pub(crate) fn is_regular(&self) -> bool {
         self.planned.is_none() && self.left.is_none()
     }
@@ -258,8 +261,8 @@ impl RenewalPlan {
             .map_or(next, |planned| planned.min(next));
     }
 
-    /// Returns when the renewal after the one sent at `sent` is due: with two thirds of the lease
-    /// left.
+    /// Returns the time of the renewal that follows the one sent at `sent`, when two thirds of the
+    /// lease are left.
     pub(crate) fn next(sent: Moment, ttl: LeaseTime) -> Moment {
         sent + ttl.duration() / 3
     }
@@ -274,14 +277,14 @@ pub(crate) struct AcquisitionInit {
     pub(crate) receipt: Receipt,
     pub(crate) unknown_outcome: bool,
     pub(crate) sent: Reading,
-    /// The lease that was granted, from `sent` on.
+    /// The granted lease, counted from `sent`.
     pub(crate) granted: LeaseTime,
-    /// The lease that was requested. Renewals use it.
+    /// The requested lease, which renewals use.
     pub(crate) lease: LeaseTime,
     pub(crate) is_lease_asked: bool,
     pub(crate) renewal: Option<RenewalPlan>,
     pub(crate) replication: Replication,
-    /// By how much replicas may end the lease earlier.
+    /// By how much earlier replicas may end the lease.
     pub(crate) lead: Duration,
     pub(crate) counted: Counted,
 }
@@ -336,10 +339,10 @@ impl Acquisition {
         }
     }
 
-    /// Makes the next acquisition on the same grant, for `holder`, with its token and position.
+    /// Makes the next acquisition on this grant, for `holder`, with its token and its position.
     ///
-    /// Only for an acquisition without pending or unknown requests: the next acquisition would not
-    /// receive their answers.
+    /// Must be called only if no request of this acquisition is pending or unknown, because the
+    /// next acquisition would not receive the answer.
     pub(super) fn followed_by(
         &self,
         inner: &Inner,
@@ -452,8 +455,8 @@ impl Acquisition {
         }
     }
 
-    /// Returns the remaining validity if all time passed that the clock may have skipped since the
-    /// last confirmation. Zero is not final: the store may confirm the lock.
+    /// Returns the remaining validity, reduced by all time that the clock may have skipped since
+    /// the last confirmation. Zero is not final: the store may still confirm the lock.
     pub(crate) fn trusted_at(&self, reading: Reading) -> Duration {
         // Load `skipped` first: a confirmation writes it after `valid_until`, so the validity read
         // below is at least as new.
@@ -486,7 +489,7 @@ impl Acquisition {
         self.confirm(old, sent, end.min(old)) && self.valid_until() < old
     }
 
-    /// Moves the end of the validity to `end`, or to the old end less the doubted time if that is
+    /// Moves the end of the validity to `end`, or to the old end minus the skipped time if that is
     /// later. Returns `false` if a reader has found the deadline passed.
     fn confirm(&self, old: Moment, sent: Reading, end: Moment) -> bool {
         let doubt = u64::try_from(self.doubt_at(sent).as_nanos()).unwrap_or(u64::MAX);
@@ -505,8 +508,8 @@ impl Acquisition {
             .compare_exchange(until, new, Ordering::AcqRel, Ordering::Acquire)
     }
 
-    /// Makes a renewal due at once if the renewals are unlimited; if one is under way, another
-    /// follows it. Returns whether a renewal is due now.
+    /// Makes a renewal due at once if the number of renewals is unlimited. If one is under way,
+    /// another follows it. Returns whether a renewal is due now.
     pub(crate) fn make_due(&self, now: Moment) -> bool {
         let mut inner = self.lock();
         inner.changed = inner.renewing;
@@ -520,20 +523,21 @@ impl Acquisition {
         true
     }
 
-    /// Returns when the timer must check the acquisition: at the next renewal or the end.
+    /// Returns when the timer must check the acquisition next: at the next renewal or at the end of
+    /// the validity.
     pub(crate) fn next_check(&self, inner: &Inner) -> Moment {
         let end = self.valid_until();
         inner.renewal.map_or(end, |plan| plan.due.min(end))
     }
 
-    /// Locks the mutable state. Locked after the local lock's mutex, before the timer's.
+    /// Locks the mutable state. Lock order: after the local lock's mutex, before the timer's.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock()
     }
 
-    /// Returns whether the renewal sent now carries the owner's label: the first one, then one in
-    /// every two leases, and one after a failure. Sending it each time would double the store's
-    /// work.
+    /// Returns whether the renewal that is sent now carries the owner's label: the first one, then
+    /// one in every two leases, and the first one after a failure. A label in each renewal would
+    /// double the store's work.
     pub(crate) fn renews_label(&self, sent: Moment, lease: LeaseTime) -> bool {
         let mut inner = self.lock();
         let is_due = inner.label_due.is_none_or(|due| sent >= due);
@@ -543,7 +547,7 @@ impl Acquisition {
         is_due
     }
 
-    /// Extends the validity to a full `lease` from `sent`, less the `lead` of the replicas; never
+    /// Extends the validity to a full `lease` from `sent`, minus the `lead` of the replicas; never
     /// shortens it. Returns `false` if a reader has found the deadline passed.
     pub(crate) fn extended(
         &self,
@@ -565,7 +569,7 @@ impl Acquisition {
     }
 
     /// Shortens the validity by the growth of the replicas' `lead` since the last extension.
-    /// Returns whether it did.
+    /// Returns whether the validity became shorter.
     pub(crate) fn shortened(&self, inner: &mut Inner, lead: Duration) -> bool {
         let more = lead.saturating_sub(inner.lead());
         if more.is_zero() || self.has_ended() {
@@ -605,7 +609,7 @@ impl Acquisition {
         )
     }
 
-    /// Ends the acquisition by release, and its renewals.
+    /// Ends the acquisition and its renewals, because of a release.
     pub(crate) fn set_released(&self, inner: &mut Inner) {
         self.state
             .store(GuardState::Released as u8, Ordering::Release);
@@ -620,7 +624,7 @@ impl Acquisition {
         }
     }
 
-    /// Ends the acquisition by loss, and calls the listeners.
+    /// Ends the acquisition because of a loss, and calls the listeners.
     pub(crate) fn set_lost(&self, inner: &mut Inner, cause: LossCause) -> Loss {
         self.state.store(GuardState::Lost as u8, Ordering::Release);
         inner.renewal = None;
@@ -635,7 +639,7 @@ impl Acquisition {
         Self::tell(inner, Loss::new(LossCause::RenewalsUsedUp, None));
     }
 
-    /// Calls the listeners with the first cause of loss, once. Returns that cause.
+    /// Calls the listeners with the first cause of the loss, once. Returns this cause.
     fn tell(inner: &mut Inner, loss: Loss) -> Loss {
         let rare = inner.rare();
         if let Some(first) = &rare.loss {
@@ -692,8 +696,8 @@ impl Acquisition {
         (self.id(self.lock().lease), options)
     }
 
-    /// Returns the ID and the options for the regular release, after which the store keeps the lock
-    /// for the rest of the minimum hold.
+    /// Returns the ID and the options for the regular release. After the release the store keeps
+    /// the lock busy for the rest of the minimum hold.
     pub(crate) fn to_end(&self, now: Moment) -> (AcquisitionId, ReleaseOptions) {
         let (id, options) = self.to_release();
         match self.lock().minimum_hold() {
@@ -708,7 +712,7 @@ impl Acquisition {
         MinimumHold::prolong(&mut self.lock().rare().minimum_hold, until, new_owner);
     }
 
-    /// Returns whether an acquire of its owner went unanswered.
+    /// Returns whether an acquire of this owner went unanswered.
     pub(crate) fn has_unknown_outcome(&self) -> bool {
         self.unknown_outcome
     }
@@ -766,7 +770,7 @@ mod tests {
         short_by(1);
         assert!(shortened(5) && !shortened(5));
         short_by(5);
-        // A renewal that would end earlier changes neither the validity nor the recorded lead.
+        // A renewal with an earlier end changes neither the validity nor the recorded lead.
         let at = |now| Reading { now, skipped: 0 };
         let early =
             |lead| acquisition.extended(&mut acquisition.lock(), at(sent), lease, second * lead);

@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 /// A shared handle of an engine, held by handles and guards. Dropping the last one ends the client.
 ///
-/// The engine's threads hold the [`Engine`] itself while they work. If dropping the engine ended
-/// the client, one of these threads could do so, and the end of the process could cut it off.
+/// The engine's threads hold the [`Engine`] itself while they work. If the drop of the engine ended
+/// the client, one of these threads might run that drop, and the end of the process could interrupt
+/// it.
 pub(crate) struct EngineHandle(pub(super) Arc<Engine>);
 
 impl Deref for EngineHandle {
@@ -24,8 +25,8 @@ impl Deref for EngineHandle {
 impl Drop for EngineHandle {
     fn drop(&mut self) {
         if self.is_forked() {
-            // A parent's thread may have held one of these mutexes at the fork and does not exist
-            // here, so a drop that locks the mutex would never return. Leak the child's copy
+            // A thread of the parent that held one of these mutexes at the fork does not exist in
+            // the child, so a drop that locks the mutex would never return. Leak the child's copy
             // instead.
             std::mem::forget(Arc::clone(&self.0));
             return;
@@ -44,8 +45,8 @@ impl EngineHandle {
                 self.clean_up(acquisition.to_end(now));
             }
         }
-        // One command timeout for everything. Pending answers get half of it, which leaves time to
-        // repeat unconfirmed releases.
+        // One command timeout for all steps. Pending answers get half of it, so that time is left
+        // to repeat unconfirmed releases.
         let until = SystemClock.now() + self.settings.command_timeout;
         self.collect_async_releases(self.clock.now() + self.settings.command_timeout / 2);
         self.timer.stop();

@@ -11,8 +11,8 @@ use crate::observe::event_queue::Events;
 pub(super) struct HandoffChain {
     /// The number of earlier acquisitions on the grant.
     before: u32,
-    /// The number of unused tokens that the store reserved for the grant. Each token is larger than
-    /// the one before.
+    /// The number of unused tokens that the store reserved for the grant, all larger than the
+    /// tokens used so far.
     reserved: u32,
 }
 
@@ -46,8 +46,9 @@ impl HandoffChain {
         used: Option<FencingToken>,
     ) -> ReleaseOptions {
         if unknown_outcome {
-            // The answer to a repeated acquire counts the range back from the counter's value,
-            // which another lock on the same counter may have moved. So return no token.
+            // The answer to a repeated acquire computes the range backwards from the counter's
+            // value, which another lock on the same counter may have changed. So no token is given
+            // back.
             return ReleaseOptions::WITH_TOMBSTONE;
         }
         match used {
@@ -56,8 +57,9 @@ impl HandoffChain {
         }
     }
 
-    /// Emits an event that the store reports the lock of the holder of `token` as gone. Earlier
-    /// holders on the same grant may have lost it too, although their hand-off returned `Ok`.
+    /// Emits an event for the earlier holds on the grant, after the store reported the lock of the
+    /// holder of `token` as gone. They may have lost the lock too, although their release returned
+    /// `Ok`.
     pub(super) fn tell_lost(self, events: &Events, lock: &LockName, token: Option<FencingToken>) {
         let holds = self.before;
         if holds == 0 {

@@ -6,14 +6,14 @@ use std::sync::{Arc, Weak};
 /// The holder of a lock inside this process.
 #[derive(Clone, Debug)]
 pub(crate) enum Holder {
-    /// A thread, which may lock again.
+    /// A thread, which may acquire the lock again.
     Thread(ThreadMark),
     /// A guard that belongs to no thread and is not reentrant.
     Guard,
 }
 
 impl Holder {
-    /// Makes the holder of the current thread, whose number is `thread`; of a guard if `None`.
+    /// Makes the holder for the current thread, whose number is `thread`; for a guard if `None`.
     pub(crate) fn of(thread: Option<u64>) -> Self {
         let Some(id) = thread else { return Self::Guard };
         let alive = CURRENT
@@ -62,7 +62,7 @@ crate::sync::thread_local! {
     static CURRENT: CurrentThread = CurrentThread::new();
 }
 
-/// Returns the number of this thread; 0 while the thread ends, when it cannot hold a lock.
+/// Returns the number of this thread; 0 while the thread ends, because it can hold no lock then.
 pub(crate) fn thread_id() -> u64 {
     CURRENT.try_with(|thread| thread.id).unwrap_or(0)
 }

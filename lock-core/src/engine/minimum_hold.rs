@@ -10,7 +10,7 @@ use crate::time::Moment;
 use crate::time::lease::LeaseTime;
 use std::time::Duration;
 
-/// The end of a minimum hold, and the owner that gets the lock if it is released before.
+/// The end of a minimum hold, and the owner that gets the lock if it is released earlier.
 #[derive(Clone, Copy)]
 pub(super) struct MinimumHold {
     owner: OwnerId,
@@ -18,7 +18,8 @@ pub(super) struct MinimumHold {
 }
 
 impl MinimumHold {
-    /// Extends a minimum hold to `until`, never shortens it; starts one for a new owner if needed.
+    /// Extends a minimum hold to `until`, and never shortens it. If there is none, starts one for a
+    /// new owner.
     pub(super) fn prolong(
         hold: &mut Option<Self>,
         until: Moment,
@@ -29,8 +30,8 @@ impl MinimumHold {
         *hold = Some(Self { owner, until });
     }
 
-    /// Makes a release at `now` pass the lock to the owner of the minimum hold for the remaining
-    /// time.
+    /// Changes the options of a release at `now`, so that the lock passes to the owner of the
+    /// minimum hold for the remaining time.
     pub(super) fn apply_to(self, options: ReleaseOptions, now: Moment) -> ReleaseOptions {
         let left = self.until.since(now);
         let left = (!left.is_zero()).then(|| left.max(LeaseTime::SHORTEST));
@@ -44,7 +45,7 @@ impl LockOptions {
     ///
     /// # Errors
     ///
-    /// As [`Engine::minimum_hold`].
+    /// See [`Engine::minimum_hold`].
     pub(crate) fn minimum_hold<'a>(
         &self,
         of: impl Iterator<Item = (&'a Engine, &'a LockName)>,
@@ -62,8 +63,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// If the store cannot keep a lock after its release, or not for so long. Also if this thread
-    /// holds the read lock of the same name.
+    /// If the store cannot keep a lock busy after its release, or not for that long. Also if this
+    /// thread holds the read lock of the same name.
     pub(crate) fn minimum_hold(&self, name: &LockName, time: Duration) -> Result<LeaseTime, Error> {
         if name.profile().shared {
             return Err(Error::new(

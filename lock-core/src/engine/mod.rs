@@ -67,7 +67,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 pub(crate) use wait::acquire;
 
-/// The engine of a client. Handles and guards share one through an [`EngineHandle`]; the client's
+/// The engine of a client. Handles and guards share it through an [`EngineHandle`]; the client's
 /// threads share it directly.
 pub(crate) struct Engine {
     pub(crate) backend: Arc<dyn Backend>,
@@ -90,13 +90,14 @@ pub(crate) struct Engine {
     this: Weak<Self>,
     /// The lock of the last release whose answer no caller waits for.
     async_release: Mutex<Option<LockName>>,
-    /// The stored number of permits that was last reported, by semaphore and requested number.
+    /// The number of permits in the store that was last reported, by semaphore and requested
+    /// number.
     other_limits: Mutex<HashMap<(LockName, u32), u32>>,
     origin: Arc<Origin>,
 }
 
-/// The number of semaphores whose differing limit a client remembers, which bounds its memory.
-/// Beyond it some limits are reported again.
+/// The number of semaphores whose differing limit a client remembers, which bounds its memory. With
+/// more semaphores, some limits are reported again.
 const OTHER_LIMITS: usize = 1_000;
 
 fn refuse_kind(abilities: &Abilities, what: &str) -> Result<(), Error> {
@@ -321,7 +322,7 @@ impl Engine {
             .sum()
     }
 
-    /// Returns how long a wait without a deadline tolerates an unavailable store.
+    /// Returns for how long a wait without a deadline tolerates an unavailable store.
     pub(crate) fn outage_limit(&self) -> Duration {
         self.settings.outage_limit
     }
@@ -331,14 +332,14 @@ impl Engine {
         self.settings.replication
     }
 
-    /// Emits an event that the semaphore has `stored` permits and not the `asked` number. It
-    /// does so once for each `asked` number, until the stored number changes.
+    /// Emits an event that the semaphore has `stored` permits instead of `asked`. Emits it once for
+    /// each `asked` number, until the stored number changes.
     pub(in crate::engine) fn tell_other_limit(&self, name: &LockName, asked: u32, stored: u32) {
         let key = (name.plain().into_owned(), asked);
         let mut told = self.other_limits.lock();
         if told.len() >= OTHER_LIMITS && !told.contains_key(&key) {
-            // Evict one entry, whose event may then repeat. Clearing the map would repeat all
-            // events.
+            // Evict one entry; its event may then repeat. After clearing the map, all events would
+            // repeat.
             let any = told.keys().next().cloned();
             any.map(|any| told.remove(&any));
         }
@@ -386,8 +387,8 @@ impl Engine {
         self.clock.now() + self.settings.command_timeout
     }
 
-    /// Returns the store. A forked child gets an error: the parent reads the answers on the shared
-    /// connections.
+    /// Returns the store. In a forked child returns an error, because the parent reads the answers
+    /// on the shared connections.
     pub(crate) fn store(&self) -> Result<&dyn Backend, Failure> {
         self.refuse_if_forked().map_err(Failure::NotSent)?;
         Ok(self.backend.as_ref())
@@ -402,12 +403,12 @@ impl Engine {
         }
     }
 
-    /// Returns whether this process is a forked child of the one that made the client.
+    /// Returns whether this process is a forked child of the process that made the client.
     pub(crate) fn is_forked(&self) -> bool {
         self.origin.is_elsewhere()
     }
 
-    /// Queues the release of whatever `acquisition` may have in the store.
+    /// Queues the release of an acquisition that may exist in the store.
     fn clean_up(&self, (acquisition, options): (AcquisitionId, ReleaseOptions)) {
         if self.is_forked() {
             return;

@@ -1,5 +1,5 @@
-//! Replication: the meaning of renewals that too few replicas confirmed, and policies that a store
-//! does not support.
+//! Replication: the meaning of renewals that too few replicas confirmed, and the refusal of
+//! policies that a store does not support.
 
 use super::acquisition::Acquisition;
 use crate::backend::replication::{OnInsufficientReplicas, Replicas, Replication};
@@ -40,8 +40,8 @@ pub(super) fn weigh_renewal(
                 return Ok(Renewal::Extended);
             }
             if !policy.keeps_unconfirmed_renewals() {
-                // The store extended the lease, but a promoted replica may not have: only the old
-                // validity is certain.
+                // The store extended the lease, but a replica that is promoted may lack this
+                // renewal: only the old validity is certain.
                 return Err(insufficient_replicas(format!(
                     "too few replicas confirmed the renewal ({insufficient}): the validity stays \
                      as it was"

@@ -1,8 +1,9 @@
 //! [`SkippedTime`]: time that may have passed without the clock.
 //!
-//! All clocks of a paused virtual machine stand still, even one that runs while a machine sleeps.
-//! When the time of day is corrected afterwards, it leaps ahead of the clock. An operator may cause
-//! a leap as well. So a leap ends no lock: it makes each one doubtful until the store confirms it.
+//! While a virtual machine is paused, all its clocks stand still, even a clock that advances while
+//! a machine sleeps. When the time of day is corrected afterwards, it leaps ahead of the clock. An
+//! operator can cause a leap as well. So a leap ends no lock: it makes each lock doubtful until the
+//! store confirms it.
 
 use crate::sync::Mutex;
 use crate::time::{Clock, Moment};
@@ -10,10 +11,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The smallest leap. Equal to the fixed part of the drift allowance, which even a short lease has.
+/// The smallest leap, in nanoseconds. Equal to the fixed part of the drift allowance, which even a
+/// short lease has.
 const LEAP: i64 = 2_000_000;
 
-/// The number of leaps whose times are remembered. Nothing counts as skipped before the oldest one.
+/// The number of leaps whose times are remembered. Nothing counts as skipped before the oldest
+/// remembered leap.
 const MOST_LEAPS: usize = 64;
 
 /// A clock reading, with the total time that the clock may have skipped until then, in nanoseconds.
@@ -34,23 +37,23 @@ impl Reading {
 /// Compares the clock with the time of day at each reading.
 pub(super) struct SkippedTime {
     clock: Arc<dyn Clock>,
-    /// The time of day less the clock, in nanoseconds, after the last leap; or less, if the time of
-    /// day was set back since. Written under the mutex.
+    /// The time of day minus the clock, in nanoseconds, after the last leap; or the smaller
+    /// difference after the time of day was set back. Written under the mutex.
     ahead: AtomicI64,
     /// The total of all leaps. Written under the mutex, before `ahead`.
     total: AtomicU64,
-    /// When each leap was noticed, and the total from then on.
+    /// The time at which each leap was noticed, with the total from then on.
     leaps: Mutex<Vec<(Moment, u64)>>,
 }
 
-/// Whether a reading has found a leap.
+/// The result of comparing the clock with the time of day.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Look {
     Even,
     Leap,
 }
 
-/// Returns the time of day less the clock, in nanoseconds.
+/// Returns the time of day minus the clock, in nanoseconds.
 fn difference(unix: Duration, now: Moment) -> i64 {
     let nanos = unix.as_secs().wrapping_mul(1_000_000_000) + u64::from(unix.subsec_nanos());
     nanos.wrapping_sub(now.as_nanos()).cast_signed()
@@ -69,8 +72,8 @@ impl SkippedTime {
 
     /// Reads the clock, and records a leap.
     pub(super) fn look(&self) -> (Reading, Look) {
-        // In this order: a delay between the two readings makes the difference smaller, so it is no
-        // leap.
+        // In this order, a delay between the two readings makes the difference smaller, so it does
+        // not appear as a leap.
         let unix = self.clock.unix_time();
         let now = self.clock.now();
         let change = difference(unix, now).wrapping_sub(self.ahead.load(Ordering::Acquire));
@@ -111,15 +114,15 @@ impl SkippedTime {
             self.ahead.store(least, Ordering::Release);
             return Look::Leap;
         }
-        // The time of day was set back: a leap from there counts as well.
+        // The time of day was set back: a later leap is measured from there.
         if most.wrapping_sub(known) < 0 {
             self.ahead.store(most, Ordering::Release);
         }
         Look::Even
     }
 
-    /// Returns the reading at an earlier moment. It excludes leaps noticed later, even if they
-    /// happened before: then the store is queried once more.
+    /// Returns the reading at an earlier moment, without the leaps that were noticed later. Such a
+    /// leap may have happened before that moment; then the store is queried once more than needed.
     pub(super) fn reading_at(&self, at: Moment) -> Reading {
         let skipped = match self.total.load(Ordering::Acquire) {
             0 => 0,
@@ -161,7 +164,7 @@ mod tests {
         assert_eq!((time.look().1, skipped()), (Look::Even, SECOND * 8));
         step(&clock, Duration::ZERO, SECOND * 20);
         assert_eq!((time.look().1, skipped()), (Look::Even, SECOND * 8));
-        // Measured from where the time of day was set back to.
+        // The leap is measured from the time of day after it was set back.
         step(&clock, SECOND * 5, Duration::ZERO);
         assert_eq!((time.look().1, skipped()), (Look::Leap, SECOND * 13));
         step(&clock, Duration::from_micros(1_900), Duration::ZERO);

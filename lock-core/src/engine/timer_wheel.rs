@@ -1,19 +1,21 @@
 //! A hashed timer wheel: schedules and cancels timers in constant time.
 //!
-//! Varghese and Lauck, "Hashed and Hierarchical Timing Wheels" (1987), scheme 6, which Netty and so
-//! Redisson use: a ring of slots, one for each tick. A timer is in the slot of its tick modulo the
-//! size of the ring, and is skipped until its own round. A slot is an array and not a list: with a
-//! hundred thousand timers each step in a list waits for the memory, and steps in an array do not.
+//! Varghese and Lauck, "Hashed and Hierarchical Timing Wheels" (1987), scheme 6, which Netty, and
+//! therefore Redisson, uses: a ring of slots, one for each tick. A timer is in the slot of its tick
+//! modulo the size of the ring, and is skipped until its own round. A slot is an array and not a
+//! list: with a hundred thousand timers each step in a list waits for the memory, but a step in an
+//! array does not.
 
 use crate::time::Moment;
 use std::time::Duration;
 
-/// The number of slots: more than the ticks in a third of the default lease, so that its renewals
-/// are due within one round. A power of two and a multiple of 64, the bits of a word of `occupied`.
+/// The number of slots: more than the ticks in a third of the default lease, so that renewals of
+/// this lease are due within one round. A power of two, and a multiple of 64, the number of bits in
+/// a word of `occupied`.
 const SLOTS: usize = 1024;
 
-/// An empty slot keeps memory for as many timers, and frees that of a burst. With 256, each of
-/// 100,000 locks took 63 bytes.
+/// The number of timers for which an empty slot keeps its memory; the rest, after a burst, is
+/// freed. With a value of 256, each of 100,000 locks used 63 bytes.
 const KEPT: usize = 16;
 
 /// No position: the end of the list of free positions.
@@ -111,7 +113,7 @@ impl<T> Wheel<T> {
         if now < self.cursor {
             return;
         }
-        // After a long sleep each slot is visited once, not once for each tick slept through.
+        // After a long sleep each slot is visited once, and not once for each missed tick.
         let first = self.cursor.max((now + 1).saturating_sub(SLOTS as u64));
         for tick in first..=now {
             self.take_due(slot_of(tick), now, usize::MAX, expired);
@@ -132,8 +134,8 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Returns the next tick whose slot is not empty, to sleep until. Its timers may be due in a
-    /// later round.
+    /// Returns the time of the next tick whose slot is not empty, until which the caller may sleep.
+    /// The timers of the slot may be due in a later round.
     pub(crate) fn next(&self) -> Option<Moment> {
         let here = slot_of(self.cursor);
         let ahead = (0..=SLOTS / 64).find_map(|step| {
@@ -204,7 +206,8 @@ impl<T> Slot<T> {
         if self.free == NIL {
             let index = u32::try_from(self.timers.len()).expect("fewer than 2^32 locks are held");
             if self.timers.len() == self.timers.capacity() {
-                // Grow less than a vector doubles itself: each held lock pays for unused memory.
+                // Grow less than a vector does by itself, because each held lock pays for unused
+                // memory.
                 self.timers.reserve_exact((self.timers.len() / 4).max(4));
             }
             self.timers.push(timer);
@@ -356,7 +359,7 @@ mod tests {
         assert_eq!(expired(&mut wheel, 1010), [7]);
     }
 
-    /// Compares the wheel with a simple implementation, a list that is searched.
+    /// Compares the wheel with a simple implementation, in which a list is searched.
     #[test]
     fn wheel_agrees_with_a_plain_list() {
         let mut random = fastrand::Rng::with_seed(7);

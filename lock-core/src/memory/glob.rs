@@ -1,7 +1,7 @@
 //! [`matches`](fn@matches): glob patterns with the syntax of Redis' `MATCH` option.
 
 /// Returns whether the glob matches the whole of `text`. `*` matches any text, `?` any character,
-/// `[abc]`, `[a-c]` and `[^a]` a set, and `\` escapes the next character. Compares characters,
+/// and `[abc]`, `[a-c]` and `[^a]` a set; `\` escapes the next character. Compares characters,
 /// where Redis compares bytes.
 pub(crate) fn matches(glob: &str, text: &str) -> bool {
     let (glob, text): (Vec<_>, Vec<_>) = (glob.chars().collect(), text.chars().collect());

@@ -1,5 +1,5 @@
-//! Shared holders (readers, permits) of a name in the memory store, and the waiters that the store
-//! queues.
+//! The shared holders (readers and permits) of a name in the memory store, and the waiters that the
+//! store queues.
 
 use super::State;
 use crate::backend::owner::{OwnerId, OwnerLabel, OwnerText};
@@ -27,11 +27,12 @@ pub(super) struct Shares {
     limit: Option<u32>,
     /// Waiters in the order of arrival.
     queue: VecDeque<Position>,
-    /// The first waiting writer, and the end of the time in which it keeps new readers out.
+    /// The first waiting writer, and the time until which it keeps new readers out.
     waiting_writer: Option<(OwnerId, Moment)>,
 }
 
-/// One holder's part of a lock: the whole of an exclusive lock, or a reader's or permits' share.
+/// A holder's part of a lock: the whole of an exclusive lock, or the share of a reader or of
+/// permits.
 pub(super) struct Share {
     pub(super) owner: OwnerId,
     pub(super) until: Moment,
@@ -67,8 +68,9 @@ impl Shares {
         self.waiting_writer = self.waiting_writer.filter(|(_, until)| now < *until);
     }
 
-    /// Returns the first waiter whose presence has not ended, and removes those before it. An
-    /// expired waiter further back keeps its position if it returns before it reaches the head.
+    /// Returns the first waiter whose presence has not ended, and removes the waiters before it. A
+    /// waiter further back whose presence has ended keeps its position if it sends an attempt
+    /// before it reaches the head.
     fn next(&mut self, now: Moment) -> Option<&Position> {
         while self.queue.front().is_some_and(|first| first.until <= now) {
             self.queue.pop_front();
@@ -76,8 +78,7 @@ impl Shares {
         self.queue.front()
     }
 
-    /// Returns the end of the presence of the queue's head, if the head is another owner than the
-    /// attempt's.
+    /// Returns the end of the presence of the queue's head, if the head is not the attempt's owner.
     fn before(&mut self, attempt: &Attempt<'_>, now: Moment) -> Option<Moment> {
         let is_queued = attempt.name.profile().queued_in_store;
         let next = is_queued.then(|| self.next(now)).flatten();
@@ -85,7 +86,7 @@ impl Shares {
             .map(|next| next.until)
     }
 
-    /// Returns whether nothing is held, awaited or configured, so that the entry can be dropped.
+    /// Returns whether the entry can be dropped, because nothing is held, awaited or configured.
     pub(super) fn is_idle(&mut self, now: Moment) -> bool {
         self.purge(now);
         let is_unused = self.readers.is_empty() && self.permits.is_empty();
@@ -127,15 +128,15 @@ impl Shares {
         }
     }
 
-    /// Removes an owner from the queue. Returns whether it was queued.
+    /// Removes an owner from the queue. Returns whether the owner was in it.
     fn leave_queue(&mut self, owner: OwnerId) -> bool {
         let before = self.queue.len();
         self.queue.retain(|position| position.owner != owner);
         self.queue.len() < before
     }
 
-    /// Acquires permits, or enqueues the owner of a fair semaphore's attempt. Also returns whether
-    /// the next waiter may now be admitted.
+    /// Acquires permits, or queues the owner if the semaphore is fair. Also returns whether the
+    /// next waiter may now be admitted.
     fn take_permits(
         &mut self,
         attempt: &Attempt<'_>,
@@ -160,7 +161,8 @@ impl Shares {
         let first = self.permits.iter().map(|share| share.until).min();
         let busy = |until: Option<Moment>| Answer::Busy(until.map(|until| until.since(now)));
         if missing > 0 && count > limit {
-            // As the queue's head it would block all other waiters until the limit rises.
+            // At the head of the queue this owner would block all other waiters until the limit
+            // rises.
             return (busy(first), is_queued && self.leave_queue(owner));
         }
         let others = if missing > 0 {
@@ -221,7 +223,7 @@ impl Shares {
     }
 }
 
-/// Returns the share that ends last.
+/// Returns the share whose lease ends last.
 fn longest(shares: &[Share]) -> Option<&Share> {
     shares.iter().max_by_key(|share| share.until)
 }
@@ -250,7 +252,7 @@ impl State {
         shares
     }
 
-    /// Fails if `name` is a lock and the stored one a semaphore, or the reverse.
+    /// Fails if `name` is a lock and the stored value a semaphore, or the reverse.
     pub(super) fn refuse_other_use(&mut self, name: &LockName, now: Moment) -> Result<(), Failure> {
         let is_semaphore = name.permits().is_some();
         if self.shares.is_empty() && !is_semaphore {
@@ -297,7 +299,7 @@ impl State {
         let Some(until) = busy.or(other) else {
             shares.leave_queue(owner);
             if presence == Presence::Fixed && attempt.waits {
-                shares.waiting_writer = None; // readers compete with the next one
+                shares.waiting_writer = None; // readers compete with the next writer
             }
             return Ok(None);
         };
@@ -315,7 +317,7 @@ impl State {
         Ok(Some(Answer::Busy(Some(until.since(now)))))
     }
 
-    /// Grants a share if the lock admits one. Also returns whether the next waiter in the queue may
+    /// Grants a share if the lock admits it. Also returns whether the next waiter in the queue may
     /// now be admitted.
     pub(super) fn acquire_share(
         &mut self,
@@ -372,7 +374,7 @@ impl State {
         Ok((Answer::Granted(Grant::new(range)), lets_in))
     }
 
-    /// Extends an owner's share. Returns false if it is gone, or a part of it.
+    /// Extends an owner's share. Returns false if the share, or a part of it, is gone.
     pub(super) fn renew_share(
         &mut self,
         name: &LockName,
@@ -392,8 +394,8 @@ impl State {
         is_whole
     }
 
-    /// Ends an owner's share, even if only a part of it is left, and its wait. Also returns whether
-    /// the end of either may admit other waiters.
+    /// Ends an owner's share, even if only a part of it is left, and the owner's wait. Also returns
+    /// whether this may admit other waiters.
     pub(super) fn release_share(
         &mut self,
         name: &LockName,
@@ -410,7 +412,7 @@ impl State {
             is_whole, is_any, ..
         } = held_of(shares, name, owner);
         shares.retain(|share| share.owner != owner);
-        // A fair read-write lock wakes only the next owner, and only once that owner may be
+        // A fair read-write lock wakes only the next owner, and only when that owner may be
         // admitted.
         let lets_in = match is_fair_reader {
             true => !is_writing && (is_left || is_any && shares.is_empty()),
@@ -426,9 +428,9 @@ impl State {
         )
     }
 
-    /// Ends an owner's wait. If the owner is a writer that holds the lock, ends the priority of the
-    /// waiting writer instead, so that readers may compete. Returns whether other waiters may be
-    /// admitted.
+    /// Ends an owner's wait. If the owner is a writer that holds the lock, ends the precedence of
+    /// the waiting writer instead, so that readers may compete. Returns whether other waiters may
+    /// be admitted.
     pub(super) fn stop_waiting(&mut self, name: &LockName, owner: OwnerId, now: Moment) -> bool {
         if self.shares.is_empty() {
             return false;
@@ -441,8 +443,8 @@ impl State {
         match name.profile().presence {
             Presence::Configured => {
                 let is_left = shares.leave_queue(owner);
-                // Also while others read: the reader queued behind the removed writer may be
-                // admitted now.
+                // Also while readers hold the lock: the reader that was queued behind the removed
+                // writer may be admitted now.
                 is_left && is_free
             }
             Presence::Fixed => shares
@@ -478,7 +480,7 @@ impl State {
         Some(next.granted(DirectGrant { attempt, token }))
     }
 
-    /// Returns an owner's share, if it is complete.
+    /// Returns an owner's share, if all of it is left.
     pub(super) fn share_of(
         &mut self,
         name: &LockName,
@@ -540,8 +542,8 @@ impl State {
         !std::mem::take(shares).is_empty()
     }
 
-    /// Ends the wait of a writer or, of a free lock with a queue, the wait of its head. Returns
-    /// whether there was such a wait.
+    /// Ends the wait of a writer or, if the lock is free and has a queue, the wait of the queue's
+    /// head. Returns whether there was such a wait.
     pub(super) fn force_wait(&mut self, name: &LockName, is_free: bool, now: Moment) -> bool {
         let Some(shares) = self.shares.get_mut(&*name.plain()) else {
             return false;
@@ -567,7 +569,7 @@ impl State {
                 "only a semaphore has permits",
             )));
         };
-        // The permit of an `Extend` is never found under the name of a lock: no check is needed.
+        // An `Extend` never finds its permit under the name of a lock, so it needs no check.
         if !matches!(change, PermitChange::Extend(..)) {
             self.refuse_other_use(name, now)?;
         }

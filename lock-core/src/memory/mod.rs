@@ -1,5 +1,5 @@
-//! [`MemoryBackend`]: the in-memory store, the default of the facade and the reference for other
-//! stores.
+//! [`MemoryBackend`]: the in-memory store, which is the default of the facade and the reference for
+//! other stores.
 //!
 //! All operations run under one mutex. An expired lease is removed by the next operation that finds
 //! it.
@@ -40,13 +40,13 @@ struct Store {
 #[derive(Default)]
 struct State {
     locks: NameMap<LockName, Share>,
-    /// The last token of each name. Names unused for [`RETENTION`] are dropped, and `forgotten`
-    /// covers them.
+    /// The last token of each name. Counters of names that were unused for [`RETENTION`] are
+    /// dropped, and `forgotten` replaces them.
     tokens: NameMap<LockName, Counter>,
     /// The largest dropped token. New counters start above it, so tokens grow even if the clock is
     /// set back.
     forgotten: u64,
-    /// The end of each tombstone, until which the owner is refused.
+    /// The end of each tombstone. Until then the store grants the owner nothing.
     tombstones: NameMap<(LockName, OwnerId), Moment>,
     watches: NameMap<LockName, Vec<Watcher>>,
     next_watch: u64,
@@ -56,7 +56,7 @@ struct State {
     sweep_at: usize,
 }
 
-/// A watch on a name, by a lock of this kind.
+/// A watch on a name, for a lock of this kind.
 struct Watcher {
     id: u64,
     kind: &'static KindProfile,
@@ -75,8 +75,8 @@ const RETENTION: Duration = Config::DEFAULT_TOKEN_RETENTION;
 /// The largest number of locks on a page of a list.
 const PAGE: usize = 1000;
 
-/// The minimum number of entries between two sweeps, and twice as many as the last sweep left, so
-/// that the cost is spread over as many insertions.
+/// The minimum number of entries between two sweeps. The number is at least twice as many as the
+/// last sweep left, so that the cost of a sweep is spread over as many insertions.
 const SWEEP: usize = 1024;
 
 impl MemoryBackend {
@@ -90,7 +90,8 @@ impl MemoryBackend {
         Self(Arc::new(Store { clock, state }), WriterPriority::default())
     }
 
-    /// Deletes a lock without waking its watchers, as an operator can in a real store. For tests.
+    /// Deletes a lock without waking its watchers, as an operator can do in a real store. For
+    /// tests.
     pub fn lose(&self, name: &LockName) {
         let name = name.plain();
         let mut state = self.0.state.lock();
@@ -327,8 +328,8 @@ impl Backend for MemoryBackend {
         state.hold(attempt.name, owner, now + lease.duration(), label);
         let range = match tokens {
             Tokens::None => None,
-            // No other owner was granted the lock since, so the counter still has this owner's last
-            // token.
+            // No other owner was granted the lock since then, so the counter still has this owner's
+            // last token.
             Tokens::Assign { reserve } if is_repeated => {
                 state.tokens.get(name).and_then(|counter| {
                     let first = counter.last.saturating_sub(u64::from(reserve));
@@ -425,7 +426,8 @@ impl Backend for MemoryBackend {
             counter.last = counter.last.min(used.get());
         }
         let may_grant = name.profile().direct_grant && options.kept.is_none();
-        // With an unfair watcher on the name, the lock stays free: all waiters compete for it.
+        // If an unfair lock of this name is watched, the lock stays free, and all waiters compete
+        // for it.
         let is_fair = |watch: &Watcher| watch.kind.direct_grant;
         if may_grant
             && state
@@ -553,8 +555,8 @@ impl Admin for MemoryBackend {
         let now = self.0.clock.now();
         state.refuse_other_use(name, now)?;
         let is_free = state.holder(name, now).is_none();
-        // While a writer holds the lock, its own reads end with a forced release of the writer, not
-        // with one of the readers.
+        // While a writer holds the lock, its own reads end with a forced release of the write lock,
+        // but not with a forced release of the read lock.
         let ends_shares = is_free || name.profile().writer.is_none();
         let is_shared = !state.shares.is_empty() && ends_shares;
         let mut was_held = is_shared && state.force_shares(name, now);
@@ -595,7 +597,7 @@ impl Drop for MemoryWatch {
             state.watches.remove(&self.name);
         }
         drop(state);
-        drop(ended); // outside the mutex: it may drop a part of the engine
+        drop(ended); // outside the mutex: the drop may drop a part of the engine
     }
 }
 

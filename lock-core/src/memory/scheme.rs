@@ -52,8 +52,8 @@ impl Stores {
     }
 }
 
-/// Returns whether two clocks agree. Manual clocks agree if they advance together, other clocks if
-/// they show the same time.
+/// Returns whether two clocks agree. Manual clocks agree if they advance together; other clocks
+/// agree if they show about the same time.
 fn is_same(clock: &(dyn Clock + 'static), other: &(dyn Clock + 'static)) -> bool {
     let manual = [clock, other].map(|it| (it as &dyn Any).downcast_ref::<ManualClock>());
     if let [Some(clock), Some(other)] = manual {

@@ -26,15 +26,15 @@ pub(in crate::engine) struct Detached {
 /// A hold on several locks that was detached as one.
 #[derive(Clone, Debug)]
 pub(crate) struct CompositeHold {
-    /// The set of locks, as a text: equal for composites of the same locks.
+    /// The set of locks as a text, which is equal for composites of the same locks.
     pub(crate) of: Arc<str>,
-    /// The sequence number: larger than that of every composite hold detached before.
+    /// The sequence number, larger than that of every composite hold detached before.
     pub(crate) number: u64,
 }
 
 impl Engine {
-    /// Detaches a hold from its guard, for the calling thread to end; alone, or as a part of
-    /// `whole`.
+    /// Detaches a hold from its guard, alone or as a part of `whole`. The calling thread may end
+    /// the hold later.
     pub(crate) fn detach(
         &self,
         thread: u64,
@@ -43,7 +43,7 @@ impl Engine {
         whole: Option<CompositeHold>,
     ) {
         if self.is_forked() {
-            return; // A forked child holds nothing that could be unlocked.
+            return; // A forked child holds no lock.
         }
         let (lock, acquisition) = (Arc::clone(lock), Arc::clone(acquisition));
         let hold = Detached {
@@ -59,8 +59,8 @@ impl Engine {
         of_lock.push(hold);
     }
 
-    /// Removes the detached holds on these acquisitions: their threads ended, so no thread can end
-    /// them.
+    /// Removes the detached holds on these acquisitions, whose threads have ended: no other thread
+    /// can end these holds.
     pub(in crate::engine) fn drop_detached(
         &self,
         lock: &Arc<LocalLock>,
@@ -83,9 +83,9 @@ impl Engine {
         drop(abandoned); // outside the mutex: dropping a lock locks other mutexes
     }
 
-    /// Removes and returns a detached hold of this thread: its part of the composite hold numbered
-    /// `whole`, or if `None` its newest hold that is no part of one. Must not be called in a forked
-    /// child.
+    /// Removes and returns a detached hold of this thread: the part of the composite hold with the
+    /// number `whole`, or if that is `None`, the newest hold that is not a part of a composite.
+    /// Must not be called in a forked child.
     pub(crate) fn take_detached(
         &self,
         thread: u64,
@@ -109,8 +109,8 @@ impl Engine {
         Some(hold.acquisition)
     }
 
-    /// Returns the number of this thread's newest composite hold on the locks `of` with a part on
-    /// `lock`. Must not be called in a forked child.
+    /// Returns the number of this thread's newest composite hold on the set of locks `of` that
+    /// includes `lock`. Must not be called in a forked child.
     pub(crate) fn newest_composite(
         &self,
         thread: u64,

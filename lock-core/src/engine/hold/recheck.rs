@@ -1,6 +1,6 @@
-//! [`Recheck`]: verifies all held locks when the backend reports that the store may have lost them.
-//! Locks with a watchdog are renewed at once, in batches, which verifies them too. The other ones,
-//! and those that the renewals have not reached yet, are verified one by one.
+//! [`Recheck`]: verifies all held locks when the store may have lost them, or the clock may have
+//! skipped time. Locks with a watchdog are renewed at once, in batches, which also verifies them.
+//! Locks without one, and those not renewed yet, are verified one by one.
 
 use crate::engine::Engine;
 use crate::engine::acquisition::Acquisition;
@@ -14,7 +14,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// The first pause before an unverified lock is verified again after a change of servers, because
-/// the new server often answers at once. It doubles until the lock is verified or over.
+/// the new server often answers soon. The pause doubles until the lock is verified or has ended.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest such pause, so that a loss is noticed within a fraction of the default lease.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -24,7 +24,7 @@ pub(in crate::engine) struct Recheck {
     engine: Weak<Engine>,
     clock: Arc<dyn Clock>,
     task: BackgroundTask,
-    /// Whether a new run was requested: locks verified before it may be lost by now.
+    /// True if a new run was requested. Locks verified earlier may have been lost since.
     is_asked: AtomicBool,
 }
 
@@ -34,7 +34,8 @@ type Unsettled = Vec<Held>;
 struct Held {
     lock: Arc<LocalLock>,
     acquisition: Arc<Acquisition>,
-    /// The end of the validity when the run began: a later end means that a renewal verified it.
+    /// The end of the validity when the run began. If it has changed since, a renewal has verified
+    /// the lock.
     valid_until: Moment,
 }
 
@@ -70,7 +71,7 @@ impl Recheck {
             *left = self.held();
             backoff.reset();
         }
-        // A new request collects all held locks again, so drop the rest of this run.
+        // A new request collects all held locks again, so the rest of this run is dropped.
         left.retain(|held| !self.is_asked.load(Ordering::SeqCst) && self.is_left(held));
         (!left.is_empty()).then(|| self.clock.now() + backoff.next())
     }
@@ -93,7 +94,8 @@ impl Recheck {
         held
     }
 
-    /// Verifies a held lock. Returns whether to try again, because the store was unavailable.
+    /// Verifies a held lock. Returns true if the store was unavailable, so that the caller tries
+    /// again.
     fn is_left(
         &self,
         Held {

@@ -36,7 +36,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// The last hold on an acquisition, ended locally. The release must still be sent.
 struct Ended {
     at: Moment,
-    /// Whether the clock may have skipped time since the last confirmation. Then the lease may have
+    /// True if the clock may have skipped time since the last confirmation. Then the lease may have
     /// ended unnoticed, so the answer "not held" counts as a loss, even to a repetition.
     is_doubtful: bool,
 }
@@ -87,7 +87,7 @@ impl Engine {
         outcome.map(drop)
     }
 
-    /// Ends one hold without waiting for the store's answer, which is reported as an event.
+    /// Ends one hold without waiting for the store's answer. The answer is reported as an event.
     pub(crate) fn end_hold_async(&self, lock: &Arc<LocalLock>, acquisition: &Arc<Acquisition>) {
         let Ok(Some(Ended { at: ended, .. })) = self.end_locally(lock, acquisition) else {
             return;
@@ -190,7 +190,7 @@ impl Engine {
         Some(now)
     }
 
-    /// Maps the answer to a release. Returns how many clients the store notified, if it counts
+    /// Handles the answer to a release. Returns how many clients the store notified, if it counts
     /// them.
     fn released(
         &self,
@@ -221,10 +221,10 @@ impl Engine {
     ) -> (Result<Release, Failure>, Option<Moment>) {
         let (begun, mut sent, mut first_unanswered) = (now, now, None);
         loop {
-            // Until a send goes unanswered, each gets half of the time that is left, so that a
-            // repetition can still be answered. A store that cannot renew cannot tell owners apart
-            // either. There an unanswered release is not repeated, so the first send gets all of
-            // the time.
+            // Until a send goes unanswered, each send gets half of the remaining time, so that a
+            // repetition can still be answered. A store that cannot renew cannot distinguish
+            // owners, either. There an unanswered release is not repeated, so the first send gets
+            // all of the time.
             let may_repeat = first_unanswered.is_none() && self.abilities.renewable;
             let answer_by = if may_repeat {
                 sent + by.since(sent) / 2
@@ -257,8 +257,8 @@ impl Engine {
         // that is dropped meanwhile must not wait for the answer.
         let name = self.async_release.lock().take();
         if let Some(name) = name.filter(|_| self.workers.has_pending_cleanups()) {
-            // The result does not matter: on success the answers to the releases have been read
-            // before it, and if this request fails, those cannot be read either.
+            // The result does not matter. If this request succeeds, the answers to the releases
+            // have been read before its own answer; if it fails, they cannot be read, either.
             let _answer = call_backend(|| self.store()?.peek(&name, by));
         }
     }
@@ -307,7 +307,7 @@ enum ReleaseOutcome {
 }
 
 impl ReleaseOutcome {
-    /// Maps an answer, where `first_unanswered` is the time of the first send that got no answer.
+    /// Maps an answer; `first_unanswered` is the time of the first send that got no answer.
     fn of(
         events: &Events,
         acquisition: &Acquisition,
@@ -352,8 +352,8 @@ struct AsyncRelease {
 }
 
 impl AsyncRelease {
-    /// Handles the answer, or the failure to get one. Sends no request: the thread that reads
-    /// answers is in the middle of a request of its own.
+    /// Handles the answer, or the failure to get one. Sends no request, because the thread that
+    /// reads the answers may be in the middle of its own request.
     fn answered(self, answer: Result<Release, Failure>) {
         let Self {
             events,

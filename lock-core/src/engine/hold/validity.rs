@@ -32,9 +32,9 @@ impl Engine {
         }
     }
 
-    /// Reads the clock. Starts the verification of all held locks in the background if the clock
-    /// may have skipped time. Must not be called in a forked child, where a mutex may be locked for
-    /// ever.
+    /// Reads the clock. If the clock may have skipped time, starts the verification of all held
+    /// locks in the background. Must not be called in a forked child, where a mutex may stay
+    /// locked.
     pub(crate) fn reading(&self) -> Reading {
         let (reading, look) = self.skipped.look();
         if look == Look::Leap
@@ -50,8 +50,8 @@ impl Engine {
         self.reading().since(self.skipped.reading_at(sent))
     }
 
-    /// Returns whether the deadline is still ahead by the clock, ignoring skipped time. Otherwise
-    /// declares the loss at once, without waiting for the timer.
+    /// Returns whether the deadline is still ahead by the clock, ignoring skipped time. If it is
+    /// not, declares the loss at once, without waiting for the timer.
     pub(in crate::engine) fn still_holds(
         &self,
         lock: &Arc<LocalLock>,
@@ -90,7 +90,8 @@ impl Engine {
             false => Scope::thread(thread),
         };
         let (holds, acquisition) = self.find_local_lock(name, scope)?.holds_of(thread)?;
-        // Skipped time is ignored: a doubtful lock still excludes its thread from other kinds.
+        // Skipped time is ignored: a doubtful lock still prevents its thread from acquiring other
+        // kinds.
         let is_held = holds > 0 && acquisition.is_valid_at(self.clock.now()) && !self.is_forked();
         is_held.then_some(acquisition)
     }
@@ -101,8 +102,8 @@ impl Engine {
         name.profile().readers.and_then(held).is_some()
     }
 
-    /// Queries the store whether it still has the acquisition. Returns the remaining lease, less
-    /// the time since the query was sent.
+    /// Asks the store to confirm that it still has the acquisition. Returns the remaining lease,
+    /// minus the time since the query was sent.
     pub(crate) fn verify(
         &self,
         lock: &Arc<LocalLock>,
@@ -121,7 +122,7 @@ impl Engine {
         };
         match holder {
             Some(HolderInfo { remaining, .. }) => {
-                // The lease may have ended between the store's answer and its arrival.
+                // The lease may have ended while the store's answer was on its way.
                 self.must_hold(lock, acquisition)?;
                 let is_shortened = acquisition.confirmed(sent, remaining);
                 let now = self.reading();
@@ -157,7 +158,7 @@ impl Engine {
         cause: LossCause,
     ) {
         if self.is_forked() {
-            return; // The parent alone can lose it.
+            return; // Only the parent holds the lock.
         }
         let mut state = lock.lock();
         let mut inner = acquisition.lock();
@@ -173,7 +174,8 @@ impl Engine {
         };
         let loss = acquisition.set_lost(&mut inner, cause);
         // An expired lease needs no cleanup. After a failed or pending renewal the store may keep
-        // the lock beyond the local validity; the lock of an ended holder is certainly still there.
+        // the lock beyond the local validity. The lock of a holder whose thread ended is certainly
+        // still in the store.
         let may_be_there = inner.last_failure().is_some() || inner.renewing || inner.overlong;
         let is_left_over =
             cause != LossCause::Gone && (may_be_there || cause == LossCause::HolderEnded);
@@ -185,8 +187,8 @@ impl Engine {
             self.drop_detached(lock, slice::from_ref(acquisition));
         }
         // Clean up even if the store reports the lock as gone: a copy of the first request may
-        // still arrive, the reads of its thread may keep a writer, and some of several permits may
-        // remain.
+        // still arrive, the read locks of a writer's thread may keep the writer's lock in the
+        // store, and some of several permits may remain.
         let name = &acquisition.name;
         let may_be_left =
             name.profile().readers.is_some() || matches!(name.permits(), Some((_, 2..)));
@@ -211,7 +213,8 @@ impl Engine {
         acquisition.lost_error()
     }
 
-    /// Arms the timer while lost acquisitions remain: it detects when their threads end.
+    /// Arms the timer while lost acquisitions remain, because the timer detects the end of their
+    /// threads.
     pub(in crate::engine) fn arm_for_lost(
         &self,
         lock: &Arc<LocalLock>,

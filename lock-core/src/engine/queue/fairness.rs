@@ -1,46 +1,47 @@
-//! [`FairnessPolicy`]: how long a client may hold a lock, and how long it then lets others go
-//! first.
+//! [`FairnessPolicy`]: the time for which a client may hold a lock, and the time for which it then
+//! lets other clients go first.
 //!
 //! The store serves the first request after a release, and notifies all waiting clients in a fixed
 //! order. Without a policy, the first two clients would alternate and the others starve. So a
-//! client that has used up its time lets others go first, and each client delays its attempt after
-//! a notified release: the more recent its last turn, the longer the delay. Other clients have
-//! waited longer until it has been notified of as many releases, its own included, as there are
-//! clients.
+//! client that has used up its time lets others go first. Each client also delays its attempt after
+//! a notified release: the fewer releases it was notified of since its own last turn, the longer
+//! the delay. While that number, which includes its own release, is smaller than the number of
+//! clients, other clients have waited longer.
 //!
 //! The store reports with each release how many clients it notified. If it does not, a client
-//! estimates the number from the usual count of releases between two of its own turns. This
-//! estimate favours clients with more turns than others, so it is only a fallback.
+//! estimates the number from the usual count of releases between two of its turns. This estimate
+//! favours clients that have more turns than others, so it is only a fallback.
 //!
 //! The store may not know all clients: some waiters subscribe at another node, and some poll. So a
-//! client that recently found the lock busy does not count itself as alone, whatever the store
-//! reports. A client that seems to be alone leaves the lock free for a hundredth of its time.
+//! client that recently found the lock busy assumes other waiters, whatever the store reports. A
+//! client that seems to be alone leaves the lock free for a hundredth of its time.
 //!
-//! The policy only delays requests: it decides which client sends an attempt first, never which one
-//! gets the lock.
+//! The policy only delays requests: it decides which client sends an attempt first, never which
+//! client gets the lock.
 
 use crate::time::Moment;
 use std::time::Duration;
 
-/// The shortest delay between the attempts of two waiting clients after a release: twice the time
-/// of a request for each client that has waited longer, because the store serves the first request
-/// and notifies all clients in the same order. Otherwise some clients starve.
+/// The shortest step of the delay after a release. Each client that has waited longer adds one
+/// step, of twice the time of a request, because the store serves the first request and notifies
+/// all clients in the same order. Otherwise some clients starve.
 const SHORTEST_STEP: Duration = Duration::from_micros(300);
-/// The longest such delay, so that a slow connection does not leave a free lock idle.
+/// The longest such step, so that a slow connection does not leave a free lock idle.
 const LONGEST_STEP: Duration = Duration::from_millis(5);
 /// The longest time for which a client cedes a free lock to others, so that the lock does not idle
 /// for longer.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
-/// The part of its time for which a client that knows of no waiter leaves the lock free. The server
-/// does not count clients that poll or listen at another server.
+/// The reciprocal of the part of its time for which a client that knows of no waiter leaves the
+/// lock free. The server does not count clients that poll or are subscribed at another server.
 const PART_OF_TIME: u32 = 100;
-/// The most clients that are kept in order, so that departed clients do not cause long delays.
+/// The largest number of clients that are ordered, so that departed clients do not cause long
+/// delays.
 const MOST_CLIENTS: u16 = 64;
 /// The time for which a client that had the lock counts as a waiter, because the server does not
-/// count clients that poll or listen at another server.
+/// count clients that poll or are subscribed at another server.
 const MEMORY: Duration = Duration::from_secs(5);
 
-/// When and how a lock went back to the store.
+/// The time and the duration of a release to the store, and the store's report about its waiters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReleaseTiming {
     pub(crate) at: Moment,
@@ -50,36 +51,37 @@ pub(crate) struct ReleaseTiming {
     pub(crate) told: Option<u32>,
 }
 
-/// The fairness state of a lock, under the local lock's mutex. Small numbers: each held lock has
-/// one.
+/// The fairness state of a lock, under the local lock's mutex. Uses small integers, because each
+/// held lock has one.
 #[derive(Default)]
 pub(super) struct FairnessPolicy {
-    /// Since when this client has had the lock without a turn of other clients.
+    /// The time since which this client has had the lock without a turn of other clients.
     stretch: Option<Moment>,
-    /// Since when this client has neither stood back nor found the lock held by another client.
+    /// The time since which this client has neither stood back nor found the lock held by another
+    /// client.
     undisturbed: Option<Moment>,
-    /// Until when the head leaves the lock to other clients.
+    /// The time until which the head leaves the lock to other clients.
     stand_back: Option<Moment>,
-    /// The number of releases notified since this client's last turn; its own counts, too.
+    /// The number of notified releases since this client's last turn, including its own release.
     heard: u16,
     /// The usual number of notified releases between two turns, in quarters.
     usual: u16,
     /// The number of clients that wait for the lock, this one included, as last reported by the
     /// store.
     waiting: Option<u16>,
-    /// When another client was last seen to hold the lock.
+    /// The time at which another client was last seen to hold the lock.
     others_seen: Option<Moment>,
-    /// The smoothed duration of a request in microseconds. A shorter request sets it, a longer one
-    /// adds a quarter of the difference: one late thread must not make its client stand back for
-    /// long.
+    /// The smoothed duration of a request in microseconds. A shorter request replaces it, a longer
+    /// one adds a quarter of the difference, so that a single delayed thread does not make its
+    /// client stand back for long.
     pace: u32,
-    /// When this client last released the lock.
+    /// The time at which this client last released the lock.
     returned: Option<Moment>,
 }
 
 impl FairnessPolicy {
-    /// Begins a wait while no other thread of this client holds the lock or waits for it. Forgets
-    /// clients that wanted the lock long ago.
+    /// Begins a wait, when no other thread of this client holds the lock or waits for it. Forgets
+    /// other clients if this client has not had the lock for long.
     pub(super) fn begin(&mut self, now: Moment) {
         if self
             .returned
@@ -100,7 +102,8 @@ impl FairnessPolicy {
         {
             self.stretch = None; // other clients had time to acquire it
         }
-        // Counted from the answer: on a busy machine the thread that sent the attempt may run late.
+        // Counted from the answer, because on a busy machine the thread may run late after it read
+        // the clock for `sent`.
         self.stretch.get_or_insert(now);
         self.undisturbed.get_or_insert(now);
         self.set_pace(now.since(sent));
@@ -142,8 +145,8 @@ impl FairnessPolicy {
         }
     }
 
-    /// Records a release to the store, which may not know all waiters unless it `counts_waiters`.
-    /// If this client has used up its time, its next attempt comes after those of the others.
+    /// Records a release to the store. If this client has used up its time, its next attempt comes
+    /// after those of the others. The store knows all waiters only if it `counts_waiters`.
     pub(super) fn released(
         &mut self,
         ReleaseTiming { at: now, took, .. }: ReleaseTiming,
@@ -154,13 +157,13 @@ impl FairnessPolicy {
             self.set_pace(took);
         }
         self.returned = Some(now);
-        // Acquiring again takes a request: far from the store, that costs as much as a change of
-        // holder.
+        // The time of the next attempt counts too: far from the store, an attempt of this client
+        // takes as long as one of another client.
         if budget.is_zero() || !self.is_over(now + self.pace(), budget) {
             return;
         }
         self.stretch = None;
-        // Time for other waiters to be notified, wake up and send their attempts.
+        // The pause allows other waiters to be notified, wake up and send their attempts.
         let pause = (self.step() * 3).max(self.delay()).min(LONGEST_PAUSE);
         if self.is_alone(now, counts_waiters) {
             let is_due = |since| now >= since + pause * PART_OF_TIME;
@@ -169,7 +172,7 @@ impl FairnessPolicy {
             }
         }
         self.undisturbed = None;
-        // A release that is not waited for was sent only just now.
+        // If the caller does not wait for the answer, the release was sent only just now.
         let on_its_way = took.map_or(self.pace().min(LONGEST_PAUSE), |_| Duration::ZERO);
         self.stand_back = Some(now + on_its_way + pause);
     }
@@ -181,8 +184,8 @@ impl FairnessPolicy {
         self.stand_back = None;
     }
 
-    /// Returns until when the head leaves the lock to others; `None` for a head with an earlier
-    /// deadline.
+    /// Returns the time until which the head leaves the lock to others; `None` if the head's
+    /// deadline is earlier.
     pub(super) fn stand_back(&self, deadline: Option<Moment>) -> Option<Moment> {
         self.stand_back
             .filter(|until| deadline.is_none_or(|deadline| deadline > *until))
@@ -200,13 +203,13 @@ impl FairnessPolicy {
     }
 
     /// Returns whether several clients have waited longer. Far from the store, this client's
-    /// attempt would arrive between a release and theirs, so it peeks first, and attempts only if
-    /// they leave the lock free.
+    /// attempt would arrive after a release but before the attempts of those clients. So this
+    /// client peeks first, and attempts only if they leave the lock free.
     pub(super) fn is_behind(&self) -> bool {
         self.before_us() > 1
     }
 
-    /// Returns the number of releases notified since the last turn.
+    /// Returns the number of notified releases since the last turn.
     pub(super) fn releases(&self) -> u16 {
         self.heard
     }
@@ -347,7 +350,7 @@ mod tests {
             usual < once && once < slow / 2,
             "{usual:?}, {once:?}, {slow:?}"
         );
-        // When all requests become slow, the pause soon is as long as if they had always been slow.
+        // When all requests become slow, the pause is soon as long as if they had always been slow.
         assert!(stands_back(&[[300; 10], [2_000; 10]].concat()) > slow * 9 / 10);
         assert_eq!(stands_back(&[2_000, 300]), usual);
     }

@@ -4,8 +4,9 @@
 //! token from those that the store reserved with the grant. A hand-off does not check the store: if
 //! the store later reports the lock as gone, an event covers all holds on the grant.
 //!
-//! A lock is handed off only to a request with the same terms, while no request about it is pending
-//! or unknown, and for a configured time: waiters in other processes are not notified.
+//! A lock is handed off only to a request with equal terms, only while no request about it is
+//! pending or has an unknown outcome, and only for a configured time, because waiters in other
+//! processes are not notified.
 
 use super::{LocalLock, LockRequest};
 use crate::backend::Tokens;
@@ -13,14 +14,14 @@ use crate::engine::acquisition::{Acquisition, GuardState, RenewalPlan};
 use crate::time::{Clock, Moment};
 use std::sync::Arc;
 
-/// The number of tokens reserved for hand-offs while threads of this client wait: more than can
-/// take their turns in the 5 ms for which a client hands a lock on by default. A token is a
-/// microsecond of the counter, so a dead holder leaves it 2 ms ahead.
+/// The number of tokens reserved for hand-offs while threads of this client wait. That is more than
+/// the hand-offs in the default time of 5 ms. A token is a microsecond of the counter, so a holder
+/// that dies leaves the counter 2 ms ahead.
 const RESERVE: u32 = 2_000;
 
 impl LocalLock {
-    /// Returns the tokens to request; with reserved ones if waiters behind the holder may get
-    /// hand-offs.
+    /// Returns the tokens to request. They include reserved ones if waiters behind the holder may
+    /// get hand-offs.
     pub(crate) fn tokens(&self, has_followers: bool) -> Tokens {
         let hands_off = has_followers && !self.sharing().hand_off.is_zero();
         Tokens::Assign {
@@ -29,7 +30,7 @@ impl LocalLock {
     }
 
     /// Hands `acquisition`, whose last hold has ended, off to the head of the queue. Returns the
-    /// time of the hand-off; `None` if the lock must go back to the store.
+    /// time of the hand-off; `None` if the lock must be released to the store.
     pub(crate) fn hand_off(
         &self,
         acquisition: &Arc<Acquisition>,
@@ -37,7 +38,8 @@ impl LocalLock {
     ) -> Option<Moment> {
         let mut state = self.lock();
         state.queue.head()?;
-        // Read under the mutex, which the timer also locks, so the timer cannot have run since.
+        // Read under the mutex, which the timer also locks, so the timer cannot have run since the
+        // reading.
         let now = clock.now();
         let is_current = state
             .current()
@@ -66,20 +68,21 @@ fn successor(acquisition: &Acquisition, request: &LockRequest, now: Moment) -> O
     else {
         return None;
     };
-    // After a longer lease was requested, or an extension went unconfirmed, only the store knows
-    // the end of the lease. An owner with an unanswered request must be closed soon.
+    // If a longer lease was requested, or an extension is unconfirmed, only the store knows the end
+    // of the lease. An owner with an unanswered request must be closed soon.
     let is_open = inner.lease != ttl || inner.overlong || acquisition.has_unknown_outcome();
     let are_equal = request.watched == Some(ttl) && request.replication == acquisition.replication;
     if is_open || !are_equal {
         return None;
     }
-    // The answer to a renewal would go to the former holder. By default none is due yet: a third of
-    // the shortest watched lease is longer than the time for hand-offs.
+    // The answer to a renewal would go to the former holder. With the default settings no renewal
+    // is due yet: a third of the shortest watched lease is longer than the time for hand-offs.
     let is_due = now >= due || inner.renewing;
     if is_due || acquisition.recorded_state() != GuardState::Held {
         return None;
     }
-    // A new holder needs confirmed replicas, and a minimum hold belongs to its holder alone.
+    // A new holder needs confirmations of replicas, and a minimum hold applies to its own holder
+    // only.
     if inner.degraded || inner.minimum_hold().is_some() {
         return None;
     }

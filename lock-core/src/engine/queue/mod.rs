@@ -1,8 +1,8 @@
 //! [`LocalLock`]: the state of one name in this client: its holder and its waiters.
 //!
 //! Only the head of the queue contends in the store, and only while no thread of this client holds
-//! the lock. All other threads wait locally, first in, first out. This module sends no request:
-//! what it needs of the engine is in [`QueueOwner`].
+//! the lock. All other threads wait locally, first in, first out. This module sends no request;
+//! [`QueueOwner`] is its interface to the engine.
 
 mod fairness;
 mod handoff;
@@ -36,20 +36,19 @@ pub(crate) trait QueueOwner {
 
     fn command_timeout(&self) -> Duration;
 
-    /// Reports that a waiter, which arrived at `since`, got this acquisition by a hand-off.
+    /// Reports that a waiter, which arrived at `since`, received this acquisition by a hand-off.
     fn tell_acquired(&self, acquisition: &Acquisition, since: Moment);
 
-    /// Ends the hold that a waiter got by a hand-off and did not use, because of an interrupt or a
-    /// panic.
+    /// Ends the hold of a hand-off that the waiter did not use, because of an interrupt or a panic.
     fn decline(&self, lock: &Arc<LocalLock>, acquisition: &Arc<Acquisition>);
 }
 
 /// The policy for sharing the locks of a client.
 #[derive(Clone, Copy)]
 pub(crate) struct Sharing {
-    /// How long a lock passes from thread to thread before other clients get a turn.
+    /// The time for which a lock passes from thread to thread before other clients get a turn.
     pub(crate) hand_off: Duration,
-    /// Whether the store counts all waiting clients.
+    /// True if the store counts all waiting clients.
     pub(crate) counts_waiters: bool,
 }
 
@@ -61,9 +60,9 @@ pub(crate) struct LocalLock {
     state: Mutex<LocalLockState>,
 }
 
-/// The first renewal comes earlier by less than this part of the lease, by a number that looks
-/// random for each name of a client: very many locks taken together are not renewed together for
-/// ever.
+/// The first renewal comes earlier by less than this fraction of the lease. The exact time is
+/// pseudo-random for each name of a client, so that very many locks that are acquired together are
+/// not renewed together.
 const SPREAD: u32 = 12;
 
 /// The state of a local lock. Its mutex is never held during a request to the store.
@@ -73,7 +72,8 @@ pub(crate) struct LocalLockState {
     /// client sends attempts.
     current: Option<Arc<Acquisition>>,
     queue: WaitQueue,
-    /// When the store last answered the head, granted the lock or got it back.
+    /// The time at which the store last answered the head, granted the lock, or received its
+    /// release.
     answered: Option<Moment>,
     /// The key of this name's timer in the wheel, and its due time. Written by the
     /// [timer](super::renew).
@@ -87,15 +87,16 @@ pub(crate) struct LocalLockState {
 struct RareState {
     /// Lost acquisitions whose guards are not all dropped yet.
     lost: Vec<Arc<Acquisition>>,
-    /// The present outage of the store, written by a head and inherited by the next one.
+    /// The present outage of the store, recorded by a head and inherited by the next head.
     outage: Option<StoreOutage>,
     /// Signals of waiters past their deadline that wait for the end of the head's request.
     overdue: Vec<Arc<Signal>>,
-    /// The watch, held while threads queue after the store was once found busy.
+    /// The watch. It exists while threads queue, from the time when the store first found the lock
+    /// busy.
     watch: Option<Watch>,
-    /// Whether another client held the lock while these threads queued.
+    /// True if another client held the lock while these threads queued.
     was_busy: bool,
-    /// When the last watch ended that saw the lock held by another client.
+    /// The end of the last watch during which another client held the lock.
     watch_ended: Option<Moment>,
 }
 
@@ -144,7 +145,8 @@ impl LocalLock {
         let sharing = self.registry.sharing;
         match self.scope == Scope::CLIENT {
             true => sharing,
-            // There is no other thread to hand the lock to, and only the store orders the waiters.
+            // The lock of a single thread or guard cannot be handed to another thread, and only the
+            // store orders its waiters.
             false => Sharing {
                 hand_off: Duration::ZERO,
                 ..sharing
@@ -152,15 +154,15 @@ impl LocalLock {
         }
     }
 
-    /// Returns how much earlier the first renewal with this lease is due. Spread over names, so
-    /// that locks acquired together are not renewed together; constant for a name, so that the
-    /// timer of a lock that is acquired repeatedly need not move.
+    /// Returns how much earlier the first renewal with this lease is due. It differs between names,
+    /// so that locks acquired together are not renewed together. It is constant for a name, so that
+    /// the timer of a lock that is acquired repeatedly need not be moved.
     ///
     /// Zero in this crate's own tests, which check times to the millisecond.
     pub(crate) fn earlier(&self, lease: LeaseTime) -> Duration {
         let what = (self.registry.phase, &self.name, self.scope);
         let hash = BuildHasherDefault::<NameHasher>::default().hash_one(what);
-        let part = if cfg!(test) { 0 } else { (hash >> 56) as u32 }; // in 256ths
+        let part = if cfg!(test) { 0 } else { (hash >> 56) as u32 }; // in 1/256
         lease.duration() / SPREAD * part / 256
     }
 
@@ -169,8 +171,9 @@ impl LocalLock {
         self.state.lock()
     }
 
-    /// Prefetches all locks into the cache before each is locked in turn. Plain reads overlap,
-    /// unlike locking, and with very many locks most are in no cache when they are due.
+    /// Prefetches all locks into the cache before each of them is locked in turn. Plain reads
+    /// overlap, unlike locking, and with very many locks most are not in the cache when they are
+    /// due.
     pub(crate) fn fetch<'a>(locks: impl IntoIterator<Item = &'a Arc<Self>>) {
         for lock in locks {
             std::hint::black_box(lock.state.is_locked());
@@ -181,8 +184,8 @@ impl LocalLock {
     ///
     /// # Errors
     ///
-    /// If the thread holds the lock too often, or lost it and still has guards of it. Also if the
-    /// caller does not wait and other threads of this client cannot reach the store.
+    /// If the thread has as many holds as are allowed, or lost the lock and still has guards of it.
+    /// Also if the caller does not wait and other threads of this client cannot reach the store.
     pub(crate) fn enter<'a>(
         self: &Arc<Self>,
         owner: &'a dyn QueueOwner,
@@ -221,7 +224,7 @@ impl LocalLock {
         }))
     }
 
-    /// Ends a hold. After the last one the acquisition stays current until [`Self::released`], so
+    /// Ends a hold. After the last hold the acquisition stays current until [`Self::released`], so
     /// that no thread of this client sends an attempt before the release.
     pub(crate) fn end_hold(&self, acquisition: &Arc<Acquisition>) {
         let mut state = self.lock();
@@ -230,8 +233,8 @@ impl LocalLock {
         }
     }
 
-    /// Removes an acquisition after its release was sent. The head of the queue may contend, unless
-    /// this client has used up its time and leaves the lock to others first.
+    /// Removes an acquisition after its release was sent. The head of the queue may then contend,
+    /// unless this client has used up its time and lets other clients go first.
     pub(crate) fn released(&self, acquisition: &Arc<Acquisition>, timing: ReleaseTiming) {
         let mut state = self.lock();
         if let Some(told) = timing.told {
@@ -251,13 +254,14 @@ impl LocalLock {
                 counts_waiters,
             } = self.sharing();
             state.fairness.released(timing, hand_off, counts_waiters);
-            // The lock was held until then. A wait that began later does not know it to be busy.
+            // The lock was held until that moment. The answer does not count for a wait that began
+            // later.
             state.answered = Some(Moment::from_nanos(timing.at.as_nanos().saturating_sub(1)));
             state.wake_head();
         }
     }
 
-    /// Moves a lost acquisition out of the way, so that other threads may request the lock.
+    /// Removes a lost acquisition from `current`, so that other threads may request the lock.
     pub(crate) fn set_lost(&self, state: &mut LocalLockState, acquisition: &Arc<Acquisition>) {
         if let Some(lost) = state.current.take_if(|it| Arc::ptr_eq(it, acquisition)) {
             self.registry.free(self);
@@ -281,8 +285,8 @@ impl LocalLock {
         }
     }
 
-    /// Returns whether the fairness policy applies. It does not if threads send their own attempts,
-    /// if the store orders them, or if several can hold the lock.
+    /// Returns whether the fairness policy applies. It does not apply if threads send their own
+    /// attempts, if the store orders the waiters, or if several owners can hold the lock.
     fn leaves_turns(&self) -> bool {
         self.scope == Scope::CLIENT && self.name.profile().hands_off
     }
@@ -307,7 +311,7 @@ impl LocalLockState {
         self.current.as_ref()
     }
 
-    /// Removes lost acquisitions of ended threads: no other thread can end their holds.
+    /// Removes lost acquisitions of ended threads, because no other thread can end their holds.
     pub(crate) fn take_abandoned(&mut self) -> Vec<Arc<Acquisition>> {
         let Some(rare) = &mut self.rare else {
             return Vec::new();
@@ -322,8 +326,8 @@ impl LocalLockState {
         self.lost().iter().map(|it| it.lock().lease).min()
     }
 
-    /// Returns why no thread of this client can acquire the lock, if so. Then "busy" would be a
-    /// guess.
+    /// Returns the reason why no thread of this client can acquire the lock, if there is one. Then
+    /// the answer "busy" would be a guess.
     fn why_not(&self) -> Option<Error> {
         self.outage().map(|outage| outage.error.clone())
     }
@@ -349,8 +353,8 @@ impl LocalLockState {
         self.rare.get_or_insert_default()
     }
 
-    /// Ends the head's request, and wakes the waiters past their deadline. `answered` is the time
-    /// of the store's answer, if there was one.
+    /// Ends the head's request, and wakes the waiters that are past their deadline. `answered` is
+    /// the time of the store's answer, if there was one.
     fn request_ended(&mut self, answered: Option<Moment>) {
         if let Some(head) = self.queue.head_mut() {
             head.asks_until = None;

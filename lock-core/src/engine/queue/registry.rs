@@ -8,13 +8,13 @@ use crate::threads::process::Origin;
 use std::slice;
 use std::sync::{Arc, Weak};
 
-/// The part of a client to which a local lock belongs: the whole client, a thread or a guard. One
-/// number, to save memory: odd for a thread, even for a guard, and 0 for the client.
+/// The part of a client to which a local lock belongs: the whole client, a thread or a guard. A
+/// single number, to save memory: odd for a thread, even for a guard, and 0 for the client.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Scope(u64);
 
 impl Scope {
-    /// The whole client: its threads queue here, and the head sends the attempts.
+    /// The scope of the whole client: its threads queue together, and the head sends the attempts.
     pub(crate) const CLIENT: Self = Self(0);
 
     /// Returns the scope of a thread, which sends its own attempts.
@@ -33,25 +33,25 @@ impl Scope {
     }
 }
 
-/// The names in use: those with a handle, a guard, a timer or a waiter.
+/// The local locks in use: locks with a handle, a guard, a timer or a waiter.
 ///
 /// Empty in a forked child: a thread of the parent may have held the mutex at the fork.
 pub(crate) struct Registry {
     locks: Mutex<LocksInUse>,
-    /// Whether there ever was a lock that is not a mutex. If not, plain mutexes skip the search for
-    /// other kinds.
+    /// True if there ever was a lock that is not a mutex. Otherwise plain mutexes skip the search
+    /// for other kinds.
     uses_kinds: AtomicBool,
     origin: Arc<Origin>,
     pub(super) sharing: Sharing,
-    /// A random number, so that clients do not renew in step.
+    /// A random number, so that clients do not renew at equal times.
     pub(super) phase: u64,
-    /// How often locks were visited.
+    /// The number of visits of locks.
     #[cfg(test)]
     pub(crate) visits: std::sync::atomic::AtomicUsize,
 }
 
-/// The index of local locks by name. No operation visits other names than the requested one, except
-/// [`Registry::all`].
+/// The index of local locks by name. Except for [`Registry::all`], no operation visits other names
+/// than the requested one.
 #[derive(Default)]
 struct LocksInUse {
     /// The locks of [`Scope::CLIENT`].
@@ -66,7 +66,7 @@ struct LocksInUse {
 #[derive(Default)]
 struct ApartLocks {
     all: NameMap<Scope, Weak<LocalLock>>,
-    /// The held ones, if holders do not share the lock: at most one valid, and any lost ones.
+    /// The held locks, if holders do not share the lock: at most one valid, and any lost ones.
     held: Vec<Weak<LocalLock>>,
 }
 
@@ -123,8 +123,8 @@ impl LocksInUse {
         }
     }
 
-    /// Returns whether `lock` is still the registered one: not replaced since its last handle was
-    /// dropped.
+    /// Returns whether `lock` is still the registered one. It may have been replaced after its last
+    /// handle was dropped.
     fn has(&self, lock: &LocalLock) -> bool {
         let found = self.find(&lock.name, lock.scope);
         found.is_some_and(|found| std::ptr::eq(found.as_ptr(), lock))
@@ -134,8 +134,8 @@ impl LocksInUse {
 /// The capacity below which a map keeps its memory.
 const SMALL: usize = 1_024;
 
-/// Frees most of the memory of names that are no longer in use. The entries moved here are fewer
-/// than those removed before, so removal stays cheap on average.
+/// Frees most of the memory of names that are no longer in use. Fewer entries are moved than were
+/// removed before, so removal stays cheap on average.
 fn shrink<V>(map: &mut NameMap<LockName, V>) {
     if map.capacity() > SMALL && map.len() < map.capacity() / 4 {
         map.shrink_to(map.len() * 2);
@@ -235,8 +235,8 @@ impl Registry {
         let Some(locks) = self.lock() else {
             return Vec::new();
         };
-        // Collect the strong references under the mutex and drop them later: dropping a lock locks
-        // it.
+        // Collect the strong references under the mutex and drop them after unlocking it: the drop
+        // of a local lock locks this mutex.
         let found: Vec<_> = find(&locks).into_iter().filter_map(Weak::upgrade).collect();
         drop(locks);
         self.note_visits(found.len());
@@ -269,8 +269,8 @@ impl Registry {
 }
 
 impl LocalLock {
-    /// Returns whether the registry lists the lock while it is held: a search by name alone would
-    /// not find its scope.
+    /// Returns whether the registry lists the lock while it is held, because a search by name alone
+    /// would not find its scope.
     fn is_listed_while_held(&self) -> bool {
         self.scope != Scope::CLIENT && !self.name.profile().shared
     }
@@ -284,8 +284,8 @@ impl Drop for LocalLock {
         if self.is_listed_while_held() {
             locks.free(self);
         }
-        // Another thread may have registered a new lock since the last handle was dropped: keep
-        // that one.
+        // If another thread has registered a new lock since the last handle was dropped, keep the
+        // new lock.
         if locks.has(self) {
             locks.remove(self);
         }

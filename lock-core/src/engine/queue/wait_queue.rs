@@ -8,11 +8,12 @@ use crate::time::{Moment, Signal};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A queue of waiters. A waiter that got a hand-off stays in the queue until it fetches the lock,
-/// so waiters with a grant are in front; the first waiter without one is the head.
+/// A queue of waiters. A waiter that received a hand-off stays in the queue until it fetches the
+/// lock, so waiters with a grant are in front. The first waiter without a grant is the head.
 #[derive(Default)]
 pub(super) struct WaitQueue {
-    /// Boxed to save memory, and freed while a lock is held for long: a client may hold very many.
+    /// Boxed to save memory, and freed while a lock is held for long, because a client may hold
+    /// very many.
     waiters: Option<Box<Waiters>>,
     next_ticket: u64,
 }
@@ -28,15 +29,16 @@ struct Waiters {
 pub(super) struct Waiter {
     pub(super) ticket: u64,
     pub(super) request: LockRequest,
-    /// The handed-off acquisition that was not fetched yet. It may have been lost meanwhile.
+    /// The handed-off acquisition, until the waiter fetches it. It may have been lost meanwhile.
     granted: Option<Arc<Acquisition>>,
-    /// Whether the waiter is a head that sends attempts: the store's notifications wake it.
+    /// True if the waiter is a head that sends attempts, so that notifications of the store wake
+    /// it.
     pub(super) contending: bool,
-    /// When the answer to its pending request is due.
+    /// The time at which the answer to the waiter's pending request is due.
     pub(super) asks_until: Option<Moment>,
-    /// The owner ID of its last attempt.
+    /// The owner ID of the waiter's last attempt.
     pub(super) asks_as: Option<OwnerId>,
-    /// The direct grant to that owner by another client's release, not fetched yet.
+    /// The direct grant to that owner by another client's release, until the waiter fetches it.
     pub(super) direct: Option<DirectGrant>,
 }
 
@@ -48,12 +50,12 @@ pub(super) struct Departure {
 }
 
 impl WaitQueue {
-    /// Returns whether no thread without a grant waits.
+    /// Returns whether no waiter without a grant is in the queue.
     pub(super) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns how many threads without a grant wait.
+    /// Returns the number of waiters without a grant.
     pub(super) fn len(&self) -> usize {
         self.waiters
             .as_ref()
@@ -82,8 +84,8 @@ impl WaitQueue {
         self.insert(|waiters| waiters.all.len(), request)
     }
 
-    /// Adds a waiter at the front, but behind a contending head: otherwise two waiters contend, and
-    /// one misses its hand-off. Returns its ticket.
+    /// Adds a waiter at the front, but behind a contending head: otherwise two waiters would
+    /// contend, and one of them would miss its hand-off. Returns the waiter's ticket.
     pub(super) fn push_front(&mut self, request: LockRequest) -> u64 {
         let is_behind = self.head().is_some_and(|head| head.contending);
         self.insert(|waiters| waiters.granted + usize::from(is_behind), request)
@@ -105,16 +107,16 @@ impl WaitQueue {
         };
         let waiters = self.waiters.get_or_insert_default();
         if waiters.all.capacity() == 0 {
-            waiters.all.reserve_exact(1); // there is rarely more than one
+            waiters.all.reserve_exact(1); // rarely more than one waiter
         }
         match at(waiters) {
-            at if at == waiters.all.len() => waiters.all.push_back(waiter), // the faster case
+            at if at == waiters.all.len() => waiters.all.push_back(waiter), // the faster call
             at => waiters.all.insert(at, waiter),
         }
         ticket
     }
 
-    /// Hands the acquisition off to the head. Returns the signal that wakes it.
+    /// Hands the acquisition off to the head. Returns the signal that wakes the waiter.
     pub(super) fn grant(&mut self, acquisition: Arc<Acquisition>) -> Option<Arc<Signal>> {
         let Waiters { all, granted } = &mut **self.waiters.as_mut()?;
         let head = all.get_mut(*granted)?;
@@ -123,7 +125,7 @@ impl WaitQueue {
         Some(Arc::clone(&head.request.signal))
     }
 
-    /// Removes this waiter if it got a hand-off, and returns the acquisition.
+    /// Removes this waiter if it received a hand-off, and returns the acquisition.
     pub(super) fn take_granted(&mut self, ticket: u64) -> Option<Arc<Acquisition>> {
         let waiters = self.waiters.as_mut()?;
         let at = (0..waiters.granted).find(|at| waiters.all[*at].ticket == ticket)?;
@@ -189,7 +191,7 @@ mod tests {
         )))
     }
 
-    /// Compares the queue with two lists: waiters with a grant and waiters without.
+    /// Compares the queue with two lists: the waiters with a grant and the waiters without one.
     #[test]
     fn waiters_with_a_grant_stand_before_the_head() {
         let mut random = fastrand::Rng::with_seed(7);

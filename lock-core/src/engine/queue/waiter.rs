@@ -10,13 +10,13 @@ use crate::time::{Moment, Signal};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// The time after the end of a watch within which another watch of the lock begins before the first
-/// attempt: half of the time for which the stores stay subscribed, so that it costs no request. The
-/// subscription may have broken meanwhile.
+/// The time after the end of a watch within which the next watch of the lock begins before the
+/// first attempt. It is half of the time for which the stores stay subscribed, so that the watch
+/// usually costs no request. The subscription may have broken meanwhile.
 const LATELY: Duration = Duration::from_millis(500);
 
-/// A position in the queue. Dropping it leaves the queue, wakes the next head, and declines a
-/// hand-off that was not fetched.
+/// A position in the queue. Dropping it removes the waiter from the queue, wakes the next head, and
+/// declines a hand-off that was not fetched.
 pub(crate) struct WaiterGuard<'a> {
     pub(super) owner: &'a dyn QueueOwner,
     pub(super) lock: Arc<LocalLock>,
@@ -26,13 +26,15 @@ pub(crate) struct WaiterGuard<'a> {
 
 /// The turn of a waiter.
 pub(crate) enum Turn {
-    /// The waiter is the head, no thread of this client holds the lock, and notifications wake it.
+    /// The waiter is the head, no thread of this client holds the lock, and notifications wake the
+    /// waiter.
     Mine,
-    /// The lock was handed to the waiter, with one hold on this acquisition.
+    /// The lock was handed to the waiter, which has one hold on this acquisition.
     Handed(Arc<Acquisition>),
-    /// The waiter's turn comes at that moment: until then other clients go first.
+    /// The waiter's turn comes at this moment, before which other clients go first.
     StandBack(Moment),
-    /// Not yet the waiter's turn. An acquisition in the way ends at its deadline at the latest.
+    /// It is not the waiter's turn yet. The acquisition that it waits for, if any, ends at its
+    /// deadline at the latest.
     Wait(Option<Arc<Acquisition>>),
 }
 
@@ -42,15 +44,15 @@ pub(crate) enum Known {
     Busy,
     /// The store is unavailable.
     Unavailable(Error),
-    /// Nothing yet: the head's request is pending, and its answer is due by then.
+    /// Nothing yet. The head's request is pending, and its answer is due by this moment.
     By(Moment),
-    /// Nothing since the wait began, and no request is pending: the head sleeps.
+    /// Nothing since the wait began. No request is pending, and the head sleeps.
     Nothing,
 }
 
 impl WaiterGuard<'_> {
-    /// Checks whose turn it is, and begins this waiter's turn if it has come; or fetches a
-    /// hand-off. A waiter does not stand back beyond its `deadline`.
+    /// Fetches a hand-off, or begins this waiter's turn if it has come; otherwise returns what the
+    /// waiter must wait for. A waiter does not stand back beyond its `deadline`.
     pub(crate) fn turn(&self, deadline: Option<Moment>) -> Turn {
         let mut state = self.lock.lock();
         if let Some(acquisition) = state.queue.take_granted(self.ticket) {
@@ -70,7 +72,7 @@ impl WaiterGuard<'_> {
                     if let Some(until) = stand_back.filter(|until| now < *until) {
                         return Turn::StandBack(until);
                     }
-                    // The waiters behind wait for this answer: see `known`.
+                    // The waiters behind this one wait for this answer: see `known`.
                     head.asks_until = Some(now + self.owner.command_timeout());
                 }
                 head.contending = true;
@@ -101,7 +103,7 @@ impl WaiterGuard<'_> {
                 }
                 Some(watch)
             });
-            // A holder that leaves the queue continues its client's time, and may hand the lock
+            // While the lock is held, the client's time continues, and the holder may hand the lock
             // off. Otherwise that time is over: a thread that acquires the lock much later must not
             // stand back for others and leave the lock idle.
             if state.current.is_none() {
@@ -111,14 +113,15 @@ impl WaiterGuard<'_> {
         if was_head {
             state.request_ended(None);
             if state.current.is_none() {
-                // The signal may have been meant for the next waiter: pass it on.
+                // The signal may have been meant for the next waiter, so wake that waiter.
                 state.wake_head();
             }
         }
         drop(state);
         drop(ended);
         if let Some(acquisition) = &granted {
-            // Report it even if it is released at once or was lost: its end is reported, too.
+            // Report the acquisition even if it is released at once or was lost, because its end is
+            // reported, too.
             self.owner.tell_acquired(acquisition, self.since);
         }
         granted
@@ -162,12 +165,12 @@ impl WaiterGuard<'_> {
         self.lock.lock().request_ended(Some(now));
     }
 
-    /// Returns how long to leave a just released lock to clients that have waited longer.
+    /// Returns for how long to leave a just released lock to clients that have waited longer.
     pub(crate) fn delay(&self) -> Duration {
         self.lock.lock().fairness.delay()
     }
 
-    /// Returns whether several clients have waited longer, and how many releases were notified so
+    /// Returns whether several clients have waited longer, and the number of notified releases so
     /// far.
     pub(crate) fn is_behind(&self) -> (bool, u16) {
         let fairness = &self.lock.lock().fairness;
@@ -192,10 +195,10 @@ impl WaiterGuard<'_> {
         ended.is_some_and(|ended| self.owner.clock().now() < ended + LATELY)
     }
 
-    /// Stores a watch while a thread queues.
+    /// Stores a watch for as long as threads queue.
     pub(crate) fn keep_watch(&self, watch: Watch) {
         let previous = self.lock.lock().rare().watch.replace(watch);
-        drop(previous); // ends outside the mutex
+        drop(previous); // outside the mutex
     }
 
     /// Returns when the present outage of the store began.
@@ -203,7 +206,7 @@ impl WaiterGuard<'_> {
         self.lock.lock().outage().map(|outage| outage.since)
     }
 
-    /// Returns why the store grants nothing until after `deadline`, if so.
+    /// Returns the reason why the store grants nothing until after `deadline`, if there is one.
     pub(crate) fn paused_beyond(&self, deadline: Moment) -> Option<Error> {
         let state = self.lock.lock();
         let outage = state
@@ -226,7 +229,7 @@ impl WaiterGuard<'_> {
         let is_new = previous.is_none_or(|it| it.ends.is_some() != is_pause);
         state.request_ended(None);
         if is_new {
-            // Each waiter has its own limit, which may come while the head continues.
+            // Each waiter has its own limit, which may be reached while the head continues.
             state
                 .queue
                 .behind_head()
@@ -234,13 +237,14 @@ impl WaiterGuard<'_> {
         }
     }
 
-    /// Returns why no thread of this client can acquire the lock; `None` if one can.
+    /// Returns the reason why no thread of this client can acquire the lock; `None` if a thread
+    /// can.
     pub(crate) fn why_not(&self) -> Option<Error> {
         self.lock.lock().why_not()
     }
 
     /// Returns what is known at the deadline of a wait that began at `start` and has sent no
-    /// attempt. If the head's answer is due, `signal` is raised when its request ends.
+    /// attempt. If the head's answer is still due, `signal` is raised when the head's request ends.
     pub(crate) fn known(&self, start: Moment, signal: &Arc<Signal>) -> Known {
         let mut state = self.lock.lock();
         if let Some(error) = state.why_not() {
@@ -251,8 +255,8 @@ impl WaiterGuard<'_> {
         }
         let head = state.queue.head().filter(|head| head.ticket != self.ticket);
         let asks_until = head.and_then(|head| head.asks_until);
-        // A head that stands back sends a request right after that, and a new head at once. Until
-        // then the lock may be free, or the request refused.
+        // A head that stands back sends a request right after that, and a new head sends one at
+        // once. Until then the lock may be free, or the request may be refused.
         let comes = head.filter(|head| !head.contending);
         let asks_from = comes.map(|_| {
             state
@@ -268,8 +272,8 @@ impl WaiterGuard<'_> {
         Known::By(by)
     }
 
-    /// Leaves the queue as the holder, with one hold. The next waiter becomes the head. `then` runs
-    /// before another thread can see the acquisition.
+    /// Removes the waiter from the queue as the holder, with one hold. The next waiter becomes the
+    /// head. `then` runs before another thread can see the acquisition.
     pub(crate) fn occupy<R>(
         self,
         acquisition: &Arc<Acquisition>,
@@ -318,8 +322,8 @@ impl LockWake {
 }
 
 impl Wake for LockWake {
-    /// Wakes the head; after a failover, too. Drops a direct grant, which a former master may have
-    /// made.
+    /// Wakes the head, also after a failover. Drops a direct grant, because it may come from a
+    /// former master.
     fn wake(&self) {
         self.wake_if(|_, head| {
             head.direct = None;

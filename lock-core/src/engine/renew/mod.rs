@@ -6,8 +6,8 @@
 //!
 //! The timer sends no requests, so no store can delay it. Each node of the backend has its own
 //! [worker](workers) for leases of similar length, so a slow node delays only its own renewals.
-//! [Spare workers] send the next renewals while one worker hangs. A [`RenewalHandler`] decides
-//! which renewals are due and what an answer means.
+//! [Spare workers] send the next renewals while a worker hangs. A [`RenewalHandler`] decides which
+//! renewals are due and what an answer means.
 //!
 //! [Spare workers]: spare_workers
 
@@ -34,14 +34,14 @@ pub(super) use pending_cleanups::PendingCleanup;
 pub(super) use timer::{FIRST_LOOK, TICK, Timer};
 pub(super) use workers::Workers;
 
-/// The rules for renewals: which ones are due, and the meaning of an answer. Implemented in
+/// The rules for renewals: which of them are due, and the meaning of an answer. Implemented in
 /// `policy`.
 pub(super) trait RenewalHandler: Send + Sync {
     /// Checks a lock whose timer has fired. Returns the renewal that is due.
     fn check(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob>;
 
     /// Handles the answer to a renewal sent at `sent`, or the failure to send it. Returns a renewal
-    /// to send at once.
+    /// that must be sent at once, if there is one.
     fn renewal_answered(
         &self,
         job: &RenewalJob,
@@ -58,7 +58,7 @@ pub(super) struct RenewalJob {
     pub(super) lock: Arc<LocalLock>,
     pub(super) acquisition: Arc<Acquisition>,
     pub(super) lease: LeaseTime,
-    /// How much before they are due other renewals may be sent along, to fill the batch.
+    /// How long before their due time other renewals may be sent along, to fill the batch.
     pub(super) slack: Duration,
     /// The extension for which a thread waits; `None` for a renewal by the timer.
     pub(super) extension: Option<Arc<PendingExtension>>,

@@ -1,4 +1,4 @@
-//! [`NodeQueue`]: the work of a node's workers, and its order.
+//! [`NodeQueue`]: the queued work of a node's workers, and its order.
 
 use super::RenewalJob;
 use super::pending_cleanups::PendingCleanup;
@@ -16,13 +16,13 @@ use std::time::Duration;
 /// The time for which a renewal worker stays without work, so that an idle client has no threads.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// The work of one task on one node.
+/// The queued work of one task on one node.
 pub(super) struct NodeQueue {
     pub(super) node: NodeId,
     pub(super) work: Mutex<Work>,
     /// The signal of the main worker.
     pub(super) signal: Arc<Signal>,
-    /// The signal of the spare worker that stands by, at most one.
+    /// The signal of the spare worker on standby; there is at most one.
     pub(super) spare: Arc<Signal>,
     /// The recent duration of renewals on this node, for all time classes.
     pub(super) time: Arc<RenewalTime>,
@@ -36,13 +36,13 @@ pub(super) struct Work {
     pub(super) spares: SpareWorkers,
 }
 
-/// An acquisition to be released, or an attempt to be revoked, until that is confirmed.
+/// An acquisition to be released, or an attempt to be revoked, until the store has confirmed it.
 pub(super) struct Cleanup {
     pub(super) acquisition: AcquisitionId,
     pub(super) options: ReleaseOptions,
-    /// When the cleanup was queued, with these options.
+    /// The time at which the cleanup was queued, with these options.
     pub(super) since: Moment,
-    /// When the lease has ended in any case.
+    /// The time at which the lease has ended in any case.
     pub(super) until: Moment,
     pub(super) next: Moment,
     pub(super) backoff: Backoff,
@@ -50,7 +50,7 @@ pub(super) struct Cleanup {
     pub(super) pending: Option<PendingCleanup>,
 }
 
-/// Cleanups ordered by due time: after an outage there may be very many.
+/// Cleanups ordered by due time, because there may be very many after an outage.
 #[derive(Default)]
 pub(super) struct Cleanups {
     by_due: BTreeMap<(Moment, u64), Cleanup>,
@@ -75,7 +75,7 @@ impl Cleanups {
         Some(first.remove())
     }
 
-    /// Makes all cleanups due.
+    /// Makes all cleanups due at once.
     fn make_due(&mut self, now: Moment) {
         for (_, cleanup) in std::mem::take(&mut self.by_due) {
             self.push(Cleanup {
@@ -121,8 +121,8 @@ impl NodeQueue {
         }
     }
 
-    /// Returns the next action of this worker. A spare worker stands by while the main worker
-    /// sends, and takes over if the main worker hangs.
+    /// Returns the next action of this worker. A spare worker is on standby while the main worker
+    /// sends, and replaces it if it hangs.
     pub(super) fn next_step(&self, worker: WorkerId, now: Moment, stopping: bool) -> Step {
         let mut work = self.work.lock();
         if worker != WorkerId::MAIN {
@@ -133,7 +133,8 @@ impl NodeQueue {
                 Next::Leave => Step::End,
             };
         }
-        // Under the same mutex as taking the next batch: no spare worker may take it in between.
+        // Under the mutex under which the next batch is taken, so that no spare worker takes it in
+        // between.
         if work.spares.main_is_back(now) {
             self.spare.raise();
         }
@@ -153,7 +154,7 @@ impl NodeQueue {
     }
 }
 
-/// Returns how many acquisitions the job counts as in a batch.
+/// Returns the number of acquisitions that the job counts as in a batch.
 fn weight(job: &RenewalJob) -> usize {
     let permits = job.acquisition.name.permits();
     permits.map_or(1, |(_, count)| {

@@ -4,7 +4,7 @@ use crate::sync::Mutex;
 use crate::time::{Clock, Moment, Signal, Woken};
 use std::sync::Arc;
 
-/// A counter of pending cleanups that threads can wait on until it is zero.
+/// A counter of pending cleanups, with threads that wait until it is zero.
 #[derive(Default)]
 pub(super) struct PendingCleanups(Mutex<Open>);
 
@@ -15,7 +15,7 @@ struct Open {
     waiting: Vec<Arc<Signal>>,
 }
 
-/// One pending cleanup, until this is dropped.
+/// One pending cleanup; it ends when this is dropped.
 pub(in crate::engine) struct PendingCleanup(Arc<PendingCleanups>);
 
 impl PendingCleanups {
@@ -29,8 +29,8 @@ impl PendingCleanups {
         self.0.lock().count > 0
     }
 
-    /// Waits until no cleanup is pending, at most until `until` on `clock`. Returns how many are
-    /// pending.
+    /// Waits until no cleanup is pending, at most until `until` on `clock`. Returns the number of
+    /// pending cleanups.
     pub(super) fn wait(&self, clock: &dyn Clock, until: Moment) -> usize {
         let signal = Arc::new(Signal::new());
         {

@@ -1,5 +1,4 @@
-//! The rules for renewals: when one is due, the meaning of an answer, and the retry after a
-//! failure.
+//! The rules for renewals: the due time, the meaning of an answer, and the retry after a failure.
 
 use crate::backend::replication::Replication;
 use crate::backend::{RENEW_BATCH, Renewal};
@@ -17,17 +16,17 @@ use crate::time::lease::LeaseTime;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The shortest pause before a failed renewal is tried again: a thirtieth of the lease, within
-/// these limits, so that about twenty tries fit before the deadline where each fails at once, and
-/// seven where each waits for an answer.
+/// The shortest pause before a failed renewal is tried again. The pause is a thirtieth of the
+/// lease, within these limits, so that about twenty tries fit before the deadline if each fails at
+/// once, and seven if each waits for an answer.
 const SHORTEST_RETRY: Duration = Duration::from_millis(10);
 /// The longest such pause, so that a lock with a long lease is renewed soon after an outage.
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
-/// The longest time by which a renewal may be early to join others that are due: a thirtieth of the
-/// lease, which is a tenth of the time between two renewals, and at most this. Renewals that are
-/// sent together are due together from then on, so that 1,000 locks cost one request a second in
-/// place of 13.
+/// The longest time by which a renewal may be sent early, together with others that are due. The
+/// time is a thirtieth of the lease, which is a tenth of the time between two renewals, and at most
+/// this. Renewals that are sent together are due together from then on, so that 1,000 locks cost
+/// one request a second instead of 13.
 const LONGEST_SLACK: Duration = Duration::from_secs(1);
 
 /// The result of checking an acquisition, with the time of the next check.
@@ -49,7 +48,7 @@ enum CheckResult {
     Released,
 }
 
-/// Whether the store reported a change during a renewal, which that renewal may have missed.
+/// A report of the store about a change during a renewal, which the renewal may have missed.
 enum StoreChange {
     None,
     Reported,
@@ -57,10 +56,11 @@ enum StoreChange {
 
 impl RenewalHandler for Engine {
     fn check(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob> {
-        // Detect skipped time before the renewal is sent, which then confirms the lock.
+        // Detect skipped time before the renewal is sent, because the renewal then confirms the
+        // lock.
         let _ = self.reading();
         let fired = lock.lock().timer.take();
-        // The timer of this lock may have been re-armed by a thread since it fired.
+        // A thread may have re-armed the timer of this lock since it fired.
         if let Some((key, _)) = fired.filter(|(_, due)| *due > now) {
             self.timer.cancel(key);
         }
@@ -129,7 +129,7 @@ fn examine(acquisition: &Acquisition, now: Moment) -> CheckResult {
     if now >= end {
         return CheckResult::Over(LossCause::Expired);
     }
-    // A fixed lease outlives its thread: the caller chose how long it lasts.
+    // A fixed lease outlives its thread, because the caller chose how long it lasts.
     if inner.renewal.is_some() && acquisition.holder.has_ended() {
         return CheckResult::Over(LossCause::HolderEnded);
     }
@@ -144,7 +144,8 @@ fn examine(acquisition: &Acquisition, now: Moment) -> CheckResult {
         }
         Some(plan) if !inner.renewing => {
             inner.renewing = true;
-            // Armed for the renewal after this one: an answer in time need not arm the timer again.
+            // Armed for the renewal after this one, so that an answer in time need not arm the
+            // timer again.
             let next = RenewalPlan::next(now, plan.ttl).min(end);
             CheckResult::Renew {
                 lease: plan.ttl,
@@ -156,10 +157,10 @@ fn examine(acquisition: &Acquisition, now: Moment) -> CheckResult {
     }
 }
 
-/// Returns how much before its due time an acquisition may be renewed.
+/// Returns the time by which an acquisition may be renewed before it is due.
 ///
-/// At least a tick: a renewal is sent a little after the check that found it due. The next check
-/// was armed by that check, so it comes early by the same time.
+/// At least a tick: a renewal is sent a little after the check that found it due, and that check
+/// has already armed the next one, which is therefore early by this difference.
 fn slack(acquisition: &Acquisition, plan: &RenewalPlan) -> Duration {
     let is_regular = plan.is_regular() && acquisition.recorded_state() == GuardState::Held;
     if is_regular {
@@ -171,8 +172,8 @@ fn slack(acquisition: &Acquisition, plan: &RenewalPlan) -> Duration {
 
 impl Engine {
     /// Returns the renewal of a held lock, if it is due, and arms the timer for the next check.
-    /// Declares the loss of an expired lock. `now` was read shortly before: a lock that expires in
-    /// between is detected at the next check, or when the answer to the renewal arrives.
+    /// Declares the loss of an expired lock. `now` was read shortly before: if a lock expires in
+    /// between, the next check or the answer to the renewal detects it.
     fn renewal_due(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob> {
         let mut state = lock.lock();
         state.free_unused();
@@ -199,7 +200,7 @@ impl Engine {
             }
             CheckResult::Released => return None,
         };
-        // The timer's thread runs as long as any lock is held.
+        // A failure to arm is ignored: the timer's thread runs as long as any lock is held.
         let _armed = self.timer.arm(&lock, &mut state, now, next);
         drop(state);
         match finding {
@@ -223,7 +224,7 @@ impl Engine {
     }
 
     /// Renews these locks at once (`None`: all held locks), because the store reported a change.
-    /// Does not renew locks with a fixed lease or a limited number of renewals.
+    /// Skips locks with a fixed lease or a limited number of renewals.
     pub(in crate::engine) fn renew_now(&self, names: Option<&[LockName]>) {
         if self.is_forked() {
             return;
@@ -244,8 +245,8 @@ impl Engine {
         self.workers.renew(&mut jobs);
     }
 
-    /// Returns the renewal of a lock that the store reports as changed. If a renewal is under way,
-    /// another one follows it.
+    /// Returns the renewal of a lock that the store reports as changed, if it can be sent now. If a
+    /// renewal is under way, another one follows it.
     fn renewal_of_changed(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob> {
         let is_due = lock
             .lock()
@@ -254,7 +255,7 @@ impl Engine {
         is_due.then(|| self.renewal_due(lock, now)).flatten()
     }
 
-    /// Returns how much earlier a lease ends on a replica that may be promoted.
+    /// Returns by how much earlier a lease ends on a replica that may be promoted.
     pub(crate) fn replica_lead(
         &self,
         name: &LockName,
@@ -272,9 +273,9 @@ impl Engine {
         }
     }
 
-    /// Shortens held locks if the lead of the replicas has grown beyond `lead`, from which the
-    /// validity of this acquisition was computed. A growth before that validity was stored is
-    /// otherwise missed: the notice did not find this acquisition.
+    /// Shortens held locks if the lead of the replicas has grown beyond `lead`, with which the
+    /// validity of this acquisition was computed. If the lead grew before this validity was stored,
+    /// the notice of the growth did not find the acquisition.
     pub(in crate::engine) fn shorten_if_lead_grew(
         &self,
         acquisition: &Acquisition,
@@ -286,8 +287,8 @@ impl Engine {
         }
     }
 
-    /// Shortens held locks with a replication policy, because the clocks of replicas are known to
-    /// be further ahead. Locks that are expired by then are lost.
+    /// Shortens held locks with a replication policy, because the clocks of replicas are now known
+    /// to be further ahead. Locks whose shortened validity has ended are lost.
     pub(in crate::engine) fn shorten_for_replicas(&self) {
         if self.is_forked() {
             return;
@@ -328,7 +329,8 @@ impl Engine {
             inner.renewing = false;
         }
         if acquisition.has_ended() {
-            // Ended meanwhile. The release or the cleanup ends the extended lease.
+            // The acquisition has ended meanwhile. The release or the cleanup ends the extended
+            // lease.
             drop(inner);
             return Err(acquisition.lost_error());
         }
@@ -336,15 +338,16 @@ impl Engine {
         let left = end.since(sent);
         let sent = self.skipped.reading_at(sent);
         if now >= end || !acquisition.extended(&mut inner, sent, lease, lead) {
-            // A loss is final: a successor may have begun its work. But the store keeps the lock
-            // for a lease from now on, so release it.
+            // A loss is final, because a successor may have begun its work. But the store keeps the
+            // lock for a lease from now on, so release it.
             inner.overlong = true;
             drop((inner, state));
             self.declare_lost(lock, acquisition, LossCause::Expired);
             return Err(acquisition.lost_error());
         }
         inner.renewal_succeeded();
-        // Confirmed for the longest lease requested so far: the store cannot have a longer one.
+        // Confirmed for the longest lease that was requested so far, so the store has no longer
+        // one.
         inner.overlong &= lease < inner.lease;
         let mut suspended = false;
         let changed = by_timer && std::mem::take(&mut inner.changed);
@@ -353,7 +356,7 @@ impl Engine {
                 plan.renewed(sent.now);
             }
         } else {
-            suspended = acquisition.recorded_state() == GuardState::Suspended; // used up
+            suspended = acquisition.recorded_state() == GuardState::Suspended; // no renewals left
         }
         acquisition.set_suspended(&mut inner, suspended);
         let next = acquisition.next_check(&inner);
@@ -418,7 +421,7 @@ impl Engine {
             return Err(Error::new(ErrorKind::Unsupported, why).on(&acquisition.name));
         }
         {
-            // The store may keep the lock for that long from here on, whatever the answer.
+            // From here on the store may keep the lock for that long, whatever the answer.
             let mut inner = acquisition.lock();
             inner.lease = inner.lease.max(lease);
             inner.overlong = true;
@@ -432,7 +435,7 @@ impl Engine {
             extension: Some(Arc::clone(&extension)),
         };
         self.workers.renew(&mut vec![job]);
-        // Another batch may be under way before this one.
+        // Another batch may be under way when this one is queued.
         let time = self.settings.command_timeout + acquisition.replication.patience();
         let by = self.clock.now() + time * 2;
         loop {

@@ -1,21 +1,22 @@
-//! [`RenewalTime`]: the time limit of a batch of renewals, and which renewals share a batch.
+//! [`RenewalTime`]: the time limit of a batch of renewals. [`TimeClass`]: the renewals that share a
+//! batch.
 
 use super::RenewalJob;
 use crate::sync::Mutex;
 use std::time::Duration;
 
-/// The shortest timeout of a batch of renewals, because a busy machine or a far server needs it
-/// however short the lease is. Otherwise it is a third of the lease, so that a second try fits, at
-/// least twice the time of the last batch and at most `command_timeout`.
+/// The shortest timeout of a batch of renewals, because a busy machine or a far server needs this
+/// time however short the lease is. Otherwise the timeout is a third of the lease, so that a second
+/// try fits, at least twice the recent duration of a renewal, and at most `command_timeout`.
 const SHORTEST_RENEWAL: Duration = Duration::from_millis(50);
 
-/// A class of renewals with similar time limits. Only one class shares a batch and the workers of a
-/// node: a short lease neither shortens the time limit of a long one nor waits for its request.
+/// A class of renewals with similar time limits. A batch, and the workers of a node, have a single
+/// class: a short lease neither shortens the time limit of a long one nor waits for its request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum TimeClass {
     /// A whole command timeout, plus this many milliseconds for replicas.
     Whole(u32),
-    /// A third of the lease, if that is less. The number is the binary logarithm of its
+    /// A third of the lease, if that is shorter. The number is the binary logarithm of the third in
     /// milliseconds.
     Third(u32),
 }
@@ -56,13 +57,14 @@ impl RenewalTime {
         batch.iter().map(one).min().unwrap_or(command_timeout)
     }
 
-    /// Records the duration of a successful renewal. A longer one is remembered for a while.
+    /// Records the duration of a successful renewal. A longer recent duration is halved, not
+    /// forgotten.
     pub(super) fn succeeded(&self, took: Duration) {
         let mut recent = self.0.lock();
         *recent = took.max(*recent / 2);
     }
 
-    /// Records that a renewal failed after this time: it may have needed longer.
+    /// Records that a renewal failed after this time: a success may need longer.
     pub(super) fn failed(&self, after: Duration) {
         let mut recent = self.0.lock();
         *recent = after.max(*recent);

@@ -1,31 +1,31 @@
 //! [`SpareWorkers`]: the choice of the thread that sends renewals while a node's main worker waits
 //! for an answer.
 //!
-//! One spare worker *stands by* whenever work is queued while the main worker sends. It checks the
-//! queue when the latest request has been under way for twice the usual time, and for [`PATIENCE`]
-//! at least. If work is queued even then, all sending workers are stuck: the spare worker takes the
-//! next batch and calls another worker to stand by. Spare workers end when the main worker is back.
-//! This file only keeps these records, under the mutex of the queue.
+//! One spare worker is *on standby* whenever work is queued while the main worker sends. It checks
+//! the queue when the latest request has been under way for twice the usual time, and for at least
+//! [`PATIENCE`]. If work is still queued then, all sending workers are stuck: the spare worker
+//! takes the next batch, and calls another worker to standby. Spare workers end when the main
+//! worker is back. This file only keeps these records, under the mutex of the queue.
 //!
-//! A lock that is renewed on one connection and then on another costs one more renewal, because the
-//! server reports the second one as a change. So a far server alone must not cause the use of a
-//! spare worker.
+//! If a lock is renewed on one connection and then on another, the server reports the second
+//! renewal as a change, which causes one more renewal. So a far server alone must not cause the use
+//! of a spare worker.
 
 use crate::time::Moment;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// The shortest time after which a batch under way counts as slow, because a server nearby takes
+/// The shortest time after which a batch under way counts as slow, because a server nearby needs
 /// less for a hundred renewals. The next batch then uses another connection. With a slower server
-/// it is twice the usual time, up to a second.
+/// the time is twice the usual duration, up to a second.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// The most workers that send renewals besides the main one: four requests that hang mean that the
-/// server hangs.
+/// The most workers that send renewals besides the main one. If four requests hang, the server
+/// hangs.
 const MOST: usize = 3;
 
 /// The longest sleep of a spare worker while all others hang and nothing is queued, so that a
-/// missed wake-up costs no more. Arriving work wakes it.
+/// missed wake-up costs no more than this time. New work wakes the worker.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// A thread that sends renewals.
@@ -36,10 +36,11 @@ impl WorkerId {
     pub(super) const MAIN: Self = Self(0);
 }
 
-/// The worker to call so that one stands by.
+/// The worker that must be called so that one is on standby.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Call {
-    /// None: not needed, a worker checks in time, or the maximum of workers runs.
+    /// No worker: none is needed, a worker on standby checks in time, or the maximum of workers
+    /// runs.
     None,
     /// The worker that sleeps on standby.
     Wake,
@@ -58,15 +59,15 @@ pub(super) enum Next {
 /// The workers of one queue that send renewals.
 #[derive(Default, Debug)]
 pub(super) struct SpareWorkers {
-    /// The workers that wait for an answer, the main one included, and since when.
+    /// The workers that wait for an answer, including the main one, with the time of sending.
     sending: HashMap<WorkerId, Moment>,
     /// The number of workers besides the main one.
     threads: usize,
-    /// The worker that stands by, and until when it sleeps.
+    /// The worker on standby, with the end of its sleep.
     standby: Option<(WorkerId, Moment)>,
     /// The number of the last worker that was started.
     last: u64,
-    /// The usual duration of the main worker's requests. One request at most doubles it.
+    /// The usual duration of the main worker's requests. A single request at most doubles it.
     usual: Duration,
 }
 
@@ -77,7 +78,7 @@ impl SpareWorkers {
     }
 
     /// Records that the main worker continues. Returns whether the worker on standby must be woken,
-    /// to end.
+    /// so that it ends.
     pub(super) fn main_is_back(&mut self, now: Moment) -> bool {
         if let Some(sent) = self.sending.remove(&WorkerId::MAIN) {
             let most = self.usual.max(PATIENCE / 4) * 2;
@@ -88,7 +89,7 @@ impl SpareWorkers {
 
     /// Returns the worker to call because work was queued.
     pub(super) fn call(&mut self) -> Call {
-        // A main worker that is not sending has been woken and takes the work.
+        // A main worker that is not sending has been woken and takes the work itself.
         let Some(look) = self.next_look().filter(|_| self.main_is_sending()) else {
             return Call::None;
         };
@@ -105,7 +106,7 @@ impl SpareWorkers {
         self.threads += 1;
         self.last += 1;
         let worker = WorkerId(self.last);
-        self.standby = Some((worker, look)); // set here: no other worker starts meanwhile
+        self.standby = Some((worker, look)); // so that no other one is started
         Call::Start(worker)
     }
 
@@ -157,7 +158,7 @@ impl SpareWorkers {
         self.sending.contains_key(&WorkerId::MAIN)
     }
 
-    /// Returns when all sending workers have been waiting for too long.
+    /// Returns the time from which all sending workers count as stuck.
     fn next_look(&self) -> Option<Moment> {
         self.sending
             .values()
@@ -165,8 +166,8 @@ impl SpareWorkers {
             .map(|latest| *latest + self.patience())
     }
 
-    /// Returns whether the worker on standby must be woken to check by `look`, and records it as
-    /// woken.
+    /// Returns whether the worker on standby must be woken, because it would sleep beyond `look`.
+    /// If so, records `look` as the end of its sleep.
     fn wake_before(&mut self, look: Moment) -> bool {
         let Some((_, until)) = self.standby.as_mut().filter(|(_, until)| *until > look) else {
             return false;

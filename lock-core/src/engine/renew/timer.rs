@@ -1,8 +1,8 @@
-//! [`Timer`]: one thread that knows when each lock must be checked. It sends no requests itself.
+//! [`Timer`]: one thread that knows when each lock must be checked. The thread sends no requests.
 //!
-//! Each name that is held, or was recently, has one timer. It is re-armed lazily: unlocking leaves
-//! it in the wheel, and the next lock of the name reuses it. So a quick lock and unlock of a name
-//! in use involves neither the wheel nor the thread.
+//! Each name that is held, or was recently, has one timer. Unlocking leaves the timer in the wheel,
+//! and the next lock of the name reuses it. So a quick lock and unlock of a name in use involves
+//! neither the wheel nor the thread.
 
 use super::{RenewalHandler, RenewalJob, Workers};
 use crate::backend::RENEW_BATCH;
@@ -17,15 +17,16 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// The precision of the timer wheel, a tenth of the shortest watched lease, because a renewal is
-/// due at a third of the lease. The validity of a lock is read from the clock, not from the wheel.
+/// due after a third of the lease. The validity of a lock is read from the clock, not from the
+/// wheel.
 pub(in crate::engine) const TICK: Duration = Duration::from_millis(10);
 
 /// The longest time between two checks of a name that is or was just held, however long its lease,
-/// so that a released name leaves memory and a holder's ended thread is noticed.
+/// so that a released name is removed from memory and the end of a holder's thread is noticed.
 const LONGEST_LOOK: Duration = Duration::from_secs(10);
 
-/// The latest time of the first check after a grant, so that no memory stays for longer of a name
-/// that was used once and is released by then.
+/// The latest time of the first check after a grant, so that a name that was used once and is
+/// released by then leaves no memory in use for longer.
 pub(in crate::engine) const FIRST_LOOK: Duration = Duration::from_secs(1);
 
 /// The time for which the timer thread stays while nothing is held, so that an idle client has no
@@ -46,7 +47,7 @@ struct TimerState {
     wheel: Wheel<Arc<LocalLock>>,
     thread: OnDemandThread,
     stopping: bool,
-    /// Until when the thread sleeps: only an earlier timer has to wake it.
+    /// The end of the thread's sleep: only an earlier timer must wake the thread.
     asleep_until: Moment,
 }
 
@@ -89,8 +90,8 @@ impl Timer {
             return Ok(());
         }
         let mut state = self.state.lock();
-        // Start the thread first: the next caller would take a timer without a thread for an armed
-        // one.
+        // Start the thread first: if it cannot be started, no timer may be left in the wheel,
+        // because the next caller would regard it as armed.
         if !state.stopping {
             let timer = Arc::clone(self);
             let name = || "distlock-timer".to_owned();
@@ -116,7 +117,7 @@ impl Timer {
         self.cancel(key);
     }
 
-    /// Removes this timer from the wheel, if it is there.
+    /// Removes this timer from the wheel, if it is still there.
     pub(in crate::engine) fn cancel(&self, key: TimerKey) {
         let ended = self.state.lock().wheel.cancel(key);
         drop(ended); // outside the mutex: dropping a lock locks other mutexes
@@ -154,7 +155,7 @@ impl Timer {
                 state.thread.busy();
             }
             let until = match next {
-                // No sleep: the due locks are checked, then the wheel again.
+                // No sleep: the due locks are checked, and then the wheel again.
                 _ if !due.is_empty() => now,
                 Some(next) => next,
                 None => match state.thread.idle(now, IDLE) {
@@ -173,7 +174,8 @@ impl Timer {
             };
             self.check(handler.as_ref(), &mut due, &mut renewals);
         }
-        // Drop the last locks outside the mutex: dropping one may drop what it holds.
+        // Drop the last locks outside the mutex, because their drop may drop other parts of the
+        // client.
         let rest = std::mem::replace(
             &mut self.state.lock().wheel,
             Wheel::new(self.clock.now(), TICK),
@@ -183,9 +185,9 @@ impl Timer {
 
     /// Checks the due locks, the longest overdue first, and sends the renewals in batches.
     ///
-    /// An incomplete batch costs more for each renewal, so the last one is filled up with renewals
-    /// that are due soon. So renewals sent together stay together, and the rest of a batch joins
-    /// the next.
+    /// An incomplete batch costs more for each renewal, so the last batch is filled up with
+    /// renewals that are due soon. Renewals that are sent together are therefore due together the
+    /// next time.
     fn check(
         &self,
         handler: &dyn RenewalHandler,

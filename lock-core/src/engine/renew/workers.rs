@@ -1,8 +1,9 @@
-//! [`Workers`]: the threads that send renewals, and the ones that clean up after unknown outcomes.
+//! [`Workers`]: the threads that send renewals, and the threads that clean up after unknown
+//! outcomes.
 //!
-//! Each node has one thread for each task, started by the first work. A cleanup that hangs delays
-//! no renewal. It continues after the call that caused it, until it is confirmed or the lease has
-//! ended.
+//! Each node has one thread for each task, started by the first work, so a cleanup that hangs
+//! delays no renewal. A cleanup continues after the call that caused it, until the store has
+//! confirmed it or the lease has ended.
 
 use super::node_queue::{Cleanup, NodeQueue, Step, Work};
 use super::pending_cleanups::{PendingCleanup, PendingCleanups};
@@ -25,10 +26,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// The first pause between the tries of a cleanup, which may be long, because no caller waits for
-/// it.
+/// the cleanup.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// The longest such pause, so that several tries fit into the lease and the command timeout after
-/// which a cleanup ends: then the request can have no effect left.
+/// The longest such pause, so that several tries fit into the lease plus the command timeout. After
+/// that time a cleanup ends, because the request can have no effect left.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// All workers of a client.
@@ -50,8 +51,8 @@ struct State {
 }
 
 impl State {
-    /// Returns the queue of this task. A new one shares the recent duration of renewals that wait
-    /// for as many replicas.
+    /// Returns the queue of this task, creating it if needed. A new queue shares the recent
+    /// duration of renewals that wait for an equal number of replicas.
     fn queue(&mut self, node: NodeId, task: Task) -> Arc<NodeQueue> {
         if let Some(queue) = self.queues.get(&(node, task)) {
             return Arc::clone(queue);
@@ -69,14 +70,14 @@ impl State {
 /// The task of a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Task {
-    /// Renewals that this many replicas must confirm, in one time class: renewals without replicas
-    /// must not wait for them.
+    /// Renewals that this many replicas must confirm, in one time class. Renewals without replicas
+    /// must not wait for the others.
     Renew(Replicas, TimeClass),
     CleanUp,
 }
 
 impl Task {
-    /// Returns whether the requests of both tasks take equally long.
+    /// Returns whether the requests of both tasks take about equally long.
     fn is_like(self, other: Self) -> bool {
         matches!((self, other), (Self::Renew(one, _), Self::Renew(two, _)) if one == two)
     }
@@ -112,7 +113,7 @@ impl Workers {
     }
 
     /// Queues these jobs for their nodes, and leaves `jobs` empty. Jobs of one node are queued
-    /// together, so that a batch costs one wake-up. A job fails if no thread can send it.
+    /// together, so that a batch costs one wake-up. If no thread can send a job, it fails.
     pub(in crate::engine) fn renew(self: &Arc<Self>, jobs: &mut Vec<RenewalJob>) {
         while let Some(job) = jobs.pop() {
             let node = match self.renewal_node(&job.acquisition.name) {
@@ -144,7 +145,7 @@ impl Workers {
                 }
             }
             if jobs.capacity() == 0 {
-                *jobs = together; // empty; reuses its memory
+                *jobs = together; // empty: reuse the memory
             }
         }
     }
@@ -154,7 +155,7 @@ impl Workers {
         Task::Renew(job.acquisition.replication.count(), class)
     }
 
-    /// Reports the answers to renewals sent at `sent`. Returns the renewals to send next.
+    /// Reports the answers to renewals sent at `sent`. Returns the renewals that must be sent next.
     fn tell_renewed(
         &self,
         answers: impl IntoIterator<Item = (RenewalJob, Result<Renewal, Error>)>,
@@ -173,9 +174,10 @@ impl Workers {
         call_backend(|| Ok(self.backend.renewal_node(name))).map_err(Failure::into_error)
     }
 
-    /// Releases an acquisition until that is confirmed, or until the lease has ended.
+    /// Repeats the release of an acquisition until the store has confirmed it, or the lease has
+    /// ended.
     ///
-    /// The name may have moved away from `node`, which only selects the thread.
+    /// `node` only selects the thread: the name may have moved to another node.
     pub(in crate::engine) fn clean_up(
         self: &Arc<Self>,
         node: Result<NodeId, Error>,
@@ -195,7 +197,7 @@ impl Workers {
             backoff,
             pending,
         };
-        // If no thread can be started, only the lease ends it.
+        // If no thread can be started, the acquisition ends only with its lease.
         let _started = node
             .and_then(|node| self.submit(node, Task::CleanUp, |work| work.cleanups.push(cleanup)));
     }
@@ -206,8 +208,8 @@ impl Workers {
         task: Task,
         add: impl FnOnce(&mut Work),
     ) -> Result<Arc<NodeQueue>, Error> {
-        // Locked until the work is queued: a thread that is ending would otherwise remove the
-        // queue.
+        // Locked until the work is queued, because a thread that is ending would otherwise remove
+        // the queue.
         let mut state = self.state.lock();
         let queue = state.queue(node, task);
         let mut work = queue.work.lock();
@@ -228,7 +230,7 @@ impl Workers {
     /// Calls a spare worker for queued work while all sending workers wait for answers.
     ///
     /// Called after every change that leaves work behind a sending worker: new work, and a batch
-    /// that did not take all of it. So a spare worker always checks whether that batch hangs.
+    /// that did not take all work. So a spare worker always checks whether that batch hangs.
     fn call_spare(self: &Arc<Self>, queue: &Arc<NodeQueue>) {
         let mut work = queue.work.lock();
         if work.renewals.is_empty() {
@@ -252,7 +254,8 @@ impl Workers {
         }
     }
 
-    /// Adds a pending cleanup, for a request whose outcome is unknown until this is dropped.
+    /// Adds a pending cleanup for a request whose outcome is unknown. The cleanup ends when the
+    /// returned value is dropped.
     pub(in crate::engine) fn pending_cleanup(&self) -> PendingCleanup {
         self.cleanups.add()
     }
@@ -261,15 +264,16 @@ impl Workers {
         self.cleanups.any()
     }
 
-    /// Waits until no cleanup is pending, at most until `until`. Returns how many are pending.
+    /// Waits until no cleanup is pending, at most until `until`. Returns the number of pending
+    /// ones.
     pub(in crate::engine) fn settle(&self, until: Moment) -> usize {
         self.cleanups.wait(self.clock.as_ref(), until)
     }
 
     /// Ends the workers once no cleanup is left.
     ///
-    /// The process may exit next. So each cleanup is repeated at once, and this waits for the
-    /// result until `until` on the system clock: any other clock may stand still by then.
+    /// The process may exit next. So each cleanup is repeated at once, and this call waits for the
+    /// results until `until` on the system clock, because any other clock may not advance any more.
     pub(in crate::engine) fn stop(&self, until: Moment) {
         let mut state = self.state.lock();
         state.stopping = true;
@@ -281,7 +285,7 @@ impl Workers {
         self.cleanups.wait(&SystemClock, until);
     }
 
-    /// Returns the number of threads, and whether any has work that is due.
+    /// Returns the number of threads, and whether any of them has work that is due.
     #[cfg(test)]
     pub(in crate::engine) fn threads(&self) -> (usize, bool) {
         let (now, state) = (self.clock.now(), self.state.lock());
@@ -326,8 +330,8 @@ impl Workers {
         }
     }
 
-    /// Removes the queue of an ended thread, unless a new thread runs: nodes come and go, for
-    /// example at failovers.
+    /// Removes the queue of an ended thread, unless a new thread runs. Nodes change, for example at
+    /// failovers.
     fn forget(&self, queue: &Arc<NodeQueue>) {
         let mut state = self.state.lock();
         let is_running = queue.work.lock().thread.is_running();
@@ -392,7 +396,7 @@ impl Workers {
         );
         match call_backend(|| self.backend.release(&cleanup.acquisition, options, by)) {
             Ok(_) => return,
-            // The store has refused, and will refuse again.
+            // The store has refused the release, and will refuse it again.
             Err(Failure::Refused(error)) if !error.is_unavailable() => return,
             Err(Failure::Final(error)) => {
                 if let Some(handler) = self.handler.upgrade() {
@@ -404,7 +408,7 @@ impl Workers {
         }
         let now = self.clock.now();
         if now >= cleanup.until {
-            return; // The lease has ended by now in any case.
+            return; // The lease has ended in any case.
         }
         cleanup.next = now + cleanup.backoff.next();
         if is_last {

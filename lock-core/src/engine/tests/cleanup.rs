@@ -1,8 +1,8 @@
-//! Cleanup of unknown outcomes: until it is confirmed, or until the lease has ended.
+//! Cleanups of unknown outcomes: they end when they are confirmed or the lease has ended.
 
 use super::*;
 
-/// An attempt with unknown outcome: it holds the lock in the store, and its cleanup fails.
+/// Makes an attempt with unknown outcome: it holds the lock in the store, and its cleanup fails.
 fn attempt_with_failing_cleanup(store: &Recorded, client: &Client) {
     store.fail_next("acquire", Fault::Swallowed);
     store.fail_next("acquire", Fault::Swallowed);

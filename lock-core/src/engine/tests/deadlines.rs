@@ -1,10 +1,10 @@
-//! The results of waiters whose deadline comes while others of their client send requests, stand
-//! back or leave.
+//! The results of waiters at their deadlines, while other threads of their client send requests,
+//! stand back or leave the queue.
 
 use super::handoff::{BUDGET, another_waits, held, waits, waits_for};
 use super::*;
 
-/// The wait of the followers.
+/// The time for which the followers wait.
 const SHORT: Duration = Duration::from_micros(100);
 
 fn is_done<T>(waiter: thread::JoinHandle<T>) -> T {
@@ -95,7 +95,7 @@ fn waiter_at_its_deadline_asks_where_the_head_left_without_an_answer() {
     );
 }
 
-/// "Refused" is not "busy", even for followers whose head left because of the refusal.
+/// "Refused" is not "busy", even for followers whose head left the queue because of the refusal.
 #[test]
 fn followers_of_a_refused_head_are_not_told_busy() {
     for _ in 0..20 {

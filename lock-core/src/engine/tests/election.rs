@@ -6,7 +6,7 @@ use crate::{Election, LeadershipChange};
 
 type Changes = Receiver<LeadershipChange>;
 
-/// Makes a new client that takes part.
+/// Makes a new client that takes part in the election.
 fn candidate(store: &Recorded) -> (Election, Changes) {
     let election = store.client().election("x").unwrap();
     let changes = election.changes();
@@ -30,7 +30,7 @@ fn lost(cause: LossCause) -> LeadershipChange {
     LeadershipChange::Lost { cause }
 }
 
-/// Advances the clock, as fast as threads go to sleep, until a condition holds.
+/// Advances the clock, as fast as threads go to sleep, until `holds` returns true.
 fn pass(clock: &ManualClock, what: &str, mut holds: impl FnMut() -> bool) {
     eventually(what, || {
         if sleeping(clock) > 0 {
@@ -207,8 +207,8 @@ fn panics_in_callback_and_backend_end_no_campaign() {
     pass(&clock, "it leads", || election.is_leader());
     gained(&panics);
     election.resign().unwrap();
-    // The clock may run ahead of a slow thread, so the leadership may be lost and gained again
-    // first.
+    // The clock may run ahead of a slow thread, so the leadership may first be lost and gained
+    // again.
     while next(&panics) != LeadershipChange::Resigned {}
 }
 
@@ -295,7 +295,7 @@ fn follower_whose_leader_the_store_names_has_no_error() {
 #[test]
 fn wait_for_leadership_ends_by_time_interrupt_or_gain() {
     let (store, clock) = Recorded::new();
-    // The clock may run ahead of a slow thread that renews.
+    // The clock may run ahead of a slow thread that renews the lease.
     let lease = LockOptions::new().lease(3_600 * SECOND);
     let held = store
         .client()

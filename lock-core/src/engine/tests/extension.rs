@@ -86,7 +86,7 @@ fn queued_extension(store: &Recorded, client: &Client) -> thread::JoinHandle<Res
     eventually("the first request hangs", || store.count("renew") == 1);
     let second = thread::spawn(move || guard.extend(60 * SECOND));
     eventually("the second request queues", || client.0.workers.threads().1);
-    // The timer, both callers, and the spare worker that watches the first request.
+    // The timer, both callers, and the spare worker that stands by during the first request.
     eventually("all threads sleep", || {
         first.is_finished() || sleeping(&store.clock) == 4
     });

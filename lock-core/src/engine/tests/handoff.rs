@@ -1,5 +1,5 @@
-//! Hand-off: the order of the local waiters, the requests it costs, and when the lock returns to
-//! the store.
+//! Hand-off: the order of the local waiters, the number of requests, and the time at which the lock
+//! returns to the store.
 
 use super::*;
 use crate::FencingToken;
@@ -12,7 +12,7 @@ pub(super) fn held(store: &Recorded) -> (Client, crate::OwnedGuard) {
     held_after(store, || {})
 }
 
-/// Like [`held`]; `then` runs before the lock becomes free.
+/// Makes such a client as [`held`] does; `then` runs before the lock becomes free.
 fn held_after(store: &Recorded, then: impl FnOnce()) -> (Client, crate::OwnedGuard) {
     let (client, other) = (store.client(), store.client());
     let (lock, busy) = (
@@ -24,7 +24,7 @@ fn held_after(store: &Recorded, then: impl FnOnce()) -> (Client, crate::OwnedGua
         thread::spawn(move || lock.lock().unwrap())
     };
     head_sleeps(store);
-    // This waiter leaves the queue later, but the attempt reserves tokens because of it.
+    // This waiter leaves the queue later, but because of it the attempt reserves tokens.
     let interrupt = Interrupt::new();
     let follower = waits(&client, LockOptions::new().interrupt(&interrupt));
     then();
@@ -35,8 +35,8 @@ fn held_after(store: &Recorded, then: impl FnOnce()) -> (Client, crate::OwnedGua
     (client, guard)
 }
 
-/// Waits until the head of the queue sleeps for another client's lease. To wait for its watch is
-/// not enough: another attempt follows, which may be granted with too few tokens.
+/// Waits until the head of the queue sleeps for another client's lease. Waiting for the head's
+/// watch is not enough: another attempt follows, which may be granted with too few tokens.
 fn head_sleeps(store: &Recorded) {
     let long = || {
         store
@@ -48,7 +48,7 @@ fn head_sleeps(store: &Recorded) {
     eventually("the head sleeps", || store.watches() == 1 && long());
 }
 
-/// Adds a client that the store counts as a waiter, and that never sends an attempt.
+/// Adds a client that the store counts as a waiter, but that never sends an attempt.
 pub(super) fn another_waits(store: &Recorded) -> Watch {
     struct Deaf;
     impl Wake for Deaf {
@@ -68,7 +68,7 @@ pub(super) fn waits(
     waits_as("", client, None, options)
 }
 
-/// Like [`waits`], for at most this time.
+/// Starts such a thread as [`waits`] does, which waits for at most this time.
 pub(super) fn waits_for(
     client: &Client,
     wait: Duration,
@@ -76,7 +76,7 @@ pub(super) fn waits_for(
     waits_as("", client, Some(wait), LockOptions::new())
 }
 
-/// Like [`waits`], in a thread of this name.
+/// Starts such a thread as [`waits`] does, with this name.
 fn waits_as(
     name: &str,
     client: &Client,
@@ -113,7 +113,7 @@ fn thousand_waiters_are_served_in_order_on_two_grants() {
     let client = store.client();
     let order = serve(&client, 1_000, |_| LockOptions::new());
     assert_eq!(order, (0..1_000).collect::<Vec<_>>());
-    // No thread waited at the first grant, so it reserved no tokens for a hand-off.
+    // No thread waited at the first grant, so no tokens were reserved for a hand-off.
     assert_eq!(asked(&store), (2, 2));
 }
 
@@ -309,7 +309,8 @@ fn follower_of_a_head_that_stands_back_is_not_busy() {
     let follower = waits_for(&client, SECOND / 10_000);
     store.cut("acquire", Fault::NotSent);
     clock.advance(SECOND / 10_000);
-    // The follower's wait is over. The head has not sent an attempt yet, and then gets no answer.
+    // The follower's deadline has passed. The head has not sent an attempt yet, and will then get
+    // no answer.
     eventually("all threads sleep", || {
         follower.is_finished() || sleeping(&clock) >= 3
     });
@@ -373,7 +374,7 @@ fn hand_off_time_restarts_when_the_last_waiter_gives_up() {
     interrupt.fire();
     assert!(gives_up.join().unwrap().unwrap_err().is_interrupted());
     clock.advance(60 * SECOND);
-    // No thread of this client held the lock meanwhile, so its hand-off time starts now.
+    // No thread of this client held the lock in between, so the time for hand-offs starts now.
     let guard = lock.lock().unwrap();
     let next = waits(&client, LockOptions::new());
     guard.unlock().unwrap();

@@ -1,5 +1,5 @@
-//! The number of locks visited by a report, renewal, loss, wake-up or release does not depend on
-//! how many other locks are held, nor on how many threads wait.
+//! The number of locks that a report, renewal, loss, wake-up or release visits depends neither on
+//! the number of other held locks nor on the number of waiting threads.
 
 use super::*;
 use crate::engine::queue::LocalLock;
@@ -10,7 +10,7 @@ use std::slice;
 #[derive(PartialEq, Eq, Debug)]
 struct Visits(Vec<(&'static str, usize)>);
 
-/// A client that holds many locks, some without guards, and has used a fair one.
+/// A client that holds many locks, some of them without guards, and has used a fair lock.
 struct Holder {
     others: Vec<LockGuard>,
     client: Client,
@@ -42,7 +42,7 @@ impl Holder {
         others
             .drain(..others.len() / 50)
             .for_each(LockGuard::detach);
-        // The first checks of these locks are over, and the next ones come after the counted
+        // The first checks of these locks are over, and the next checks follow after the counted
         // events.
         clock.advance(2 * SECOND);
         Self {
@@ -60,13 +60,13 @@ impl Holder {
         eventually("all threads are at rest", at_rest);
     }
 
-    /// Counts the visits from `event` until it `is_over`. All threads are at rest before.
+    /// Counts the visits from `event` until `is_over`. Before `event` all threads are at rest.
     fn count(&mut self, what: &'static str, event: impl FnOnce(), is_over: impl Fn() -> bool) {
         let visits = &self.client.0.registry.visits;
         let at_rest = || self.client.0.is_at_rest(|| self.clock.sleepers());
         let before = visits.load(Ordering::Relaxed);
         event();
-        // The condition must visit no lock, which would be counted.
+        // The condition must not visit a lock, because the visit would be counted.
         eventually(what, || is_over() && at_rest());
         let count = visits.load(Ordering::Relaxed) - before;
         self.visits.0.push((what, count));
@@ -96,7 +96,7 @@ impl Holder {
         self.count("detached release", || lock.unlock().unwrap(), || true);
     }
 
-    /// Counts the visits when the store reports a change of each lock of a batch during its
+    /// Counts the visits when the store reports a change of each lock of a batch during the batch's
     /// renewal: the locks are renewed once more, together.
     fn count_changes(&mut self) {
         let (client, store) = (self.client.clone(), self.store.clone());

@@ -1,4 +1,4 @@
-//! Insufficient replicas: which grants are revoked, retried or accepted.
+//! Insufficient replicas: the grants that are revoked, retried or accepted.
 
 use super::*;
 use crate::LockGuard;
@@ -244,8 +244,8 @@ fn renewal_without_replicas_is_sent_while_others_hang() {
     drop(gate);
 }
 
-/// Returns the `Degraded` and `Restored` events of a lock that two replicas confirmed at its grant,
-/// and whose renewals none confirms for a while.
+/// Returns the `Degraded` and `Restored` events of a lock whose grant two replicas confirmed, and
+/// whose renewals no replica confirms for a while.
 fn degraded_and_restored(
     policy: Replication,
     prepare: impl FnOnce(&Recorded),

@@ -187,8 +187,8 @@ fn writer_reads_and_goes_on(is_fair: bool) {
     assert!(b.write().try_lock().unwrap().is_some());
 }
 
-/// A store in which readers and the writer share a lease would keep the minimum hold while they
-/// read.
+/// In a store in which readers and the writer share a lease, the minimum hold would last as long as
+/// the reads.
 #[test]
 fn shortest_time_and_reads_beside_a_writer_are_refused() {
     let ([a, b], _) = pair();
@@ -209,7 +209,7 @@ fn shortest_time_and_reads_beside_a_writer_are_refused() {
     assert!(b.read().try_lock().unwrap().is_none(), "it is kept");
 }
 
-/// A hand-off would admit the next writer during the reads of the former one.
+/// A hand-off would admit the next writer while the former writer still reads.
 #[test]
 fn writer_that_goes_on_reading_hands_nothing_off() {
     let (store, _) = Recorded::new();
@@ -448,7 +448,8 @@ fn change_is_found_for_a_mutex_a_writer_and_a_fair_lock() {
             _ => client.mutex(kind).unwrap().into(),
         }
     };
-    // With a fair lock the search for locks takes another path: repeat the others with it.
+    // With a fair lock the search for locks takes another path, so the other kinds are repeated
+    // afterwards.
     for kind in ["mutex", "write", "fair", "fair write", "mutex", "write"] {
         let guard = of(&a, kind).lock().unwrap();
         let _reader = a.rw_lock("read").unwrap().read().lock().unwrap();
@@ -460,8 +461,8 @@ fn change_is_found_for_a_mutex_a_writer_and_a_fair_lock() {
     }
 }
 
-/// For locks granted in order, and for writers that go before readers, the store must know the
-/// waiters.
+/// The store must know the waiters of locks that are granted in order, and the writers that take
+/// precedence over readers.
 #[test]
 fn waiter_that_polls_seldom_shows_itself_each_second() {
     let waking = Waking::Polls {
@@ -498,7 +499,7 @@ fn waiter_that_polls_seldom_shows_itself_each_second() {
     }
 }
 
-/// The writer is lost during the attempt, and another writer enters and leaves.
+/// The writer is lost during the attempt, and another writer acquires and releases the lock.
 #[test]
 fn reader_after_a_lost_writer_has_the_last_ones_token() {
     let (store, clock) = Recorded::new();
@@ -608,7 +609,7 @@ fn name_of_a_semaphore_is_no_lock() {
     );
 }
 
-/// A part of a write lock or of several permits may remain in the store, whatever its answer.
+/// A part of a write lock, or of several permits, may remain in the store, whatever its answer.
 #[test]
 fn what_may_be_left_of_a_lost_kind_is_released() {
     let (store, clock) = Recorded::new();
@@ -663,7 +664,7 @@ fn fair_lock_is_granted_in_the_order_of_arrival() {
                 order.lock().push((n, guard.fencing_token().unwrap()));
                 guard.unlock().unwrap();
             });
-            // One attempt before its watch and one after it.
+            // One attempt before the watch and one after it.
             eventually("it has a position", || store.count("acquire") >= before + 2);
             waiter
         })
@@ -701,15 +702,15 @@ fn fair_permits_are_granted_in_the_order_of_arrival() {
             let (permits, order) = (permits_of(n as usize), Arc::clone(&order));
             let before = store.count("acquire");
             let waiter = thread::spawn(move || {
-                // More than half of the permits, so that each waits for the one before; one is
-                // free.
+                // More than half of the permits, so that each thread waits for the one before it;
+                // one permit is free.
                 let guard = permits
                     .acquire_many(if n == 4 { 1 } else { 3 + n % 2 })
                     .unwrap();
                 order.lock().push(n);
                 guard.unlock().unwrap();
             });
-            // One attempt before its limit check and watch, and one after them.
+            // One attempt before the limit check and the watch, and one after them.
             eventually("it has a position", || store.count("acquire") >= before + 2);
             waiter
         })
@@ -791,7 +792,7 @@ fn in_order(store: &Recorded) -> Client {
     store.builder().configure(configure).connect().unwrap()
 }
 
-/// Starts a thread that waits for a fair lock and returns its guard. Returns once the thread has a
+/// Starts a thread that waits for a fair lock and returns its guard. Returns when the thread has a
 /// watch.
 fn waits_in_line(
     store: &Recorded,
@@ -801,7 +802,7 @@ fn waits_in_line(
     let lock = client.owned_mutex("x").unwrap();
     let before = store.count("acquire");
     let waiter = thread::spawn(move || lock.acquire(None, &options).unwrap().unwrap());
-    // One attempt before its watch and one after it.
+    // One attempt before the watch and one after it.
     eventually("it has a position", || store.count("acquire") >= before + 2);
     waiter
 }
@@ -848,7 +849,7 @@ fn whole_lease_of_a_direct_grant_begins_when_it_is_needed() {
     assert_eq!(store.count("renew"), 1, "that was its whole lease");
 }
 
-/// So no query of the leadership sends a request.
+/// A query of the leadership therefore sends no request.
 #[test]
 fn leader_by_a_direct_grant_has_its_whole_lease_from_the_beginning() {
     let (store, _clock) = Recorded::new();
@@ -868,7 +869,8 @@ fn leader_by_a_direct_grant_has_its_whole_lease_from_the_beginning() {
     assert_eq!((store.count("acquire"), store.count("renew")), (asked, 1));
 }
 
-/// No direct grant for leases that the watchdog would not extend, or that replicas must confirm.
+/// Leases that the watchdog would not extend, or that replicas must confirm, are not granted
+/// directly.
 #[test]
 fn other_waits_are_granted_by_an_attempt_of_their_own() {
     let others = [
@@ -934,7 +936,7 @@ fn fair_lock_and_mutex_of_a_name_exclude_each_other() {
     drop(held);
 }
 
-/// A semaphore without free permits, and threads of one client that wait for one each.
+/// A semaphore without free permits, and threads of one client, each of which waits for one permit.
 struct Line {
     client: Client,
     store: Recorded,
@@ -992,7 +994,8 @@ fn only_the_first_thread_in_line_asks_for_a_permit() {
     const THREADS: usize = 50;
     let line = Line::of(THREADS);
     let asked = line.store.count("acquire");
-    // The holder's, and two of the first in line: one before its watch and one after it.
+    // The holder's attempt, and two attempts of the first thread in line: one before its watch and
+    // one after it.
     assert!(asked <= 5, "{asked}");
     line.semaphore.force_release_all().unwrap();
     let Line {
@@ -1087,7 +1090,7 @@ fn drained_permits_are_renewed_and_released_by_their_number() {
     assert!(semaphore.release_permit(drained.permit_ids()[3]).unwrap());
     assert!(drained.verify().unwrap_err().is_lost());
     eventually("the others are free", || free() == 4);
-    // Nor does a lost reply keep any permit.
+    // A lost reply keeps no permit busy, either.
     store.fail_next("acquire", Fault::Swallowed);
     let drained = semaphore.drain().unwrap().unwrap();
     assert_eq!((drained.permit_ids().len(), free()), (4, 0));

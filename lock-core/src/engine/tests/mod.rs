@@ -73,7 +73,7 @@ impl super::Engine {
         // The timer's thread passes work to the workers, so it is checked before them.
         let timers_sleep = parked(timers);
         let (workers, is_due) = self.workers.threads();
-        // A spare worker that started meanwhile would be counted in place of the one that is at
+        // A spare worker that started meanwhile would be counted instead of the one that is at
         // work.
         timers_sleep && !is_due && parked(timers + workers) && self.workers.threads().0 == workers
     }
@@ -99,7 +99,7 @@ fn advance(client: &Client, clock: &ManualClock, by: Duration) {
     }
 }
 
-/// Waits until at least that many threads sleep on the clock and none of them is due.
+/// Waits until at least this many threads sleep on the clock and none of them is due.
 pub(crate) fn parked(clock: &ManualClock, threads: usize) {
     eventually("all threads sleep", || sleeping(clock) >= threads);
 }
@@ -140,7 +140,7 @@ fn serve(client: &Client, count: usize, options: impl Fn(usize) -> LockOptions) 
     std::mem::take(&mut *order.lock())
 }
 
-/// Advances until `thread` is finished. Each step waits until it and `others` more threads sleep.
+/// Advances until `thread` has finished. Each step waits until it and `others` more threads sleep.
 fn advance_until_done<T>(clock: &ManualClock, others: usize, thread: &thread::JoinHandle<T>) {
     while !thread.is_finished() {
         eventually("it sleeps or is done", || {

@@ -15,19 +15,19 @@ pub(crate) struct Recorded {
     pub(crate) owner: Arc<Mutex<Option<OwnerId>>>,
     /// While set, `renewal_node` panics.
     pub(crate) node_panics: Arc<AtomicBool>,
-    /// While a test holds it, requests with a hanging fault wait for it.
+    /// Requests with a hanging fault wait while a test holds this mutex.
     pub(crate) gate: Arc<Mutex<()>>,
     /// One entry for each watch, alive as long as the watch.
     pub(crate) watches: Arc<Mutex<Vec<Weak<()>>>>,
-    /// Whether answers to asynchronous releases stay unread until [`Recorded::read`].
+    /// True if answers to asynchronous releases stay unread until [`Recorded::read`].
     pub(crate) is_lazy: Arc<AtomicBool>,
     /// The unread answers.
     pub(crate) unread: Arc<Mutex<Vec<Unread>>>,
     /// The number of replicas that confirm a write; `None`: the store does not answer in time.
     pub(crate) replicas: Arc<Mutex<Option<u32>>>,
-    /// Whether the store reports that it has no replica that could take over.
+    /// True if the store reports that it has no replica that could be promoted.
     pub(crate) unreplicated: Arc<AtomicBool>,
-    /// The lead of the replicas, one for each query; the last one stays.
+    /// The lead of the replicas, one value for each query; the last value stays.
     pub(crate) leads: Arc<Mutex<VecDeque<Duration>>>,
 }
 
@@ -43,7 +43,7 @@ impl std::fmt::Debug for Unread {
     }
 }
 
-/// One request: its kind, when it was sent, and its deadline.
+/// One request: its kind, the time at which it was sent, and its deadline.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Request {
     pub(crate) kind: &'static str,
@@ -67,9 +67,9 @@ pub(crate) enum Fault {
     Final,
     /// Not sent.
     NotSent,
-    /// Sent, not applied, no answer: it may arrive later.
+    /// Sent, but not applied and not answered: it may arrive later.
     Vanished,
-    /// Refused by the store for good.
+    /// Refused by the store; a repetition would be refused, too.
     Refused,
     /// Waits at the gate before it is applied.
     Hangs,

@@ -1,11 +1,11 @@
-//! Attempts on a quorum of stores: the answers that only a quorum gives.
+//! Attempts on a quorum of stores: the answers that only a quorum returns.
 
 use super::*;
 use crate::backend::RetryCause;
 use crate::backend::token::FencingToken;
 use crate::{Counters, SystemClock};
 
-/// The in-memory store; its first attempts get scripted answers.
+/// The in-memory store, whose first attempts get scripted answers.
 #[derive(Debug)]
 struct Scripted {
     store: MemoryBackend,
@@ -218,8 +218,8 @@ fn wait_that_ends_within_a_pause_fails_at_once() {
     }
 }
 
-/// A member of several locks fails at once because its wait is too short. It must not be tried in a
-/// loop.
+/// The lock of one of several locks fails at once, because its wait is too short. It must not be
+/// tried in a loop.
 #[test]
 fn paused_member_of_several_locks_is_asked_now_and_then() {
     let (store, client) = Scripted::new((0..2_000).flat_map(|_| paused(false)));

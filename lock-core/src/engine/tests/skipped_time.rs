@@ -4,7 +4,7 @@
 use super::*;
 use crate::{LockGuard, MultiLock, OwnedGuard};
 
-/// Longer than all leases.
+/// A leap that is longer than all leases.
 const LEAP: Duration = Duration::from_secs(60);
 
 fn step(clock: &ManualClock, ahead: Duration) {
@@ -178,7 +178,7 @@ fn steps_back_and_forth_lose_nothing() {
     assert!(!events.lock().iter().any(|event| event == "Lost"));
 }
 
-/// An unavailable store is not "gone".
+/// The error of an unavailable store is not the answer "gone".
 #[test]
 fn doubtful_lock_without_a_store_is_lost_at_its_deadline() {
     let (store, clock) = Recorded::new();
@@ -226,7 +226,8 @@ fn verify_confirms_for_what_the_store_keeps_it() {
     drop(gate);
 }
 
-/// A renewal with a shorter lease does not confirm the rest of a longer one; only the store can.
+/// A renewal with a shorter lease does not confirm the rest of a longer lease; only the store can
+/// confirm it.
 #[test]
 fn longer_lease_from_before_the_leap_is_shortened_by_it() {
     let (store, clock) = Recorded::new();
@@ -324,7 +325,8 @@ fn nested_hold_on_a_doubtful_lock_asks_the_store() {
     let lock = client.mutex("x").unwrap();
     let guard = lock.lock().unwrap();
     let gate = store.gate.lock();
-    // The renewal and the verification in the background; then the nested hold's own verification.
+    // The first requests are the renewal and the verification in the background; the nested hold's
+    // own verification follows.
     store.fail_next("renew", Fault::Hangs);
     store.fail_next("inspect", Fault::Hangs);
     step(&clock, LEAP);
@@ -335,7 +337,7 @@ fn nested_hold_on_a_doubtful_lock_asks_the_store() {
     assert!(guard.is_valid() && nested.is_valid());
     drop(gate);
     nested.unlock().unwrap();
-    // Before the leap: a verification in between would confirm the lock.
+    // Deleted before the leap, because a verification in between would confirm the lock.
     store.store.lose(&LockName::new("x").unwrap());
     step(&clock, LEAP);
     assert!(lock.lock().unwrap_err().is_lost());
@@ -396,7 +398,7 @@ fn doubtful_leader_is_none_until_it_is_confirmed() {
         eventually("it waits", || !clock.sleepers().is_empty());
         drop(gate);
         eventually("it leads again", || election.is_leader());
-        // With a pause at each step, in which the lock can be renewed.
+        // The clock pauses at each step, so that the lock can be renewed.
         eventually("the wait ends", || {
             clock.advance(SECOND / 100);
             waiter.is_finished()
@@ -407,7 +409,7 @@ fn doubtful_leader_is_none_until_it_is_confirmed() {
     assert!(election.term().is_some());
 }
 
-/// A fixed lease has no other check than the one at its end.
+/// A fixed lease is checked only at its end.
 #[test]
 fn fixed_lease_shortened_by_a_pause_is_lost_at_its_end() {
     let (store, clock) = Recorded::new();

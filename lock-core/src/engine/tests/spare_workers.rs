@@ -1,9 +1,9 @@
-//! Hanging renewals, and the spare workers that send the others meanwhile.
+//! Hanging renewals, and the spare workers that send the other renewals meanwhile.
 
 use super::*;
 use crate::api::guard::LockGuard;
 
-/// Longer than the time after which a spare worker sends the renewals behind a hanging request.
+/// A time after which a spare worker sends the renewals behind a hanging request.
 const TOO_LONG: Duration = Duration::from_millis(20);
 
 /// Acquires `count` locks named `n0`, `n1` and so on.
@@ -33,7 +33,7 @@ fn lock_with_hanging_renewal(store: &Recorded, client: &Client) -> LockGuard {
 /// Waits until only the main worker is left.
 fn wait_for_spares_to_end(client: &Client, clock: &ManualClock) {
     eventually("the spares have ended", || {
-        // A spare worker may stand by until it sees that the last request was quick.
+        // A spare worker may stand by until it finds that the last request was quick.
         if sleeping(clock) >= 3 {
             clock.advance(TOO_LONG);
         }
@@ -73,14 +73,15 @@ fn renewals_behind_a_hanging_one_are_sent_by_spares() {
     }
     parked(&clock, 1);
     clock.advance(10 * SECOND);
-    // The main worker, then one spare after another, each after its predecessor hangs for too long.
+    // The main worker, then one spare worker after another, each when its predecessor has hung for
+    // too long.
     for stuck in 1..=3 {
         eventually("the renewal hangs", || store.count("renew") == stuck);
         parked(&clock, 2);
         assert_eq!((store.count("renew"), with(25 * SECOND, &held)), (stuck, 0));
         clock.advance(TOO_LONG);
     }
-    // Each of the three has at most a hundred renewals.
+    // Each of the three workers has at most a hundred renewals.
     eventually("the fourth worker sends the rest", || {
         !client.0.workers.threads().1
     });

@@ -8,7 +8,8 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-/// Acquires a lock with a lease of ten seconds, and leaves an extension to an hour unanswered.
+/// Acquires a lock with a lease of ten seconds, and sends an extension to an hour that gets no
+/// answer.
 fn with_unconfirmed_extension(store: &Recorded, lock: &Mutex) -> LockGuard {
     let guard = lock
         .lock_with(&LockOptions::new().lease(10 * SECOND))
@@ -72,8 +73,8 @@ fn renewal_confirmed_after_the_deadline_leaves_no_lock() {
     store.fail_next("renew", Fault::AnswerHangs);
     clock.advance(11 * SECOND);
     eventually("the renewal is sent", || store.count("renew") == 1);
-    // The timer checks the lock once when the next renewal would be due, and then at the first tick
-    // after the end of its validity.
+    // The timer checks the lock once when the next renewal would be due, and again at the first
+    // tick after the end of the validity.
     parked(&clock, 1);
     clock.advance(11 * SECOND);
     parked(&clock, 1);

@@ -7,7 +7,7 @@ fn waiter(client: &Client, options: LockOptions) -> thread::JoinHandle<Result<bo
     waiter_with(client, None, options)
 }
 
-/// Like [`waiter`], for at most this time.
+/// Starts such a thread as [`waiter`] does, which waits for at most this time.
 fn waiter_for(client: &Client, wait: Duration) -> thread::JoinHandle<Result<bool, Error>> {
     waiter_with(client, Some(wait), LockOptions::new())
 }
@@ -33,8 +33,8 @@ fn is_done<T>(waiter: thread::JoinHandle<T>) -> T {
     waiter.join().unwrap()
 }
 
-/// Like [`waiter`], for a lock that another client holds: the waiter has made an attempt, started a
-/// watch, made a second attempt, and sleeps.
+/// Starts such a thread as [`waiter`] does, for a lock that another client holds. Returns when the
+/// waiter has sent an attempt, started a watch, sent a second attempt, and sleeps.
 fn sleeper(
     store: &Recorded,
     client: &Client,
@@ -81,7 +81,7 @@ fn release_wakes_the_waiter_of_another_client_at_once() {
     );
 }
 
-/// Makes another client's lock `x`, and a client that held it just now and waited for it before.
+/// Makes another client's lock `x`, and a client that has just held it and waited for it before.
 fn wanted_a_moment_ago(store: &Recorded, clock: &ManualClock) -> (crate::Mutex, Client) {
     let (holder, client) = (store.client(), store.client());
     let lock = holder.mutex("x").unwrap();
@@ -96,7 +96,8 @@ fn wanted_a_moment_ago(store: &Recorded, clock: &ManualClock) -> (crate::Mutex, 
 fn lock_that_was_wanted_a_moment_ago_is_watched_before_it_is_asked_for() {
     let (store, clock) = Recorded::new();
     let (lock, client) = wanted_a_moment_ago(&store, &clock);
-    // Later the store may have ended the subscription, and two attempts are necessary again.
+    // After a longer time the store may have ended the subscription, so two attempts are necessary
+    // again.
     for (later, attempts) in [(Duration::ZERO, 1), (SECOND, 2)] {
         clock.advance(later);
         let held = lock.lock().unwrap();
@@ -108,7 +109,8 @@ fn lock_that_was_wanted_a_moment_ago_is_watched_before_it_is_asked_for() {
         held.unlock().unwrap();
         assert!(is_done(waiter).unwrap());
     }
-    // Nor does the early watch continue for ever if no other client wants the lock any more.
+    // The early watch does not continue for ever, either, if no other client wants the lock any
+    // more.
     let (lone, watched) = (client.mutex("x").unwrap(), store.count("watch"));
     for _ in 0..3 {
         clock.advance(SECOND * 2 / 5);
@@ -450,7 +452,7 @@ fn try_lock_does_not_overtake_waiters() {
     let (holder, client) = (store.client(), store.client());
     let held = holder.mutex("x").unwrap().lock().unwrap();
     let waiter = sleeper(&store, &client, &clock, None);
-    store.store.lose(held.name()); // free, without a notification
+    store.store.lose(held.name()); // the lock is free, without a notification
     assert!(client.mutex("x").unwrap().try_lock().unwrap().is_none());
     clock.advance(30 * SECOND);
     assert!(is_done(waiter).unwrap());
@@ -503,7 +505,8 @@ fn gives_up(client: &Client, clock: &ManualClock) -> thread::JoinHandle<(Error, 
     waiter
 }
 
-/// Advances until the waiters are done, by small steps while they and the client's threads sleep.
+/// Advances by small steps, while the waiters and the client's threads sleep, until the waiters are
+/// done.
 fn until_done<T>(client: &Client, clock: &ManualClock, waiters: &[thread::JoinHandle<T>]) {
     let left = || waiters.iter().filter(|it| !it.is_finished()).count();
     while left() > 0 {
@@ -539,7 +542,7 @@ fn waiters_give_up_one_outage_limit_after_the_outage_began() {
     }
 }
 
-/// Like the wait of several locks for one of them, which may be long, while others are held.
+/// As in the wait of several locks for one of them, which may be long, while others are held.
 #[test]
 fn share_of_a_wait_without_an_end_gives_up_at_the_outage_limit() {
     let (store, clock) = Recorded::new();

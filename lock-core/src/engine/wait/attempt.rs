@@ -18,29 +18,29 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The first pause before an unreachable store is queried again, so that a short fault costs
-/// little. It doubles, with jitter.
+/// The first pause before an unreachable store is queried again, so that a short fault costs little
+/// time. The pause doubles, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// The longest such pause, so that waiting clients do not load a store in an outage.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 pub(super) const BACKOFF: Backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
 
 /// The shortest sleep on a busy lock, because a lease with less than a millisecond left is reported
-/// as zero, which would make a busy loop.
+/// as zero, which would cause a busy loop.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 
 /// The number of attempts that a waiter sends within its presence, so that some may be late or
 /// lost.
 const ATTEMPTS_OF_A_PRESENCE: u32 = 3;
 
-/// The time that a watch may take before the first attempt. It sends nothing unless the
-/// subscription has broken, so that only then the attempt proceeds without it.
+/// The time that a watch may take before the first attempt. Only a broken subscription takes that
+/// long, because otherwise the watch sends nothing; the attempt then proceeds without the watch.
 const EARLY_WATCH: Duration = Duration::from_millis(100);
 
 /// A grant of the store to this wait.
 pub(super) struct Granted {
     pub(super) grant: Grant,
-    /// When the granted request was sent.
+    /// The time at which the granted request was sent.
     pub(super) sent: Moment,
     /// The granted lease, counted from `sent`.
     pub(super) lease: LeaseTime,
@@ -51,7 +51,7 @@ pub(super) enum Next {
     Take(Granted),
     Again,
     Sleep(Moment),
-    /// Sleep until then, even when releases are notified.
+    /// Sleep until this moment, even if releases are notified.
     Pause(Moment),
     GiveUp,
 }
@@ -65,7 +65,7 @@ pub(super) struct DirectAttempt {
     lease: LeaseTime,
 }
 
-/// The beginning of an outage of the store, and the back-off since.
+/// The beginning of an outage of the store, and the back-off since then.
 pub(super) struct Outage {
     pub(super) since: Option<Moment>,
     pub(super) backoff: Backoff,
@@ -82,7 +82,8 @@ impl Default for Outage {
 
 impl<'a> Wait<'a> {
     /// Returns how often this waiter must send an attempt so that the store counts it as waiting.
-    /// Needed by locks that queue in the store, and by writers that go before readers.
+    /// Needed for locks that queue in the store, and for writers that take precedence over new
+    /// readers.
     fn shown_every(&self) -> Option<Duration> {
         match self.lock.name.profile().presence {
             Presence::Unknown => None,
@@ -104,18 +105,19 @@ impl<'a> Wait<'a> {
             .is_some_and(|since| clock.now() >= self.limit(since))
             && let Some(error) = waiter.why_not()
         {
-            return Err(error); // previous heads failed to reach the store for this long
+            return Err(error); // earlier heads used up the outage limit
         }
         if self.plan.waits() && self.outage.since.is_none() && waiter.was_watched_lately() {
-            // A watch that begins before the first attempt makes a second attempt after the watch
-            // unnecessary. If it cannot begin now, `busy` tries again.
+            // A watch that begins before the first attempt saves the second attempt, which would
+            // otherwise follow the watch. If the watch cannot begin now, `busy` tries again.
             if self.begin_watch(waiter, clock.now() + EARLY_WATCH).is_err() {
                 let _pause = self.unwatched.next();
             }
         }
         loop {
-            // Clear the signal before the request, which sees every earlier release. Check the
-            // interrupt after clearing: one that fires in between would otherwise be slept through.
+            // Clear the signal before the request, because the request sees every earlier release.
+            // Check the interrupt after clearing: otherwise an interrupt in between would not end
+            // the sleep.
             self.signal.take();
             self.check_interrupt()?;
             if let Some(granted) = self.direct_grant(waiter) {
@@ -140,8 +142,8 @@ impl<'a> Wait<'a> {
                 Next::GiveUp => return Ok(None),
                 Next::Pause(until) => self.pause(until)?,
                 Next::Sleep(until) => {
-                    // One more attempt at the deadline, too: the lock may have just been released,
-                    // so "busy" would be wrong.
+                    // Send one more attempt at the deadline, too: the lock may have just been
+                    // released, so the result "busy" would be wrong.
                     if clock.wait(self.signal, self.plan.at_most(until)) == Woken::Signalled {
                         self.let_others_go_first(waiter);
                     }
@@ -159,9 +161,9 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// Returns a direct grant by another client's release. Ignores one for an earlier attempt, or
-    /// with less than half of its lease left: the next attempt finds the lock granted to this
-    /// owner.
+    /// Returns a direct grant by another client's release. Ignores a grant to an earlier attempt,
+    /// or with less than half of its lease left: the next attempt then finds that this owner holds
+    /// the lock.
     fn direct_grant(&mut self, waiter: &WaiterGuard<'_>) -> Option<Granted> {
         let direct = self.direct.as_ref()?;
         let DirectGrant { attempt, token } = waiter.take_direct_grant()?;
@@ -184,7 +186,7 @@ impl<'a> Wait<'a> {
         self.engine.settings.command_timeout + self.plan.replication.patience()
     }
 
-    /// Makes the request that is sent at `sent`. Returns also when its answer is due.
+    /// Makes the attempt that is sent at `sent`. Also returns the time at which its answer is due.
     fn next_attempt(&mut self, waiter: &WaiterGuard<'_>, sent: Moment) -> (Attempt<'a>, Moment) {
         let settings = &self.engine.settings;
         let by = sent + self.answer_time();
@@ -212,8 +214,8 @@ impl<'a> Wait<'a> {
 
     /// Numbers the attempt that is sent at `sent`, if a release may grant it a fair lock directly.
     ///
-    /// A direct grant has the lease of a waiter's presence; the watchdog's first renewal extends it
-    /// to the requested lease. No replica confirms it.
+    /// A direct grant has a lease of the length of a waiter's presence; the watchdog's first
+    /// renewal extends it to the requested lease. No replica confirms a direct grant.
     fn number_attempt(&mut self, sent: Moment) -> Option<NonZeroU32> {
         if !self.lock.name.profile().direct_grant {
             return None;
@@ -280,7 +282,7 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// Waits for a moment after a notified release if other clients have waited longer.
+    /// Waits a moment after a notified release, if other clients have waited longer.
     fn let_others_go_first(&self, waiter: &WaiterGuard<'_>) {
         let clock = &self.engine.clock;
         loop {
@@ -293,13 +295,13 @@ impl<'a> Wait<'a> {
                 return;
             }
             // Another client acquired and released the lock meanwhile, so fewer clients are ahead.
-            // Wait again: with short holds this client would otherwise overtake the others every
-            // time.
+            // Wait again: otherwise, if holds are short, this client would always overtake the
+            // others.
         }
     }
 
-    /// Handles a lock that another client holds: starts a watch, or sleeps until the lock may have
-    /// become free.
+    /// Handles a lock that another client holds: starts a watch, or returns for how long to sleep,
+    /// because the lock may have become free by then.
     pub(super) fn busy(
         &mut self,
         waiter: &WaiterGuard<'_>,
@@ -324,8 +326,8 @@ impl<'a> Wait<'a> {
         if !waiter.is_watched() {
             return self.watch(waiter);
         }
-        // A message may be lost, so the holder's lease bounds the sleep, and so does this client's
-        // own.
+        // A message may be lost, so the sleep is bounded by the rest of the holder's lease, and by
+        // the length of this client's own lease.
         let lease = self.engine.settings.lease_time.duration();
         let pause = call_backend(|| Ok(self.engine.backend.poll_pause(&self.lock.name, found_by)));
         let bounds = [left, pause.unwrap_or_default(), self.shown_every()];
@@ -333,7 +335,7 @@ impl<'a> Wait<'a> {
         Ok(Next::Sleep(now + bound.max(SHORTEST_SLEEP)))
     }
 
-    /// Checks once that a semaphore has as many permits as are requested: otherwise the wait would
+    /// Checks once that a semaphore has as many permits as are requested. Otherwise the wait would
     /// never end.
     fn refuse_too_many(&mut self) -> Result<(), Error> {
         let Some((asked, count @ 2..)) = self.lock.name.permits() else {
@@ -343,7 +345,7 @@ impl<'a> Wait<'a> {
             return Ok(());
         }
         let (name, by) = (&self.lock.name, self.engine.command_deadline());
-        // An error here repeats in the next attempt, which handles it.
+        // An error of this request also occurs in the next attempt, which handles it.
         let info = call_backend(|| self.engine.store()?.peek(name, by)).ok();
         let Some(permits) = info.and_then(|info| info.permits) else {
             return Ok(());
@@ -366,11 +368,11 @@ impl<'a> Wait<'a> {
         match self.begin_watch(waiter, self.engine.command_deadline()) {
             Ok(()) => {
                 self.unwatched.reset();
-                // The lock may have been released before the watch began: attempt again before
+                // The lock may have been released before the watch began, so attempt again before
                 // sleeping.
                 Ok(Next::Again)
             }
-            // The store answers but cannot notify of releases at the moment: poll it.
+            // The store answers, but cannot notify of releases at the moment, so poll it.
             Err(failure) if failure.error().is_unavailable() => {
                 Ok(Next::Sleep(self.engine.clock.now() + self.unwatched.next()))
             }
@@ -378,29 +380,31 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// Starts a watch that lasts while a thread queues. Releases after its return are notified.
+    /// Starts a watch that lasts while a thread queues. Releases after this call are notified.
     fn begin_watch(&self, waiter: &WaiterGuard<'_>, by: Moment) -> Result<(), Failure> {
         let (wake, by) = (Arc::new(waiter.wake()), self.plan.at_most(by));
-        // An attempt follows, and the waiters behind wait for its answer.
+        // An attempt follows, and the waiters behind this one wait for its answer.
         waiter.asks(by + self.answer_time(), self.owner);
         let watch = call_backend(|| self.engine.store()?.watch(&self.lock.name, wake, by))?;
         waiter.keep_watch(watch);
         Ok(())
     }
 
-    /// Lets clients that have waited longer go first: peeks at the lock instead of attempting while
-    /// they hold it or may be about to attempt. Returns `None` if this client should attempt now.
+    /// Lets clients that have waited longer go first: as long as they hold the lock or are about to
+    /// attempt, this client only peeks at the lock. Returns `None` if this client should attempt
+    /// now.
     fn leave_to_others(&mut self, waiter: &WaiterGuard<'_>) -> Result<Option<Next>, Error> {
         let (is_behind, before) = waiter.is_behind();
         if !is_behind {
             return Ok(None);
         }
-        // An attempt with unknown outcome may have the lock, which only another attempt reveals.
+        // An attempt with unknown outcome may have acquired the lock, which only another attempt
+        // reveals.
         let cannot_wait = self.unknown_outcome || self.plan.is_late(self.engine.clock.now());
         let cannot_hear =
             self.unwatched.failures() > 0 || self.engine.abilities.waking != Waking::Publishes;
-        // A peek does not show this waiter's presence to the store, so readers would overtake it
-        // for ever.
+        // A peek does not show this waiter's presence to the store, so new readers would be granted
+        // the lock before this waiter for ever.
         let must_ask = self.shown_every().is_some();
         if cannot_wait || cannot_hear || must_ask {
             return Ok(None);
@@ -422,13 +426,13 @@ impl<'a> Wait<'a> {
                 self.busy(waiter, holder.remaining, FoundBusyBy::Peek)
                     .map(Some)
             }
-            // Released meanwhile, so it is the next client's turn.
+            // The lock was released meanwhile, so it is the next client's turn.
             Ok(_) if waiter.is_behind().1 != before => {
                 waiter.answered(self.engine.clock.now());
                 self.let_others_go_first(waiter);
                 Ok(Some(Next::Again))
             }
-            // An error here repeats in the attempt, which handles it.
+            // An error of the peek also occurs in the attempt, which handles it.
             Ok(_) | Err(_) => Ok(None),
         }
     }
@@ -485,7 +489,8 @@ impl<'a> Wait<'a> {
         let is_first = self.outage.backoff.failures() == 0;
         let pause = self.outage.backoff.next();
         if is_first && now.since(sent) < FIRST_PAUSE {
-            // The connection was probably dead: repeat at once, even without a wait.
+            // The connection was probably broken, so repeat at once, even if the caller does not
+            // wait.
             return Ok(Next::Again);
         }
         let limit = self.limit(since);

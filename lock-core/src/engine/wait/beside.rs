@@ -1,5 +1,5 @@
-//! Locks of one name and several kinds in one thread. A writer may take the read lock, which is a
-//! downgrade; any other combination would deadlock with itself.
+//! Locks of one name and several kinds in one thread. A writer may acquire the read lock, which is
+//! a downgrade. In any other combination the thread would wait for itself.
 
 use crate::engine::Engine;
 use crate::engine::acquisition::Acquisition;
@@ -25,7 +25,7 @@ pub(super) fn writer_of(
         return Ok(None);
     }
     if let Some(writer) = profile.writer.and_then(held) {
-        // The minimum hold would last as long as the reads, which may outlast it.
+        // The store would extend the minimum hold for as long as the reads last.
         let has_minimum_hold = writer.lock().minimum_hold().is_some();
         return match has_minimum_hold {
             true => Err(minimum_hold::beside_reads()),

@@ -1,5 +1,5 @@
-//! Threads of a client that wait for permits of one semaphore queue in line, so that only the first
-//! one sends attempts. Otherwise each release would make all of them send one.
+//! The line: threads of a client that wait for permits of one semaphore queue here, so that only
+//! the first thread sends attempts. Otherwise each release would make all of them send one.
 //!
 //! The line is the client's local lock of this name, which no thread holds. Each number of permits
 //! has its own line, so requests for different numbers do not wait for each other.
@@ -12,8 +12,8 @@ use crate::engine::queue::{Entered, Scope, WaiterGuard};
 use crate::error::Error;
 
 impl Wait<'_> {
-    /// Acquires permits at once if they are free and no thread waits for as many; otherwise queues
-    /// in line.
+    /// Acquires permits at once if they are free and no other thread waits for this number of
+    /// permits. Otherwise queues in the line.
     pub(super) fn contend_in_line(
         &mut self,
         waiter: &WaiterGuard<'_>,
@@ -37,8 +37,8 @@ impl Wait<'_> {
         match self.queue(&mut place, holder)? {
             Queued::Mine => {
                 let granted = self.contend(&place)?;
-                // A line has no current acquisition that shows this answer to followers at their
-                // deadline.
+                // A line has no current acquisition from which the waiters behind could see at
+                // their deadline that the store has answered.
                 place.answered(engine.clock.now());
                 Ok(granted)
             }

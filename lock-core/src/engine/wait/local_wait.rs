@@ -9,8 +9,8 @@ use crate::time::{Moment, Woken};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The longest sleep in the local queue without a check of the obstacle, so that a lost message
-/// costs time and never correctness.
+/// The longest sleep in the local queue without a check of the obstacle, so that a lost wake-up
+/// costs time, but never correctness.
 const LOCAL_LOOK: Duration = Duration::from_secs(1);
 
 /// The result of a wait in the local queue.
@@ -31,7 +31,8 @@ impl Wait<'_> {
         holder: &Holder,
     ) -> Result<Queued, Error> {
         let clock = &self.engine.clock;
-        // When the head's pending request ends. Set if that request is pending at the deadline.
+        // The end of the wait for the head's request, set if that request is pending at the
+        // deadline.
         let mut overdue: Option<Moment> = None;
         loop {
             self.check_interrupt()?;
@@ -76,7 +77,7 @@ impl Wait<'_> {
                 until = until.min(limit);
             }
             if let Some(acquisition) = in_the_way.filter(|it| !it.has_ended()) {
-                // The timer declares the loss at the deadline. Check here in case the timer is
+                // The timer declares the loss at the deadline. Check here too, in case the timer is
                 // late.
                 if !self.engine.still_holds(self.lock, &acquisition) {
                     continue;
@@ -88,7 +89,7 @@ impl Wait<'_> {
     }
 
     /// Decides the result at the deadline. Returns `None` after waiting for the head's pending
-    /// request: the caller checks again.
+    /// request, so that the caller checks again.
     fn answer_when_late(
         &self,
         waiter: &WaiterGuard<'_>,
@@ -98,12 +99,14 @@ impl Wait<'_> {
         match waiter.known(self.plan.start, self.signal) {
             Known::Busy => Some(Ok(Queued::Late)),
             Known::Unavailable(error) => Some(Err(error)),
-            // The awaited head left without an answer, refused or interrupted.
+            // The former head left the queue without an answer: its request was refused or
+            // interrupted.
             Known::Nothing if overdue.is_some() && waiter.is_head() => Some(Ok(Queued::Mine)),
-            // The sleeping head got "busy", perhaps before this wait began.
+            // The sleeping head found the lock busy, perhaps before this wait began.
             Known::Nothing => Some(Ok(Queued::Late)),
             Known::By(by) => {
-                // A head that starts a watch first has two requests ahead: wait for one only.
+                // A head that first starts a watch has two requests ahead: wait for the time of one
+                // only.
                 let most = self
                     .plan
                     .deadline
@@ -130,7 +133,7 @@ impl Wait<'_> {
         }
     }
 
-    /// Returns whether a handed-off lock is still held: it may have been lost before this thread
+    /// Returns whether a handed-off lock is still held. It may have been lost before this thread
     /// woke up.
     fn is_usable(&self, acquisition: &Arc<Acquisition>) -> bool {
         let is_usable = self.engine.still_holds(self.lock, acquisition);

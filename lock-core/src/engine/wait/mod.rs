@@ -1,7 +1,7 @@
 //! Acquiring a lock: queue locally, send attempts as the head of the queue, and sleep in between.
 //!
 //! Register, check again, then sleep: a signal stays raised, so no event between the check and the
-//! sleep is missed. The public call computes one absolute deadline; every sleep ends by then.
+//! sleep is missed. The public call computes one absolute deadline; every sleep ends by that time.
 
 mod attempt;
 mod beside;
@@ -36,20 +36,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 crate::sync::thread_local! {
-    /// A thread waits for one lock at a time, so one signal is enough. A signal left raised by an
-    /// earlier wait costs one additional check.
+    /// The thread's signal. One is enough, because a thread waits for one lock at a time. If an
+    /// earlier wait has left the signal raised, the next wait makes one additional check.
     static SIGNAL: Arc<Signal> = Arc::new(Signal::new());
 }
 
 /// The parameters of a wait, from its options and the settings.
 struct Plan {
     start: Moment,
-    /// `None` waits for ever.
+    /// The absolute deadline; `None` waits for ever.
     deadline: Option<Moment>,
-    /// Whether the deadline is only a part of a wait without an end.
+    /// True if the deadline is only that of a part of a wait without an end.
     is_share: bool,
     lease: Lease,
-    /// Whether the lease comes from the options and not from the settings.
+    /// True if the lease comes from the options and not from the settings.
     is_lease_asked: bool,
     time: LeaseTime,
     replication: Replication,
@@ -124,8 +124,8 @@ impl Plan {
     }
 }
 
-/// Acquires the lock for `thread`, the calling one, or for a single guard. Returns `None` if it was
-/// busy until the deadline.
+/// Acquires the lock for the calling thread, whose number is `thread`, or for a single guard if
+/// `None`. Returns `None` if the lock was busy until the deadline.
 pub(crate) fn acquire(
     engine: &Engine,
     lock: &Arc<LocalLock>,
@@ -233,24 +233,24 @@ struct Wait<'a> {
     progress: Option<&'a Progress>,
     signal: &'a Arc<Signal>,
     interrupt: Option<&'a Registration<'a>>,
-    /// The owner ID of every request of this wait. Replaced after a revoked grant or a rolled-back
-    /// attempt, and never used again.
+    /// The owner ID of the requests of this wait. Replaced after a revoked grant or a rolled-back
+    /// attempt; a replaced ID is never used again.
     owner: OwnerId,
     /// This thread's write lock of the same name, if the wait is for the read lock.
     beside: Option<Arc<Acquisition>>,
-    /// Whether an attempt was sent.
+    /// True if an attempt was sent.
     was_sent: bool,
-    /// Whether the wait ends when the lock is busy, whatever the deadline.
+    /// True if the wait ends when the lock is busy, whatever the deadline.
     asks_once: bool,
-    /// Whether the number of permits of a semaphore was checked.
+    /// True if the number of permits of a semaphore was checked.
     knows_limit: bool,
-    /// Whether a request of this owner went unanswered.
+    /// True if a request of this owner went unanswered.
     unknown_outcome: bool,
     /// The last attempt that a release may grant directly.
     direct: Option<DirectAttempt>,
     outage: Outage,
-    /// The tokens to request. They must not change while an earlier attempt may be granted: the
-    /// answer to a repetition is counted back from the last token.
+    /// The tokens to request. They must not change while an earlier attempt may be granted, because
+    /// the store computes the answer to a repetition backwards from the last token.
     tokens: Tokens,
     told: EmittedOnce,
     /// The back-off while the store cannot notify of releases.
@@ -259,7 +259,7 @@ struct Wait<'a> {
     split_votes: u32,
 }
 
-/// The events that this wait has emitted, each of them once.
+/// The kinds of events that this wait emits only once, and has emitted.
 #[derive(Default)]
 struct EmittedOnce {
     contended: bool,
@@ -268,8 +268,8 @@ struct EmittedOnce {
 }
 
 impl Wait<'_> {
-    /// Makes the acquisition of a grant. Gives it back if the answer took longer than the lease is
-    /// valid.
+    /// Makes the acquisition of a grant. If the answer took longer than the lease is valid,
+    /// releases the lock and fails.
     fn take(
         &self,
         waiter: WaiterGuard<'_>,
@@ -285,14 +285,15 @@ impl Wait<'_> {
         let grant_limit = grant.limit;
         let name = lock.name.granted(grant.count);
         let renewal = match lease {
-            // No early renewal where their number is limited: it would shorten the total time.
+            // No early renewal if the number of renewals is limited: it would shorten the total
+            // time.
             Lease::Watched {
                 renewals: Some(count),
                 ..
             } => Some(RenewalPlan::from(sent, time, Some(count), Duration::ZERO)),
             Lease::Watched { renewals: None, .. } => {
                 let mut plan = RenewalPlan::from(sent, time, None, lock.earlier(time));
-                // No early renewal where it would wait for replicas.
+                // No early renewal if it would wait for replicas.
                 let first = engine.abilities.first_renewal;
                 let is_reported = self.plan.replication.is_off() && !lock.name.profile().shared;
                 if let Some(first) = first.filter(|_| is_reported) {
@@ -305,10 +306,11 @@ impl Wait<'_> {
             }
             Lease::Fixed(_) => None,
         };
-        // A reader that also writes uses the writer's token: the store returns the last token that
-        // it reserved for hand-offs, which may be larger.
+        // A reader that also writes uses the writer's token. The store would return the last token
+        // that it reserved for hand-offs, which may be larger.
         let own = |writer: &Arc<Acquisition>| writer.token.and_then(|it| TokenRange::new(it, it));
-        // Not of a writer that was lost meanwhile: its successors may have larger tokens.
+        // Except for a writer that was lost meanwhile, because its successors may have larger
+        // tokens.
         let is_beside = |writer: &&Arc<Acquisition>| engine.is_valid(writer);
         let writer = self.beside.as_ref().filter(is_beside);
         let tokens = writer.map_or(grant.tokens, own);
@@ -368,8 +370,8 @@ impl Wait<'_> {
         Ok(acquisition)
     }
 
-    /// Verifies a grant whose answer seems too late only by the time of day, which may have been
-    /// set meanwhile.
+    /// Verifies a grant whose answer is too late only according to the time of day, which may have
+    /// been set meanwhile.
     fn ask_in_doubt(&self, acquisition: &Acquisition) {
         let sent = self.engine.reading();
         let by = sent.now + self.engine.settings.command_timeout;
@@ -392,8 +394,8 @@ impl Wait<'_> {
         ))
     }
 
-    /// Ends the wait without the lock. Cleans up a request with unknown outcome, and the presence
-    /// in the store, which would keep other clients out.
+    /// Ends the wait without the lock. Cleans up a request with unknown outcome, and removes the
+    /// waiter from the store, where it would keep other clients out.
     fn close(&self) {
         let is_known = self.lock.name.profile().presence != Presence::Unknown;
         let is_queued = self.was_sent && is_known && self.plan.waits();
@@ -407,7 +409,8 @@ impl Wait<'_> {
         self.engine.clean_up((id, options));
     }
 
-    /// Returns when to give up on an outage that began at `since`, perhaps before this wait.
+    /// Returns the end of the time for which an outage is tolerated, which began at `since`,
+    /// perhaps before this wait.
     fn limit(&self, since: Moment) -> Moment {
         let limit = since.max(self.plan.start) + self.engine.settings.outage_limit;
         match self.plan.deadline {

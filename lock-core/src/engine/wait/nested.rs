@@ -10,19 +10,19 @@ use crate::time::Clock;
 use crate::time::lease::{Lease, LeaseTime};
 use std::sync::Arc;
 
-/// Completes a nested hold that was just counted. A shorter lease changes nothing, a longer one
-/// costs a renewal. A nested hold with the watchdog inside a fixed lease does not change that
-/// lease.
+/// Completes a nested hold that was just counted. A shorter lease changes nothing; a longer lease
+/// costs a renewal. A nested hold with the watchdog does not change the outer hold's fixed lease.
 pub(super) fn nest(
     engine: &Engine,
     lock: &Arc<LocalLock>,
     acquisition: Arc<Acquisition>,
     plan: &Plan,
 ) -> Result<Arc<Acquisition>, Error> {
-    // By the clock of a moment ago: a new reading would be no more current for the caller.
+    // The time of the call is enough: a new reading would be no more current for the caller.
     let is_held = acquisition.is_valid_at(plan.start) || engine.still_holds(lock, &acquisition);
     if is_held && !engine.is_valid(&acquisition) {
-        // The clock may have skipped the end of the lease: only the store knows.
+        // The clock may have skipped the end of the lease, so only the store knows if the lock is
+        // held.
         if let Err(error) = engine.verify(lock, &acquisition) {
             lock.end_hold(&acquisition);
             return Err(error);
@@ -42,7 +42,7 @@ pub(super) fn nest(
     match result {
         Ok(()) => Ok(acquisition),
         Err(error) => {
-            // The caller gets no guard, so end this hold; the outer holds remain.
+            // The caller gets no guard, so end this hold. The outer holds remain.
             lock.end_hold(&acquisition);
             Err(error)
         }
@@ -51,15 +51,15 @@ pub(super) fn nest(
 
 fn needs_longer(clock: &dyn Clock, acquisition: &Acquisition, plan: &Plan) -> Option<LeaseTime> {
     if !plan.is_lease_asked && !acquisition.is_lease_asked {
-        return None; // both have the lease of the settings, or the outer one a longer one
+        return None; // the lease is that of the settings, or longer
     }
     match (acquisition.lock().renewal, plan.lease) {
-        // An unlimited watchdog covers a fixed lease that is no longer than its own. With limited
-        // renewals the fixed lease is compared with the remaining validity below.
+        // An unlimited watchdog covers a fixed lease that is no longer than its own lease. If
+        // renewals are limited, the fixed lease is compared with the remaining validity below.
         (Some(outer), Lease::Fixed(_)) if outer.left.is_none() && plan.time <= outer.ttl => None,
         (Some(outer), Lease::Watched { .. }) => (plan.time > outer.ttl).then_some(plan.time),
         (None, Lease::Watched { .. }) => None,
-        // The fixed lease is that of the settings: the outer lease is enough.
+        // The fixed lease is only that of the settings, so the outer lease is enough.
         (_, Lease::Fixed(_)) if !plan.is_lease_asked => None,
         (_, Lease::Fixed(_)) => {
             let wanted = clock.now() + plan.time.validity();

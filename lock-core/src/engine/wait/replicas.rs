@@ -1,8 +1,8 @@
-//! A grant that too few replicas confirmed.
+//! The reaction to a grant that too few replicas confirmed.
 //!
 //! Such a grant must not count: if the master fails now, its successor may grant the lock again. So
-//! it is revoked by a release before the caller gets an answer. The store has then closed the
-//! owner, so its ID is not used again.
+//! it is revoked by a release before the caller gets an answer. The release closes the owner, whose
+//! ID is not used again.
 
 use super::attempt::Next;
 use super::{Plan, Wait};
@@ -46,7 +46,7 @@ impl Wait<'_> {
             return Err(error);
         }
         let since = *self.outage.since.get_or_insert(sent);
-        // No thread of this client can acquire the lock, which is not "busy".
+        // No thread of this client can acquire the lock, but the lock is not "busy".
         let why = error.clone().on(&self.lock.name);
         self.has_outage(
             waiter,
@@ -66,12 +66,13 @@ impl Wait<'_> {
     /// Releases a grant that does not count, and returns the error for the caller.
     fn revoke(&mut self, grant: Grant, insufficient: InsufficientReplicas) -> Error {
         let engine = self.engine;
-        // No caller saw a token: the counter goes back to the first one, which counts as used.
+        // No caller has seen a token. The counter is set back to the first token, which counts as
+        // used.
         let first = grant.tokens.map(|tokens| tokens.first());
         let options = HandoffChain::of(grant.tokens).release_options(self.unknown_outcome, first);
         let (name, time) = (self.lock.name.clone(), self.plan.time);
         let id = AcquisitionId::new(name, self.owner, time, grant.receipt);
-        // A closed owner, with or without a tombstone, must not make another attempt.
+        // A closed owner must not make another attempt, even if the store has no tombstone for it.
         self.owner = engine.new_owner();
         self.unknown_outcome = false;
         let now = engine.clock.now();

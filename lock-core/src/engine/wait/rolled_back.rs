@@ -9,8 +9,8 @@ use crate::error::Error;
 use crate::time::Moment;
 use std::time::Duration;
 
-/// The shortest pause after a split vote: up to twice the time of the attempt, at random and
-/// doubled, so that one client succeeds before the next tries.
+/// The shortest pause after a split vote. The pause is random, up to twice the time of the attempt,
+/// and the limit doubles each time, so that one client succeeds before the next tries.
 const SHORTEST_SPLIT_VOTE: Duration = Duration::from_micros(400);
 /// The longest such pause, so that a free lock does not idle for longer.
 const LONGEST_SPLIT_VOTE: Duration = Duration::from_millis(50);
@@ -35,7 +35,7 @@ impl Wait<'_> {
         sent: Moment,
     ) -> Result<Next, Error> {
         match cause {
-            // The rollback is queued, so no request of this owner can still take effect.
+            // The rollback is queued, so no request of this owner can take effect any more.
             RetryCause::Failed(error) => self.failed(waiter, Failure::NotSent(error), sent),
             RetryCause::Paused {
                 why,
@@ -53,8 +53,8 @@ impl Wait<'_> {
         }
     }
 
-    /// Handles a store that grants nothing until a known time. A wait that ends earlier fails at
-    /// once, unless the pause may end sooner; other waits emit an event and sleep.
+    /// Handles a store that grants nothing until a known time. A wait whose deadline is earlier
+    /// fails at once, unless the pause may end at any time. Other waits emit an event and sleep.
     fn paused(
         &mut self,
         waiter: &WaiterGuard<'_>,
@@ -72,7 +72,7 @@ impl Wait<'_> {
             return Err(why);
         }
         self.tell_paused(left, &why);
-        // Each pause begins an outage anew, so that the outage limit does not end the wait.
+        // Each pause begins a new outage, so that the outage limit does not end the wait.
         let ends = (!may_end_sooner).then_some(end);
         let error = why.on(&self.lock.name);
         self.has_outage(
@@ -100,8 +100,8 @@ impl Wait<'_> {
         if self.plan.is_late(now) {
             return Next::GiveUp;
         }
-        // Twice the duration of the attempt, so that one client can succeed before the next
-        // attempt. Doubled each time, so that it works for any number of clients.
+        // Twice the duration of the attempt, so that one client can succeed before the next one
+        // tries. Doubled each time, so that it works for any number of clients.
         let took = now.since(sent).max(SHORTEST_SPLIT_VOTE / 2);
         let span = took * (2 << self.split_votes.min(8));
         self.split_votes += 1;
