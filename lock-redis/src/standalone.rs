@@ -30,12 +30,12 @@ impl Topology for Node {
 
     const IS_SPREAD: bool = false;
 
+    const IS_INDEPENDENT: bool = true;
+
     fn abilities(&self) -> Abilities {
         // Which replicas there should be, a server on its own does not know: those that are gone it
         // has forgotten.
-        self.format()
-            .abilities(ReplicaSupport::Counted)
-            .independent(true)
+        self.format().abilities(ReplicaSupport::Counted)
     }
 
     fn known(&self, _: &LockName) -> Option<Hop<()>> {

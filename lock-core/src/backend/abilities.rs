@@ -1,7 +1,7 @@
 //! [`Abilities`]: what a store supports.
 
 #[cfg(doc)]
-use super::{Backend, Release, Tokens};
+use super::{Backend, Release};
 #[cfg(doc)]
 use crate::kind::LockKind;
 use std::time::Duration;
@@ -26,17 +26,13 @@ pub struct Abilities {
     pub replication: ReplicaSupport,
     /// The longest lease that it grants. `None`: no limit of its own.
     pub longest_lease: Option<Duration>,
-    /// Whether it can be a node of a quorum: it grants by [proposal](Tokens::Propose), and no other
-    /// server can replace it. A store with failover to a replica, which may lack the last writes,
-    /// cannot.
-    pub independent: bool,
     /// Whether it has all [kinds](LockKind) of locks, and not only the mutex.
     pub all_kinds: bool,
 }
 
 impl Abilities {
-    /// Makes abilities with renewal, tokens and published releases; without replicas, not for a
-    /// quorum, and for mutexes only.
+    /// Makes abilities with renewal, tokens and published releases; without replicas, and
+    /// for mutexes only.
     #[must_use]
     pub fn full() -> Self {
         let (waking, replication) = (Waking::Publishes, ReplicaSupport::Never);
@@ -48,7 +44,6 @@ impl Abilities {
             counts_waiters: false,
             longest_lease: None,
             replication,
-            independent: false,
             all_kinds: false,
         }
     }
@@ -57,13 +52,6 @@ impl Abilities {
     #[must_use]
     pub fn all_kinds(mut self, all_kinds: bool) -> Self {
         self.all_kinds = all_kinds;
-        self
-    }
-
-    /// Sets whether the store can be a node of a quorum.
-    #[must_use]
-    pub fn independent(mut self, independent: bool) -> Self {
-        self.independent = independent;
         self
     }
 

@@ -5,7 +5,7 @@ use super::{Abilities, DirectGrant, RenewalRequest, ReplicaSupport};
 use super::{Receipt, WAITER_PRESENCE};
 use crate::backend::owner::OwnerId;
 use crate::backend::replication::{InsufficientReplicas, Replication};
-use crate::backend::token::{FencingToken, TokenRange};
+use crate::backend::token::TokenRange;
 use crate::error::Error;
 #[cfg(doc)]
 use crate::kind::LockKind;
@@ -130,30 +130,6 @@ pub enum Tokens {
         /// How many tokens beyond the first.
         reserve: u32,
     },
-    /// The caller proposes a token and `reserve` more behind it, as a ballot of Paxos does: for a
-    /// node of a quorum.
-    ///
-    /// The lock is granted if it is free and `first` is greater than the stored token, or if this
-    /// owner has it already. In both cases the end of the range is stored, unless a greater token
-    /// is. Otherwise the answer is [`Answer::Stale`]. A store that drops unused counters must keep
-    /// a bound that no dropped token exceeds.
-    Propose {
-        /// The token.
-        first: FencingToken,
-        /// How many tokens beyond it.
-        reserve: u32,
-    },
-    /// The caller has these tokens: a majority of a quorum granted them at this proposal, and this
-    /// node is to vote for it as well.
-    ///
-    /// Like [`Propose`](Self::Propose), but a greater stored token is no reason to refuse: the lock
-    /// is granted if it is free, and the stored token stays the greater of both.
-    Granted {
-        /// The token.
-        first: FencingToken,
-        /// How many tokens beyond it.
-        reserve: u32,
-    },
 }
 
 /// The outcome of an attempt.
@@ -170,9 +146,6 @@ pub enum Answer {
     /// whose expiry was never set. A waiter asks again after this time (`None`: the store publishes
     /// the release).
     BusyWithoutExpiry(Option<Duration>),
-    /// The lock is free, but the [proposed](Tokens::Propose) token is not greater than this stored
-    /// token: propose a greater one.
-    Stale(FencingToken),
     /// Nothing is granted now, for a cause that ends.
     Retry {
         /// Why.

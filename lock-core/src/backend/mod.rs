@@ -56,8 +56,9 @@
 //! lets both compete. A writer counts as waiting for [`WAITER_PRESENCE`] after its last attempt.
 //!
 //! **Extensions.** What only some stores can do is in traits of their own: [`Admin`] for operators
-//! and semaphores, [`Replicated`] for stores whose replicas take over. A store that has one returns
-//! it from [`Backend::admin`] or [`Backend::replicated`]; a store without says nothing of it.
+//! and semaphores, [`Replicated`] for stores whose replicas take over, [`Voter`] for nodes of a quorum.
+//! A store that has one returns it from [`Backend::admin`], [`Backend::replicated`] or
+//! [`Backend::voter`]; a store without says nothing of it.
 //!
 //! **Failures** say what is known, because the engine acts on it: [`Failure::Refused`] is a reply
 //! (nothing happened), [`Failure::NotSent`] means that nothing can have happened, and
@@ -83,6 +84,7 @@ pub(crate) mod permit;
 mod permits;
 pub(crate) mod replication;
 pub(crate) mod token;
+mod voter;
 mod watch;
 
 pub use abilities::{Abilities, ReplicaSupport, Waking};
@@ -96,6 +98,7 @@ pub use lock_info::{HolderInfo, LockInfo, LockPage, PagePosition, Permits, Reade
 pub use owner::{ClientId, OwnerId, OwnerLabel, OwnerText};
 pub use permits::{PermitChange, PermitOutcome};
 pub use token::TokenRange;
+pub use voter::{Proposal, ProposalAnswer, Voter};
 pub use watch::{DirectGrant, FoundBusyBy, NextOwner, Wake, Watch};
 
 use crate::name::LockName;
@@ -404,6 +407,11 @@ pub trait Backend: Send + Sync + fmt::Debug {
 
     /// Returns the clocks of the store's replicas, if leases may end earlier there.
     fn replicated(&self) -> Option<&dyn Replicated> {
+        None
+    }
+
+    /// Returns the store's votes as a node of a quorum; `None` if it cannot be one.
+    fn voter(&self) -> Option<&dyn Voter> {
         None
     }
 }
