@@ -30,12 +30,12 @@ impl Topology for Node {
 
     const IS_SPREAD: bool = false;
 
+    const IS_INDEPENDENT: bool = true;
+
     fn abilities(&self) -> Abilities {
         // A server on its own does not know which replicas it should have: it has forgotten those
         // that are gone.
-        self.format()
-            .abilities(ReplicaSupport::Counted)
-            .independent(true)
+        self.format().abilities(ReplicaSupport::Counted)
     }
 
     fn known(&self, _: &LockName) -> Option<Hop<()>> {

@@ -34,6 +34,10 @@ pub trait Topology: fmt::Debug + Send + Sync + 'static {
     /// True if the locks are spread over several nodes. Otherwise all locks are on one node.
     const IS_SPREAD: bool;
 
+    /// True if no other server can take the place of a server, so that the store can be a node of a
+    /// quorum.
+    const IS_INDEPENDENT: bool = false;
+
     /// Returns what this store supports in its wire format.
     fn abilities(&self) -> Abilities;
 

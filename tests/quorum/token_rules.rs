@@ -3,7 +3,7 @@
 
 use distlock::backend::{
     AcquisitionId, Answer, Attempt, Backend, ClientId, Context, LeaseTime, MemoryBackend, OwnerId,
-    ReleaseOptions, Tokens,
+    Proposal, ProposalAnswer, ReleaseOptions,
 };
 use distlock::time::{Clock, Moment, SystemClock};
 use distlock::{Config, FencingToken, LockName, schemes};
@@ -49,16 +49,21 @@ impl Node {
         OwnerId::new(self.client, number)
     }
 
-    fn propose(&self, owner: u64, first: u64, reserve: u32) -> Answer {
-        let first = FencingToken::new(first);
-        let attempt = Attempt::new(&self.name, self.owner(owner), Self::lease())
-            .tokens(Tokens::Propose { first, reserve });
-        self.store.acquire(&attempt, Self::by()).unwrap()
+    fn propose(&self, owner: u64, first: u64, reserve: u32) -> ProposalAnswer {
+        let proposal = Proposal::new(FencingToken::new(first), reserve);
+        let attempt = Attempt::new(&self.name, self.owner(owner), Self::lease());
+        let voter = self.store.voter().expect("a store that votes");
+        voter.propose(&attempt, proposal, Self::by()).unwrap()
+    }
+
+    fn is_busy(&self, owner: u64, first: u64) -> bool {
+        let answer = self.propose(owner, first, 0);
+        matches!(answer, ProposalAnswer::Answer(answer) if answer.is_busy())
     }
 
     fn granted(&self, owner: u64, first: u64, reserve: u32) {
         match self.propose(owner, first, reserve) {
-            Answer::Granted(grant) => {
+            ProposalAnswer::Answer(Answer::Granted(grant)) => {
                 let tokens = grant.tokens.unwrap();
                 let range = (tokens.first().get(), tokens.last().get());
                 assert_eq!(range, (first, first + u64::from(reserve)));
@@ -69,7 +74,7 @@ impl Node {
 
     fn stale(&self, owner: u64, first: u64) -> u64 {
         match self.propose(owner, first, 0) {
-            Answer::Stale(token) => token.get(),
+            ProposalAnswer::Stale(token) => token.get(),
             other => panic!("{other:?}"),
         }
     }
@@ -94,7 +99,7 @@ const T: u64 = 3_000_000_000_000_000;
 fn free_lock_is_granted_to_a_larger_proposal_only() {
     nodes(|node| {
         node.granted(1, T, 0);
-        assert!(node.propose(2, T + 100, 0).is_busy(), "it is held");
+        assert!(node.is_busy(2, T + 100), "it is held");
         node.release(1, ReleaseOptions::WITHOUT_TOMBSTONE);
         for late in [T - 5, T] {
             assert_eq!(node.stale(3, late), T, "equal is not beyond");
@@ -129,7 +134,7 @@ fn proposal_of_a_closed_owner_is_refused() {
     nodes(|node| {
         node.granted(1, T, 0);
         node.release(1, ReleaseOptions::WITH_TOMBSTONE);
-        assert!(node.propose(1, T + 1, 0).is_busy());
+        assert!(node.is_busy(1, T + 1));
         node.granted(2, T + 1, 0);
         node.release(2, ReleaseOptions::WITHOUT_TOMBSTONE);
         // A copy that was not closed: the lock has been given back, and its token is used.

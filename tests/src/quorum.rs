@@ -5,8 +5,8 @@ use crate::rights::LOGIN;
 use crate::time::eventually;
 use distlock::admin::WarningKind;
 use distlock::backend::{
-    Abilities, AcquisitionId, Admin, Answer, Attempt, Backend, Failure, LockInfo, NodeId, Release,
-    ReleaseOptions, Renewal, RenewalRequest, Wake, Watch,
+    Abilities, AcquisitionId, Admin, Answer, Attempt, Backend, Failure, LockInfo, NodeId, Proposal,
+    ProposalAnswer, Release, ReleaseOptions, Renewal, RenewalRequest, Voter, Wake, Watch,
 };
 use distlock::time::Moment;
 use distlock::{Client, Config, Error, Event, LockName};
@@ -185,11 +185,21 @@ impl Backend for Dead {
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities::full().independent(true)
+        Abilities::full()
     }
 
     fn admin(&self) -> Option<&dyn Admin> {
         Some(self)
+    }
+
+    fn voter(&self) -> Option<&dyn Voter> {
+        Some(self)
+    }
+}
+
+impl Voter for Dead {
+    fn propose(&self, _: &Attempt<'_>, _: Proposal, _: Moment) -> Result<ProposalAnswer, Failure> {
+        dead()
     }
 }
 

@@ -13,7 +13,7 @@ use super::node_worker::{NodeContext, Queue};
 use super::quorum::Quorum;
 use super::reports::awaited_clock;
 use super::responses::Responses;
-use lock_core::backend::{Answer, Attempt, Failure, Grant, Receipt, RetryCause, Tokens};
+use lock_core::backend::{Answer, Attempt, Failure, Grant, Proposal, Receipt, RetryCause, Tokens};
 use lock_core::{Error, ErrorKind, FencingToken, MemberOutcome, MemberResult, Moment, TokenRange};
 use lock_redis::quorum::{NodeView, Response};
 use std::sync::Arc;
@@ -38,20 +38,18 @@ impl Quorum {
         self.check_lease(attempt.lease).map_err(Failure::NotSent)?;
         let by = self.by(by);
         let (name, owner) = (attempt.name, attempt.owner);
-        let (reserve, asked) = match attempt.tokens {
-            Tokens::Assign { reserve } => (Some(reserve), None),
-            Tokens::Propose { first, reserve } => (Some(reserve), Some(first)),
-            _ => (None, None),
+        let reserve = match attempt.tokens {
+            Tokens::Assign { reserve } => Some(reserve),
+            _ => None,
         };
-        let first = self
-            .proposals
-            .first(name, owner, reserve.unwrap_or(0), self.clock.as_ref());
-        let mut first = asked.map_or(first, |asked| first.max(asked));
+        let mut first =
+            self.proposals
+                .first(name, owner, reserve.unwrap_or(0), self.clock.as_ref());
         let (membership, clock) = (Arc::clone(&self.membership), Arc::clone(&self.clock));
         let state = AttemptState::new(attempt, self.workers.len(), membership, clock);
         for round in 1.. {
-            let tokens = reserve.map_or(Tokens::None, |reserve| Tokens::Propose { first, reserve });
-            let decision = self.ask_round(&state, tokens, by);
+            let proposal = reserve.map(|reserve| Proposal::new(first, reserve));
+            let decision = self.ask_round(&state, proposal, by);
             let mut answers = state.answers();
             let mut wrong_clocks = WrongClocks::none();
             if decision == Decision::Outbid && round < MAX_ROUNDS && self.clock.now() < by {
@@ -118,17 +116,19 @@ impl Quorum {
     fn ask_round(
         self: &Arc<Self>,
         state: &Arc<AttemptState>,
-        tokens: Tokens,
+        proposal: Option<Proposal>,
         by: Moment,
     ) -> Decision {
-        let round = state.begin_round(tokens);
+        let round = state.begin_round(proposal);
         for worker in &self.workers {
             let quorum = Arc::downgrade(self);
             let (state, asked) = (Arc::clone(state), state.acquisition_on(worker.number()));
             let request = move |context: &NodeContext, by| {
                 let attempt = Attempt::new(&asked.name, asked.owner, asked.lease);
                 let sent = context.now();
-                let vote = context.node().acquire(&attempt.tokens(tokens), by)?;
+                let vote = context
+                    .node()
+                    .acquire(&attempt.tokens(Tokens::None), proposal, by)?;
                 context.note_distance(sent);
                 Ok(vote)
             };

@@ -8,7 +8,8 @@ use super::node::Vote;
 use super::node_worker::NodeContext;
 use super::votes::Votes;
 use lock_core::backend::{
-    AcquisitionId, Answer, Attempt, Failure, Receipt, Release, ReleaseOptions, Tokens, Tombstone,
+    AcquisitionId, Answer, Attempt, Failure, Proposal, ProposalAnswer, Receipt, Release,
+    ReleaseOptions, Tombstone,
 };
 use lock_core::{Clock, Error, Moment, Signal};
 use lock_redis::quorum::{NodeView, Response};
@@ -35,7 +36,7 @@ struct State {
     round: u32,
     /// The start of the round, and the tokens that it requests.
     began: Moment,
-    tokens: Tokens,
+    proposal: Option<Proposal>,
     nodes: Vec<NodeProgress>,
     votes: Votes,
 }
@@ -96,13 +97,13 @@ impl AttemptState {
     ) -> Arc<Self> {
         let (name, receipt) = (attempt.name.clone(), Receipt::default());
         let acquisition = AcquisitionId::new(name, attempt.owner, attempt.lease, receipt);
-        let (began, tokens, votes) = (clock.now(), attempt.tokens, Votes::of(nodes));
+        let (began, votes) = (clock.now(), Votes::of(nodes));
         let nodes = (0..nodes).map(|_| NodeProgress::default()).collect();
         let state = State {
             is_abandoned: false,
             round: 0,
             began,
-            tokens,
+            proposal: None,
             nodes,
             votes,
         };
@@ -137,11 +138,11 @@ impl AttemptState {
             .unwrap_or_default()
     }
 
-    /// Begins a round of requests to all nodes for these tokens. Returns the round's number.
-    pub(super) fn begin_round(&self, tokens: Tokens) -> u32 {
+    /// Begins a round of requests to all nodes at this proposal. Returns the round's number.
+    pub(super) fn begin_round(&self, proposal: Option<Proposal>) -> u32 {
         let mut state = self.state.lock();
         state.round += 1;
-        (state.began, state.tokens) = (self.clock.now(), tokens);
+        (state.began, state.proposal) = (self.clock.now(), proposal);
         state.nodes.iter_mut().for_each(|node| node.pending += 1);
         state.round
     }
@@ -167,7 +168,7 @@ impl AttemptState {
             Ok(Vote::Paused(left)) => NodeAnswer::Paused(left, by.clone()),
             Ok(Vote::Unmarked) => NodeAnswer::Unmarked,
             Ok(Vote::Ahead(ahead)) => NodeAnswer::Ahead(ahead),
-            Ok(Vote::Cast(Answer::Granted(grant))) => {
+            Ok(Vote::Cast(ProposalAnswer::Answer(Answer::Granted(grant)))) => {
                 node.granted = Some(grant.receipt);
                 // While requests are pending, this grant may belong to an earlier round.
                 if node.pending == 0 {
@@ -177,10 +178,10 @@ impl AttemptState {
                     with_tokens: grant.tokens.is_some(),
                 }
             }
-            Ok(Vote::Cast(Answer::Busy(left) | Answer::BusyWithoutExpiry(left))) => {
-                NodeAnswer::Busy(left)
-            }
-            Ok(Vote::Cast(Answer::Stale(token))) => NodeAnswer::Stale(token.get()),
+            Ok(Vote::Cast(ProposalAnswer::Answer(
+                Answer::Busy(left) | Answer::BusyWithoutExpiry(left),
+            ))) => NodeAnswer::Busy(left),
+            Ok(Vote::Cast(ProposalAnswer::Stale(token))) => NodeAnswer::Stale(token.get()),
             Ok(Vote::Cast(other)) => {
                 node.is_unknown = true;
                 let why = format!("a node answered {other:?}, which a quorum cannot use");
@@ -235,15 +236,15 @@ impl AttemptState {
         state.votes.extended(at, by, until, self.clock.now())
     }
 
-    /// Prepares a request for a new vote to a node that has no vote for this owner. Returns the
-    /// tokens to request; the answer must be passed to [`note_vote`](Self::note_vote). Returns
-    /// `None` if the node must not get this request.
+    /// Prepares a request for a new vote to a node that has none for this owner. Returns its
+    /// proposal, if the lock has tokens; the answer must be passed to
+    /// [`note_vote`](Self::note_vote). Returns `None` if the node must not get this request.
     pub(super) fn plan_vote(
         &self,
         at: usize,
         by: Option<&NodeView>,
         is_durable: bool,
-    ) -> Option<Tokens> {
+    ) -> Option<Option<Proposal>> {
         let (quorum, now) = (self.membership.known_quorum(), self.clock.now());
         let mut state = self.state.lock();
         let is_ours = |by: &NodeView| {
@@ -254,13 +255,10 @@ impl AttemptState {
             && state.nodes[at].pending == 0
             && by.is_none_or(is_ours)
             && state.votes.stand(quorum.as_deref(), now);
-        let tokens = match state.tokens {
-            Tokens::Propose { first, reserve } => Tokens::Granted { first, reserve },
-            tokens => tokens,
-        };
+        let proposal = state.proposal.map(Proposal::granted);
         may_vote.then(|| {
             state.nodes[at].pending += 1;
-            tokens
+            proposal
         })
     }
 

@@ -92,12 +92,9 @@ impl QuorumBackend {
 /// Refuses a store that cannot be a node of a quorum.
 fn check(node: &QuorumNode) -> Result<(), Error> {
     let Abilities {
-        renewable,
-        waking,
-        independent,
-        ..
+        renewable, waking, ..
     } = node.abilities();
-    let why = if !independent {
+    let why = if !node.is_voter() {
         "is not independent: a replica of it may take over without the last writes, or it does not \
          grant by proposal"
     } else if !renewable {

@@ -2,8 +2,8 @@
 
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, FoundBusyBy, LockInfo, LockPage,
-    NO_FORCED_RELEASE, NO_LISTING, NodeId, OnReleased, PagePosition, Receipt, Release,
-    ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
+    NO_FORCED_RELEASE, NO_LISTING, NodeId, OnReleased, PagePosition, Proposal, ProposalAnswer,
+    Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
 };
 use lock_core::{Error, LockName, Moment};
 use lock_redis::quorum::{
@@ -48,13 +48,26 @@ pub(super) struct QuorumTerms {
 /// The response to an attempt.
 #[derive(Debug)]
 pub(super) enum Vote {
-    Cast(Answer),
+    Cast(ProposalAnswer),
     /// The node does not vote before this time has passed.
     Paused(Duration),
     /// The server has no marker, so it belongs to no quorum.
     Unmarked,
     /// The proposal is ahead of the node's clock by this time, which is more than allowed.
     Ahead(Duration),
+}
+
+/// Requests the vote of a store without a marker.
+fn vote_of_store(
+    store: &dyn Backend,
+    attempt: &Attempt<'_>,
+    proposal: Option<Proposal>,
+    by: Moment,
+) -> Result<ProposalAnswer, Failure> {
+    match (proposal, store.voter()) {
+        (Some(proposal), Some(voter)) => voter.propose(attempt, proposal, by),
+        _ => store.acquire(attempt, by).map(ProposalAnswer::Answer),
+    }
 }
 
 impl QuorumNode {
@@ -90,25 +103,29 @@ impl QuorumNode {
     pub(super) fn abilities(&self) -> Abilities {
         match &self.kind {
             NodeKind::Store(store) => store.abilities(),
-            NodeKind::Server(server) => server
-                .node
-                .format()
-                .abilities(ReplicaSupport::Never)
-                .independent(true),
+            NodeKind::Server(server) => server.node.format().abilities(ReplicaSupport::Never),
+        }
+    }
+
+    /// Returns whether the node can vote. A server's marker says whether it does.
+    pub(super) fn is_voter(&self) -> bool {
+        match &self.kind {
+            NodeKind::Store(store) => store.voter().is_some(),
+            NodeKind::Server(_) => true,
         }
     }
 
     pub(super) fn acquire(
         &self,
         attempt: &Attempt<'_>,
+        proposal: Option<Proposal>,
         by: Moment,
     ) -> Result<Response<Vote>, Failure> {
         match &self.kind {
-            NodeKind::Store(store) => store
-                .acquire(attempt, by)
+            NodeKind::Store(store) => vote_of_store(store.as_ref(), attempt, proposal, by)
                 .map(Vote::Cast)
                 .map(Response::of_store),
-            NodeKind::Server(server) => server.vote(attempt, by),
+            NodeKind::Server(server) => server.vote(attempt, proposal, by),
         }
     }
 
@@ -133,20 +150,20 @@ impl QuorumNode {
     /// node does not vote now.
     pub(super) fn vote_again(
         &self,
-        attempts: &[Attempt<'_>],
+        attempts: &[(Attempt<'_>, Option<Proposal>)],
         view: Option<&NodeView>,
         by: Moment,
     ) -> Vec<Result<Option<Receipt>, Failure>> {
         let votes = match (&self.kind, view) {
             (NodeKind::Store(store), _) => attempts
                 .iter()
-                .map(|attempt| store.acquire(attempt, by))
+                .map(|(attempt, proposal)| vote_of_store(store.as_ref(), attempt, *proposal, by))
                 .collect(),
             (NodeKind::Server(server), Some(view)) => server.vote_again(attempts, view, by),
             (NodeKind::Server(_), None) => return vec![Ok(None); attempts.len()],
         };
         let receipt = |answer| match answer {
-            Answer::Granted(grant) => Some(grant.receipt),
+            ProposalAnswer::Answer(Answer::Granted(grant)) => Some(grant.receipt),
             _ => None,
         };
         votes.into_iter().map(|vote| vote.map(receipt)).collect()
@@ -393,7 +410,12 @@ impl RedisNode {
         Ok(self.read_state(by)?.view())
     }
 
-    fn vote(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Response<Vote>, Failure> {
+    fn vote(
+        &self,
+        attempt: &Attempt<'_>,
+        proposal: Option<Proposal>,
+        by: Moment,
+    ) -> Result<Response<Vote>, Failure> {
         // Tried more than once, because the server may have restarted or recorded other members
         // since it was last read.
         for _ in 0..3 {
@@ -408,7 +430,7 @@ impl RedisNode {
                 durable,
                 view: &view,
             };
-            match self.node.propose(attempt, &terms, by)? {
+            match self.node.propose(attempt, proposal, &terms, by)? {
                 ProposalReply::Answer(answer) => {
                     return Ok(Response {
                         what: Vote::Cast(answer),
@@ -437,10 +459,10 @@ impl RedisNode {
 
     fn vote_again(
         &self,
-        attempts: &[Attempt<'_>],
+        attempts: &[(Attempt<'_>, Option<Proposal>)],
         view: &NodeView,
         by: Moment,
-    ) -> Vec<Result<Answer, Failure>> {
+    ) -> Vec<Result<ProposalAnswer, Failure>> {
         let QuorumTerms {
             max_lease, durable, ..
         } = self.terms;

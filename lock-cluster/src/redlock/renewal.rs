@@ -6,7 +6,7 @@ use super::node_worker::{NodeContext, Queue, is_unavailable};
 use super::quorum::{Quorum, answered};
 use super::responses::Responses;
 use lock_core::backend::{
-    AcquisitionId, Attempt, Failure, Renewal, RenewalRequest, Tokens, contain,
+    AcquisitionId, Attempt, Failure, Proposal, Renewal, RenewalRequest, Tokens, contain,
 };
 use lock_core::{Error, Moment};
 use lock_redis::quorum::Response;
@@ -195,12 +195,12 @@ fn renew_on<'a>(
         let what = match (what, state_of(one)) {
             (Renewal::Gone, Some(state)) => {
                 let is_durable = context.node().is_durable();
-                if let Some(tokens) = state.plan_vote(at, from.as_deref(), is_durable) {
+                if let Some(proposal) = state.plan_vote(at, from.as_deref(), is_durable) {
                     missing.push(MissingVote {
                         place,
                         one,
                         state,
-                        tokens,
+                        proposal,
                     });
                 }
                 NodeRenewal::Missing
@@ -224,7 +224,7 @@ struct MissingVote<'a> {
     place: usize,
     one: &'a RenewalRequest,
     state: &'a Arc<AttemptState>,
-    tokens: Tokens,
+    proposal: Option<Proposal>,
 }
 
 /// Requests new votes for these locks from the node. Returns the outcomes with those votes.
@@ -261,10 +261,13 @@ fn vote_again(
 }
 
 impl MissingVote<'_> {
-    fn attempt(&self) -> Attempt<'_> {
+    fn attempt(&self) -> (Attempt<'_>, Option<Proposal>) {
         let AcquisitionId {
             name, owner, lease, ..
         } = &self.one.acquisition;
-        Attempt::new(name, *owner, *lease).tokens(self.tokens)
+        (
+            Attempt::new(name, *owner, *lease).tokens(Tokens::None),
+            self.proposal,
+        )
     }
 }

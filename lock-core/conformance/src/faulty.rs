@@ -3,7 +3,7 @@
 use lock_core::backend::{
     Abilities, AcquisitionId, Admin, Answer, Attempt, Backend, Failure, HolderInfo, LockInfo,
     NO_FORCED_RELEASE, NO_SEMAPHORES, NodeId, PermitChange, PermitOutcome, Release, ReleaseOptions,
-    Renewal, RenewalRequest, Replicated, Tokens, Wake, Watch,
+    Renewal, RenewalRequest, Replicated, Tokens, Voter, Wake, Watch,
 };
 use lock_core::{Error, LeaseTime, LockName, Moment, OwnerId, Replication};
 use parking_lot::Mutex;
@@ -218,6 +218,10 @@ impl Backend for FaultyBackend {
 
     fn replicated(&self) -> Option<&dyn Replicated> {
         self.inner.replicated()
+    }
+
+    fn voter(&self) -> Option<&dyn Voter> {
+        self.inner.voter()
     }
 }
 

@@ -1,7 +1,7 @@
 //! [`Abilities`]: the features that a store supports.
 
 #[cfg(doc)]
-use super::{Backend, Release, Tokens};
+use super::{Backend, Release};
 #[cfg(doc)]
 use crate::kind::LockKind;
 use std::time::Duration;
@@ -27,17 +27,13 @@ pub struct Abilities {
     pub replication: ReplicaSupport,
     /// The longest lease that the store grants. `None`: the store has no limit of its own.
     pub longest_lease: Option<Duration>,
-    /// True if the store can be a node of a quorum: it grants by [proposal](Tokens::Propose), and
-    /// no other server can replace it. A store with failover cannot be one, because the promoted
-    /// replica may lack the last writes.
-    pub independent: bool,
     /// True if the store has all [kinds](LockKind) of locks; false if it has only the mutex.
     pub all_kinds: bool,
 }
 
 impl Abilities {
-    /// Makes abilities with renewal, tokens and published releases. The store has no replicas,
-    /// cannot be a node of a quorum, and has only mutexes.
+    /// Makes abilities with renewal, tokens and published releases. The store has no replicas and
+    /// only mutexes.
     #[must_use]
     pub fn full() -> Self {
         let (waking, replication) = (Waking::Publishes, ReplicaSupport::Never);
@@ -49,7 +45,6 @@ impl Abilities {
             counts_waiters: false,
             longest_lease: None,
             replication,
-            independent: false,
             all_kinds: false,
         }
     }
@@ -58,13 +53,6 @@ impl Abilities {
     #[must_use]
     pub fn all_kinds(mut self, all_kinds: bool) -> Self {
         self.all_kinds = all_kinds;
-        self
-    }
-
-    /// Sets whether the store can be a node of a quorum.
-    #[must_use]
-    pub fn independent(mut self, independent: bool) -> Self {
-        self.independent = independent;
         self
     }
 

@@ -5,7 +5,7 @@ use super::{Abilities, DirectGrant, RenewalRequest, ReplicaSupport};
 use super::{Receipt, WAITER_PRESENCE};
 use crate::backend::owner::OwnerId;
 use crate::backend::replication::{InsufficientReplicas, Replication};
-use crate::backend::token::{FencingToken, TokenRange};
+use crate::backend::token::TokenRange;
 use crate::error::Error;
 #[cfg(doc)]
 use crate::kind::LockKind;
@@ -132,30 +132,6 @@ pub enum Tokens {
         /// The number of reserved tokens after the first.
         reserve: u32,
     },
-    /// The caller proposes a token and the next `reserve` tokens, like a ballot of Paxos: for a
-    /// node of a quorum.
-    ///
-    /// The lock is granted if it is free and `first` is greater than the stored token, or if this
-    /// owner holds it already. In both cases the node stores the end of the range, unless its
-    /// stored token is greater. Otherwise the answer is [`Answer::Stale`]. A store that drops
-    /// unused counters must keep a bound that no dropped token exceeds.
-    Propose {
-        /// The first token.
-        first: FencingToken,
-        /// The number of proposed tokens after the first.
-        reserve: u32,
-    },
-    /// A majority of a quorum has granted these tokens to the caller, and this node is asked to
-    /// vote for the caller too.
-    ///
-    /// Unlike a [proposal](Self::Propose), it is not refused because of a greater stored token: the
-    /// lock is granted if it is free, and the greater of the two tokens is stored.
-    Granted {
-        /// The first token.
-        first: FencingToken,
-        /// The number of granted tokens after the first.
-        reserve: u32,
-    },
 }
 
 /// The outcome of an attempt.
@@ -173,9 +149,6 @@ pub enum Answer {
     /// failed before it set one. A waiter tries again after this time (`None`: the store publishes
     /// the release).
     BusyWithoutExpiry(Option<Duration>),
-    /// The lock is free, but the [proposed](Tokens::Propose) token is not greater than this stored
-    /// token: propose a greater one.
-    Stale(FencingToken),
     /// Nothing is granted now, for a cause that is temporary.
     Retry {
         /// The cause.

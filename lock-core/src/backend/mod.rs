@@ -61,9 +61,9 @@
 //! compete. A writer counts as waiting for [`WAITER_PRESENCE`] after its last attempt.
 //!
 //! **Extensions.** Features of only some stores are in separate traits: [`Admin`] for operators and
-//! semaphores, [`Replicated`] for stores whose replicas can be promoted. A store that has an
-//! extension returns it from [`Backend::admin`] or [`Backend::replicated`]; other stores keep the
-//! defaults of these methods.
+//! semaphores, [`Replicated`] for stores whose replicas can be promoted, [`Voter`] for nodes of a
+//! quorum. A store that has an extension returns it from [`Backend::admin`], [`Backend::replicated`]
+//! or [`Backend::voter`]; other stores keep the defaults of these methods.
 //!
 //! **Failures** report what is known of the outcome, because the engine acts on it:
 //! [`Failure::Refused`] is a reply (nothing happened), [`Failure::NotSent`] means that nothing can
@@ -90,6 +90,7 @@ pub(crate) mod permit;
 mod permits;
 pub(crate) mod replication;
 pub(crate) mod token;
+mod voter;
 mod watch;
 
 pub use abilities::{Abilities, ReplicaSupport, Waking};
@@ -103,6 +104,7 @@ pub use lock_info::{HolderInfo, LockInfo, LockPage, PagePosition, Permits, Reade
 pub use owner::{ClientId, OwnerId, OwnerLabel, OwnerText};
 pub use permits::{PermitChange, PermitOutcome};
 pub use token::TokenRange;
+pub use voter::{Proposal, ProposalAnswer, Voter};
 pub use watch::{DirectGrant, FoundBusyBy, NextOwner, Wake, Watch};
 
 use crate::name::LockName;
@@ -416,6 +418,11 @@ pub trait Backend: Send + Sync + fmt::Debug {
 
     /// Returns the store's [`Replicated`] extension, if leases may end earlier on a replica.
     fn replicated(&self) -> Option<&dyn Replicated> {
+        None
+    }
+
+    /// Returns the store's votes as a node of a quorum; `None` if it cannot be one.
+    fn voter(&self) -> Option<&dyn Voter> {
         None
     }
 }

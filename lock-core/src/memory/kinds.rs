@@ -346,7 +346,11 @@ impl State {
         let is_queued = name.profile().queued_in_store;
         let other = writer.filter(|(writer, _)| !is_repeated && beside != Some(*writer));
         let gives_way = !is_repeated && writer.is_none();
+        // As on Redis, an owner that holds the lock, or reads under its own write lock, does not
+        // look at the queue: that removes waiters whose presence has ended, silently.
+        let is_under_writer = writer.is_some() && other.is_none();
         let waiting = match is_queued {
+            _ if is_repeated || is_under_writer => None,
             true => shares.before(attempt, now),
             false => shares
                 .waiting_writer

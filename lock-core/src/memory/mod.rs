@@ -15,7 +15,8 @@ use crate::backend::token::{FencingToken, TokenRange};
 use crate::backend::{
     Abilities, AcquisitionId, Admin, Answer, Attempt, Backend, Failure, Grant, HolderInfo,
     KeptLock, LockInfo, LockPage, NextOwner, NodeId, PagePosition, PermitChange, PermitOutcome,
-    Readers, Release, ReleaseOptions, Renewal, RenewalRequest, Tokens, Tombstone, Wake, Watch,
+    Proposal, ProposalAnswer, Readers, Release, ReleaseOptions, Renewal, RenewalRequest, Tokens,
+    Tombstone, Voter, Wake, Watch,
 };
 use crate::config::{Config, WriterPriority};
 use crate::kind::KindProfile;
@@ -218,23 +219,20 @@ impl State {
     }
 
     /// Returns the stored token, if the lock is free and the proposed token is not larger.
-    fn stale_against(&self, name: &LockName, tokens: Tokens, now: Moment) -> Option<u64> {
-        let Tokens::Propose { first, .. } = tokens else {
-            return None;
-        };
+    fn stale_against(&self, name: &LockName, proposal: Proposal, now: Moment) -> Option<u64> {
         let stored = self
             .tokens
             .get(name)
             .map_or(self.forgotten, |counter| counter.last);
-        (self.holder(name, now).is_none() && first.get() <= stored).then_some(stored)
+        let is_stale = !proposal.is_granted && proposal.first.get() <= stored;
+        (self.holder(name, now).is_none() && is_stale).then_some(stored)
     }
 
     /// Grants the proposed tokens.
     fn grant_proposed(
         &mut self,
         name: &LockName,
-        first: FencingToken,
-        reserve: u32,
+        Proposal { first, reserve, .. }: Proposal,
         now: Moment,
     ) -> Option<TokenRange> {
         let last = first.get() + u64::from(reserve);
@@ -274,8 +272,13 @@ impl State {
     }
 }
 
-impl Backend for MemoryBackend {
-    fn acquire(&self, attempt: &Attempt<'_>, _by: Moment) -> Result<Answer, Failure> {
+impl MemoryBackend {
+    /// Tries once to take a lock, at proposed tokens or at new ones.
+    fn attempt(
+        &self,
+        attempt: &Attempt<'_>,
+        proposal: Option<Proposal>,
+    ) -> Result<ProposalAnswer, Failure> {
         let Attempt {
             name,
             owner,
@@ -289,6 +292,7 @@ impl Backend for MemoryBackend {
             replication.is_off(),
             "the engine asks for what the store is able to do"
         );
+        let busy = |left| Ok(ProposalAnswer::Answer(Answer::Busy(left)));
         let unix = self.0.clock.unix_time();
         let mut state = self.0.state.lock();
         let now = self.0.clock.now();
@@ -301,7 +305,7 @@ impl Backend for MemoryBackend {
                 .get(&(name.clone(), owner))
                 .is_some_and(is_closed)
         {
-            return Ok(Answer::Busy(None));
+            return busy(None);
         }
         let label = label.map(|text| OwnerLabel::new(Arc::clone(text), unix));
         if name.profile().shared {
@@ -309,39 +313,57 @@ impl Backend for MemoryBackend {
             if let Some(next) = lets_in.then(|| state.next_in_queue(name, now)).flatten() {
                 self.wake_with(state, name, Some(next));
             }
-            return Ok(answer);
+            return Ok(ProposalAnswer::Answer(answer));
         }
         if let Some(answer) = state.kept_out(attempt, self.1, now)? {
-            return Ok(answer);
+            return Ok(ProposalAnswer::Answer(answer));
         }
         let name = &*name.plain();
-        if let Some(stored) = state.stale_against(name, tokens, now) {
-            return Ok(Answer::Stale(FencingToken::new(stored)));
+        if let Some(stored) = proposal.and_then(|it| state.stale_against(name, it, now)) {
+            return Ok(ProposalAnswer::Stale(FencingToken::new(stored)));
         }
         let mut is_repeated = false;
         if let Some(held) = state.holder(name, now) {
             if held.owner != owner {
-                return Ok(Answer::Busy(Some(held.until.since(now))));
+                return busy(Some(held.until.since(now)));
             }
             is_repeated = true;
         }
         state.hold(attempt.name, owner, now + lease.duration(), label);
-        let range = match tokens {
-            Tokens::None => None,
-            // No other owner was granted the lock since then, so the counter still has this owner's
-            // last token.
-            Tokens::Assign { reserve } if is_repeated => {
+        let range = match (proposal, tokens) {
+            (Some(proposal), _) => state.grant_proposed(name, proposal, now),
+            (None, Tokens::None) => None,
+            // No other owner was granted the lock since, so the counter still has this owner's last
+            // token.
+            (None, Tokens::Assign { reserve }) if is_repeated => {
                 state.tokens.get(name).and_then(|counter| {
                     let first = counter.last.saturating_sub(u64::from(reserve));
                     TokenRange::new(FencingToken::new(first), FencingToken::new(counter.last))
                 })
             }
-            Tokens::Assign { reserve } => state.next_tokens(name, reserve, now, unix),
-            Tokens::Propose { first, reserve } | Tokens::Granted { first, reserve } => {
-                state.grant_proposed(name, first, reserve, now)
-            }
+            (None, Tokens::Assign { reserve }) => state.next_tokens(name, reserve, now, unix),
         };
-        Ok(Answer::Granted(Grant::new(range)))
+        Ok(ProposalAnswer::Answer(Answer::Granted(Grant::new(range))))
+    }
+}
+
+impl Voter for MemoryBackend {
+    fn propose(
+        &self,
+        attempt: &Attempt<'_>,
+        proposal: Proposal,
+        _by: Moment,
+    ) -> Result<ProposalAnswer, Failure> {
+        self.attempt(attempt, Some(proposal))
+    }
+}
+
+impl Backend for MemoryBackend {
+    fn acquire(&self, attempt: &Attempt<'_>, _by: Moment) -> Result<Answer, Failure> {
+        match self.attempt(attempt, None)? {
+            ProposalAnswer::Answer(answer) => Ok(answer),
+            ProposalAnswer::Stale(_) => unreachable!("nothing was proposed"),
+        }
     }
 
     fn renew(
@@ -488,13 +510,14 @@ impl Backend for MemoryBackend {
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities::full()
-            .independent(true)
-            .counts_waiters(true)
-            .all_kinds(true)
+        Abilities::full().counts_waiters(true).all_kinds(true)
     }
 
     fn admin(&self) -> Option<&dyn Admin> {
+        Some(self)
+    }
+
+    fn voter(&self) -> Option<&dyn Voter> {
         Some(self)
     }
 }

@@ -11,7 +11,7 @@ use crate::lua::Scripts;
 use crate::wakeups::ReleaseChannel;
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, PermitChange,
-    PermitOutcome, ReplicaSupport, Tokens,
+    PermitOutcome, ReplicaSupport,
 };
 use lock_core::{ClientId, LockName};
 
@@ -54,10 +54,6 @@ impl OwnedFormat {
     ) -> Result<Exchange<'a, Answer>, Failure> {
         if let Some(kind) = self.kind_format(attempt.name)? {
             return kind.acquire(self, attempt, is_tracked);
-        }
-        if let Tokens::Propose { .. } | Tokens::Granted { .. } = attempt.tokens {
-            let vote = self.propose_without_terms(attempt, is_tracked)?;
-            return Ok(vote);
         }
         let key = self.keys.lock(attempt.name);
         self.refuse_apart(&key)?;

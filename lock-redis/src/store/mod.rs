@@ -22,8 +22,9 @@ use crate::protocol::classic::{ClassicRules, StepHook};
 use crate::topology::{Effect, Hop, RoutedRequest, Topology, Verdict};
 use lock_core::backend::{
     Abilities, AcquisitionId, Admin, Answer, Attempt, Failure, FoundBusyBy, HolderInfo, LockInfo,
-    LockPage, NodeId, OnReleased, PagePosition, PermitChange, PermitOutcome, Release,
-    ReleaseOptions, Renewal, RenewalRequest, Replicated, RetryCause, Wake, Watch,
+    LockPage, NodeId, OnReleased, PagePosition, PermitChange, PermitOutcome, Proposal,
+    ProposalAnswer, Release, ReleaseOptions, Renewal, RenewalRequest, Replicated, RetryCause,
+    Voter, Wake, Watch,
 };
 use lock_core::{
     Backend, Config, Context, Error, Finding, LeaseTime, LockName, Moment, Replication,
@@ -452,6 +453,10 @@ impl<T: Topology> Backend for RedisStore<T> {
     fn replicated(&self) -> Option<&dyn Replicated> {
         Some(self)
     }
+
+    fn voter(&self) -> Option<&dyn Voter> {
+        T::IS_INDEPENDENT.then_some(self)
+    }
 }
 
 impl<T: Topology> Admin for RedisStore<T> {
@@ -542,6 +547,26 @@ impl<T: Topology> Admin for RedisStore<T> {
 
     fn diagnose(&self, by: Moment) -> Result<Vec<Finding>, Failure> {
         self.topology.diagnose(by)
+    }
+}
+
+impl<T: Topology> Voter for RedisStore<T> {
+    fn propose(
+        &self,
+        attempt: &Attempt<'_>,
+        proposal: Proposal,
+        by: Moment,
+    ) -> Result<ProposalAnswer, Failure> {
+        let propose = |hop: &Hop<_>| hop.node.propose_without_terms(attempt, proposal, by);
+        self.request(
+            &RoutedRequest::Acquire(attempt),
+            by,
+            propose,
+            |answer| match answer {
+                ProposalAnswer::Answer(answer) => acquired(answer),
+                _ => Effect::None,
+            },
+        )
     }
 }
 

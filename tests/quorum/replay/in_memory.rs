@@ -3,7 +3,7 @@
 use super::{LOCK, Real};
 use distlock::backend::{
     AcquisitionId, Answer as Said, Attempt, Backend, ClientId, LeaseTime, LockInfo, MemoryBackend,
-    OwnerId, Release, ReleaseOptions, Tokens, Tombstone,
+    OwnerId, Proposal, ProposalAnswer, Release, ReleaseOptions, Tombstone, Voter,
 };
 use distlock::time::{ManualClock, Moment};
 use distlock::{FencingToken, LockName};
@@ -35,12 +35,16 @@ impl InMemory {
     fn propose(&self, owner: u8, first: u8, last: u8) -> Answer {
         let owner = OwnerId::new(self.client, owner.into());
         let (first, reserve) = (FencingToken::new(first.into()), u32::from(last - first));
-        let attempt = Attempt::new(&self.name, owner, Self::lease())
-            .tokens(Tokens::Propose { first, reserve });
-        match self.store.acquire(&attempt, Moment::NEVER).unwrap() {
-            Said::Granted(_) => Answer::Granted,
-            Said::Busy(_) => Answer::Busy,
-            Said::Stale(token) => Answer::Stale(u8::try_from(token.get()).unwrap()),
+        let attempt = Attempt::new(&self.name, owner, Self::lease());
+        let proposal = Proposal::new(first, reserve);
+        match self
+            .store
+            .propose(&attempt, proposal, Moment::NEVER)
+            .unwrap()
+        {
+            ProposalAnswer::Answer(Said::Granted(_)) => Answer::Granted,
+            ProposalAnswer::Answer(Said::Busy(_)) => Answer::Busy,
+            ProposalAnswer::Stale(token) => Answer::Stale(u8::try_from(token.get()).unwrap()),
             other => panic!("{other:?}"),
         }
     }

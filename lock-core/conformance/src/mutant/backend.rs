@@ -79,9 +79,7 @@ impl MutantBackend {
         asked: Tokens,
     ) -> Option<TokenRange> {
         let reserve = match asked {
-            Tokens::Assign { reserve }
-            | Tokens::Propose { reserve, .. }
-            | Tokens::Granted { reserve, .. } => reserve,
+            Tokens::Assign { reserve } => reserve,
             Tokens::None if self.has(Mutation::TokensUnasked) => 0,
             _ => return None,
         };

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::backend::RetryCause;
-use crate::backend::token::FencingToken;
 use crate::{Counters, SystemClock};
 
 /// The in-memory store, whose first attempts get scripted answers.
@@ -145,20 +144,6 @@ fn split_vote_is_busy_and_failed_attempt_is_unavailable() {
         "{error}"
     );
     assert_eq!(store.owners(), 2, "the attempt is retried once");
-}
-
-#[test]
-fn stale_answer_without_a_proposal_is_unavailable() {
-    let answer = Answer::Stale(FencingToken::new(7));
-    let (store, client) = Scripted::new([answer.clone(), answer]);
-    let lock = client.mutex("x").unwrap();
-    let error = lock.try_lock().unwrap_err();
-    assert!(
-        error.is_unavailable() && error.to_string().contains("was not proposed"),
-        "{error}"
-    );
-    assert_eq!(store.owners(), 1);
-    drop(lock.try_lock().unwrap().expect("the lock is free"));
 }
 
 /// Returns the answers of a store that grants nothing for a minute.

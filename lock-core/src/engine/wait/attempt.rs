@@ -274,10 +274,6 @@ impl<'a> Wait<'a> {
                 }
                 self.retry(waiter, cause, after, sent)
             }
-            Ok(Answer::Stale(_)) => {
-                let why = "the store turned down a token that was not proposed";
-                self.failed(waiter, Failure::Refused(Error::unavailable(why)), sent)
-            }
             Err(failure) => self.failed(waiter, failure, sent),
         }
     }

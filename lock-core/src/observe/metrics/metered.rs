@@ -6,7 +6,7 @@ use crate::backend::{
     Abilities, AcquisitionId, Admin, Answer, Attempt, Backend, Failure, FoundBusyBy, HolderInfo,
     LockInfo, LockPage, NO_FORCED_RELEASE, NO_LISTING, NO_SEMAPHORES, NodeId, OnReleased,
     PagePosition, PermitChange, PermitOutcome, Release, ReleaseOptions, Renewal, RenewalRequest,
-    Replicated, Wake, Watch, call_backend,
+    Replicated, Voter, Wake, Watch, call_backend,
 };
 use crate::name::LockName;
 use crate::time::Moment;
@@ -121,6 +121,10 @@ impl Backend for Metered {
 
     fn replicated(&self) -> Option<&dyn Replicated> {
         self.backend.replicated()
+    }
+
+    fn voter(&self) -> Option<&dyn Voter> {
+        self.backend.voter()
     }
 }
 

@@ -7,8 +7,8 @@ use crate::connection::{Batch, ConnectionLike, Reply, Request, Server, Text, inf
 use crate::keys;
 use crate::node::quorum::NodeView;
 use crate::protocol::{Exchange, OwnedFormat, Received, granted, remaining, token_range};
-use lock_core::backend::{Answer, Attempt, Failure, Tokens};
-use lock_core::{Error, ErrorKind, FencingToken, Moment, TokenPolicy};
+use lock_core::backend::{Answer, Attempt, Failure, Proposal, ProposalAnswer};
+use lock_core::{FencingToken, Moment, TokenPolicy};
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub struct VoteTerms<'a> {
 )]
 pub enum ProposalReply {
     /// The vote.
-    Answer(Answer),
+    Answer(ProposalAnswer),
     /// The node does not vote until this much time has passed.
     Paused(Duration),
     /// The server is not the expected one.
@@ -96,7 +96,7 @@ impl ProposalReply {
     }
 
     /// Returns the answer to a proposal without terms.
-    fn into_answer(self, server: &Server) -> Result<Answer, Failure> {
+    fn into_answer(self, server: &Server) -> Result<ProposalAnswer, Failure> {
         match self {
             Self::Answer(answer) => Ok(answer),
             other => Err(Failure::Unknown(
@@ -112,34 +112,42 @@ impl OwnedFormat {
     pub(crate) fn propose<'a>(
         &'a self,
         attempt: &'a Attempt<'a>,
+        proposal: Option<Proposal>,
         terms: Option<&VoteTerms<'a>>,
         is_tracked: &'a dyn Fn(&str) -> bool,
         is_verified: bool,
     ) -> Result<Exchange<'a, ProposalReply>, Failure> {
-        self.propose_once(attempt, terms, is_tracked, is_verified, |_, reply| {
-            Ok(reply)
-        })
+        self.propose_once(
+            attempt,
+            proposal,
+            terms,
+            is_tracked,
+            is_verified,
+            |_, reply| Ok(reply),
+        )
     }
 
     /// Proposes a token to a server that loses no data.
     pub(crate) fn propose_without_terms<'a>(
         &'a self,
         attempt: &'a Attempt<'a>,
+        proposal: Proposal,
         is_tracked: &'a dyn Fn(&str) -> bool,
-    ) -> Result<Exchange<'a, Answer>, Failure> {
+    ) -> Result<Exchange<'a, ProposalAnswer>, Failure> {
         let read = |server: &Server, reply: ProposalReply| reply.into_answer(server);
-        self.propose_once(attempt, None, is_tracked, false, read)
+        self.propose_once(attempt, Some(proposal), None, is_tracked, false, read)
     }
 
     fn propose_once<'a, T: 'a>(
         &'a self,
         attempt: &'a Attempt<'a>,
+        proposal: Option<Proposal>,
         terms: Option<&VoteTerms<'a>>,
         is_tracked: &'a dyn Fn(&str) -> bool,
         is_verified: bool,
         read: impl FnOnce(&Server, ProposalReply) -> Result<T, Failure> + 'a,
     ) -> Result<Exchange<'a, T>, Failure> {
-        let proposal = Proposal::new(self, attempt, terms)?;
+        let proposal = ProposalRequest::new(self, attempt, proposal, terms);
         let (keys, arguments) = (proposal.keys(), proposal.arguments(is_verified));
         let batch = Batch::script(&self.dialect.scripts.propose, &keys, &arguments);
         Ok(Exchange::call(batch, move |received| {
@@ -152,15 +160,15 @@ impl OwnedFormat {
     /// Sends several proposals in one write. Returns an answer for each, in the same order.
     pub(crate) fn propose_all<'a>(
         &'a self,
-        attempts: &'a [Attempt<'a>],
+        attempts: &'a [(Attempt<'a>, Option<Proposal>)],
         terms: &VoteTerms<'a>,
         is_verified: bool,
     ) -> Result<Exchange<'a, Vec<Result<ProposalReply, Failure>>>, Failure> {
         let script = &self.dialect.scripts.propose;
         let proposals = attempts
             .iter()
-            .map(|attempt| Proposal::new(self, attempt, Some(terms)));
-        let proposals: Vec<_> = proposals.collect::<Result<_, _>>()?;
+            .map(|(attempt, proposal)| ProposalRequest::new(self, attempt, *proposal, Some(terms)));
+        let proposals: Vec<_> = proposals.collect();
         let mut batch = Batch::new();
         for proposal in &proposals {
             batch.add_script(script, &proposal.keys(), &proposal.arguments(is_verified));
@@ -187,22 +195,26 @@ impl OwnedFormat {
     fn vote(
         &self,
         received: &mut Received<'_>,
-        proposal: &Proposal<'_>,
+        proposal: &ProposalRequest<'_>,
         reply: &Reply,
         is_tracked: &dyn Fn(&str) -> bool,
     ) -> Result<ProposalReply, Failure> {
         Ok(match *numbers(reply) {
             [1] => {
-                let Proposal { first, reserve, .. } = *proposal;
+                let ProposalRequest { first, reserve, .. } = *proposal;
                 let first = i64::try_from(first).ok().filter(|_| proposal.mode != b"0");
                 let tokens = first.and_then(|first| token_range(first, reserve));
-                ProposalReply::Answer(Answer::Granted(granted(tokens, reserve)))
+                ProposalReply::Answer(ProposalAnswer::Answer(Answer::Granted(granted(
+                    tokens, reserve,
+                ))))
             }
             [0, pttl, told] => {
-                ProposalReply::Answer(self.busy(pttl, told == 1, is_tracked(&proposal.key)))
+                let busy = self.busy(pttl, told == 1, is_tracked(&proposal.key));
+                ProposalReply::Answer(ProposalAnswer::Answer(busy))
             }
             [2, stored] => {
-                ProposalReply::Answer(Answer::Stale(FencingToken::new(stored.unsigned_abs())))
+                let stored = FencingToken::new(stored.unsigned_abs());
+                ProposalReply::Answer(ProposalAnswer::Stale(stored))
             }
             [3, -1] => ProposalReply::Unmarked,
             [3, left] => ProposalReply::Paused(remaining(left).unwrap_or_default()),
@@ -215,7 +227,7 @@ impl OwnedFormat {
 }
 
 /// The request of a proposal.
-struct Proposal<'a> {
+struct ProposalRequest<'a> {
     key: Cow<'a, str>,
     counter: String,
     tombstone: String,
@@ -241,34 +253,22 @@ struct SentTerms<'a> {
     view: &'a NodeView,
 }
 
-impl<'a> Proposal<'a> {
+impl<'a> ProposalRequest<'a> {
     fn new(
         format: &'a OwnedFormat,
         attempt: &Attempt<'a>,
+        proposal: Option<Proposal>,
         terms: Option<&VoteTerms<'a>>,
-    ) -> Result<Self, Failure> {
-        let (first, reserve, is_granted) = match attempt.tokens {
-            Tokens::Propose { first, reserve } => (first.get(), reserve, false),
-            Tokens::Granted { first, reserve } => (first.get(), reserve, true),
-            Tokens::None => (0, 0, false),
-            tokens => {
-                return Err(Failure::NotSent(Error::new(
-                    ErrorKind::Unsupported,
-                    format!("a node of a quorum cannot make {tokens:?}: they are proposed to it"),
-                )));
-            }
-        };
+    ) -> Self {
         let mode: &[u8] = match format.policy {
-            _ if attempt.tokens == Tokens::None => b"0",
+            _ if proposal.is_none() => b"0",
             TokenPolicy::Off => b"0",
             TokenPolicy::Keep => b"2",
             _ => b"1",
         };
-        let (first, reserve) = if mode == b"0" {
-            (0, 0)
-        } else {
-            (first, reserve)
-        };
+        let is_granted = proposal.is_some_and(|it| it.is_granted);
+        let numbers = proposal.map_or((0, 0), |it| (it.first.get(), it.reserve));
+        let (first, reserve) = if mode == b"0" { (0, 0) } else { numbers };
         let key = format.keys.lock(attempt.name);
         let owner = Text::owner(attempt.owner);
         let sent = |terms: &VoteTerms<'a>| SentTerms {
@@ -277,7 +277,7 @@ impl<'a> Proposal<'a> {
             durable: terms.durable,
             view: terms.view,
         };
-        Ok(Self {
+        Self {
             counter: keys::token_counter(&key),
             tombstone: keys::tombstone(&key, &owner),
             marker: format.keys.marker(),
@@ -294,7 +294,7 @@ impl<'a> Proposal<'a> {
             ],
             is_granted,
             terms: terms.map(sent),
-        })
+        }
     }
 
     fn keys(&self) -> [&[u8]; 4] {

@@ -6,9 +6,9 @@ use crate::connection::ConnectionLike;
 use crate::node::renewals::AnswerWeight;
 use crate::node::{Node, QUORUM, RENEWED, on};
 use crate::protocol::driver::drive;
-#[cfg(doc)]
-use lock_core::backend::Tokens;
-use lock_core::backend::{Attempt, Failure, LockInfo, Renewal, RenewalRequest};
+use lock_core::backend::{
+    Attempt, Failure, LockInfo, Proposal, ProposalAnswer, Renewal, RenewalRequest,
+};
 use lock_core::{Error, LockName, Moment};
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ impl<T> Response<T> {
 }
 
 impl Node {
-    /// Requests a vote for a proposed token.
+    /// Requests a vote for a proposed token, or without a token.
     ///
     /// # Errors
     ///
@@ -41,13 +41,14 @@ impl Node {
     pub fn propose(
         &self,
         attempt: &Attempt<'_>,
+        proposal: Option<Proposal>,
         terms: &VoteTerms<'_>,
         by: Moment,
     ) -> Result<ProposalReply, Failure> {
         let vote = self.inner.format.owned(QUORUM).and_then(|owned| {
             let link = &mut self.inner.link.connection(by)?;
             let (tracking, is_verified) = (self.tracking(), link.is_verified());
-            let proposal = owned.propose(attempt, Some(terms), &tracking, is_verified)?;
+            let proposal = owned.propose(attempt, proposal, Some(terms), &tracking, is_verified)?;
             let reply = drive(proposal, link, by)?;
             if reply.is_of_expected_server() {
                 link.mark_verified();
@@ -57,11 +58,30 @@ impl Node {
         vote.map_err(on(attempt.name))
     }
 
-    /// Requests votes for tokens that a majority has [granted](Tokens::Granted), all in one write.
-    /// Returns an answer for each attempt, in the same order.
+    /// Proposes a token to a server without a marker, which is assumed to lose no data.
+    pub(crate) fn propose_without_terms(
+        &self,
+        attempt: &Attempt<'_>,
+        proposal: Proposal,
+        by: Moment,
+    ) -> Result<ProposalAnswer, Failure> {
+        let answer = self.connection(by).and_then(|mut link| {
+            self.inner.eviction.refuse(&mut link, by)?;
+            if let Some(paused) = self.inner.restart_grace.refusal()? {
+                return Ok(ProposalAnswer::Answer(paused));
+            }
+            let (owned, tracking) = (self.inner.format.owned(QUORUM)?, self.tracking());
+            let exchange = owned.propose_without_terms(attempt, proposal, &tracking)?;
+            drive(exchange, &mut link, by)
+        });
+        answer.map_err(on(attempt.name))
+    }
+
+    /// Requests votes for tokens that a majority has [granted](Proposal::is_granted), all in one
+    /// write. Returns an answer for each attempt, in the same order.
     pub fn vote_again(
         &self,
-        attempts: &[Attempt<'_>],
+        attempts: &[(Attempt<'_>, Option<Proposal>)],
         terms: &VoteTerms<'_>,
         by: Moment,
     ) -> Vec<Result<ProposalReply, Failure>> {
@@ -84,7 +104,7 @@ impl Node {
         votes
             .into_iter()
             .zip(attempts)
-            .map(|(it, one)| it.map_err(on(one.name)))
+            .map(|(it, (one, _))| it.map_err(on(one.name)))
             .collect()
     }
 

@@ -460,10 +460,7 @@ impl Backend for Network {
     }
 
     fn abilities(&self) -> Abilities {
-        self.store
-            .abilities()
-            .independent(false)
-            .replication(ReplicaSupport::Counted)
+        self.store.abilities().replication(ReplicaSupport::Counted)
     }
 
     fn admin(&self) -> Option<&dyn Admin> {
