@@ -198,8 +198,13 @@ impl Backend for Dead {
 }
 
 impl Voter for Dead {
-    fn propose(&self, _: &Attempt<'_>, _: Proposal, _: Moment) -> Result<ProposalAnswer, Failure> {
-        dead()
+    fn propose(
+        &self,
+        attempt: &Attempt<'_>,
+        _: Proposal,
+        by: Moment,
+    ) -> Result<ProposalAnswer, Failure> {
+        self.acquire(attempt, by).map(ProposalAnswer::Answer)
     }
 }
 
