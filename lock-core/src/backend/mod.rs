@@ -62,8 +62,8 @@
 //!
 //! **Extensions.** Features of only some stores are in separate traits: [`Admin`] for operators and
 //! semaphores, [`Replicated`] for stores whose replicas can be promoted, [`Voter`] for nodes of a
-//! quorum. A store that has an extension returns it from [`Backend::admin`], [`Backend::replicated`]
-//! or [`Backend::voter`]; other stores keep the defaults of these methods.
+//! quorum. A store that has an extension returns it from [`Backend::admin`],
+//! [`Backend::replicated`] or [`Backend::voter`]; other stores keep the defaults of these methods.
 //!
 //! **Failures** report what is known of the outcome, because the engine acts on it:
 //! [`Failure::Refused`] is a reply (nothing happened), [`Failure::NotSent`] means that nothing can

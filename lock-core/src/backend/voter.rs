@@ -6,7 +6,8 @@ use super::{Answer, Attempt, Backend, Failure};
 use crate::backend::token::FencingToken;
 use crate::time::Moment;
 
-/// Votes at proposed tokens: an extension of [`Backend`], for a store that can be a node of a quorum.
+/// Votes at proposed tokens: an extension of [`Backend`], for a store that can be a node of a
+/// quorum.
 ///
 /// No other server may replace the store: one with failover to a replica, which may lack the last
 /// writes, returns `None` from [`Backend::voter`].
@@ -36,8 +37,8 @@ pub struct Proposal {
     pub first: FencingToken,
     /// The number of tokens beyond the first, for hand-offs inside the client.
     pub reserve: u32,
-    /// True if a majority has granted these tokens already. Then a greater stored token is no reason
-    /// to refuse.
+    /// True if a majority has granted these tokens already. Then a greater stored token is no
+    /// reason to refuse.
     pub is_granted: bool,
 }
 
@@ -64,10 +65,10 @@ impl Proposal {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum ProposalAnswer {
-    /// The answer to the attempt. Granted with the proposed tokens if the lock is free and the first
-    /// token is greater than the stored one, or if this owner has the lock already.
+    /// The answer to the attempt. Granted with the proposed tokens if the lock is free and the
+    /// first token is greater than the stored one, or if this owner has the lock already.
     Answer(Answer),
-    /// The lock is free, but the proposed token is not greater than this stored token. A greater one
-    /// may be granted.
+    /// The lock is free, but the proposed token is not greater than this stored token. A greater
+    /// token may be granted.
     Stale(FencingToken),
 }
