@@ -83,7 +83,14 @@ pub fn little_is_asked(held: &[&dyn DistLock], wanted: &[&dyn DistLock], servers
                 assert!(ended.unwrap_err().is_interrupted());
             });
         }
-        let before = scripts();
+        // A connection that is being made has its name, but not yet sent its first scripts.
+        let mut before = scripts();
+        eventually("no connection is being made", LONG, || {
+            let_pass(Duration::from_millis(200));
+            let earlier = std::mem::replace(&mut before, scripts());
+            let grew = |(now, then): (&u64, u64)| now.saturating_sub(then);
+            before.iter().zip(earlier).map(grew).all(|more| more < 32)
+        });
         let_pass(Duration::from_secs(3));
         let asked: Vec<_> = scripts()
             .iter()
