@@ -24,6 +24,16 @@ impl RedisStore<Node> {
     }
 }
 
+/// Returns the hop to the one server.
+#[inline]
+fn only_hop(node: &Node) -> Hop<()> {
+    Hop {
+        node: node.clone(),
+        number: 0,
+        state: (),
+    }
+}
+
 /// Every request goes to the one server, once, and every outcome is believed.
 impl Topology for Node {
     type RouteState = ();
@@ -39,11 +49,7 @@ impl Topology for Node {
     }
 
     fn known(&self, _: &LockName) -> Option<Hop<()>> {
-        Some(Hop {
-            node: self.clone(),
-            number: 0,
-            state: (),
-        })
+        Some(only_hop(self))
     }
 
     #[inline]
@@ -53,11 +59,7 @@ impl Topology for Node {
 
     #[inline]
     fn route(self: &Arc<Self>, _: &RoutedRequest<'_>, _: Moment) -> Result<Hop<()>, Failure> {
-        Ok(Hop {
-            node: Self::clone(self),
-            number: 0,
-            state: (),
-        })
+        Ok(only_hop(self))
     }
 
     #[inline]

@@ -151,9 +151,7 @@ pub(crate) trait ConnectionLike {
 
     /// Closes the connection because the last reply did not belong to the request.
     fn close(&mut self) {
-        let why = self
-            .server()
-            .garbage("requests and replies may be out of step");
+        let why = self.server().out_of_step();
         self.close_with(&why);
     }
 

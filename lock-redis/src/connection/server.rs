@@ -175,6 +175,11 @@ impl Server {
              server?"
         ))
     }
+
+    /// Returns the error with which a connection is closed whose reply does not fit the request.
+    pub(crate) fn out_of_step(&self) -> Error {
+        self.garbage("requests and replies may be out of step")
+    }
 }
 
 impl fmt::Display for Server {

@@ -44,7 +44,8 @@ pub use watch_registry::WatchRegistry;
 
 use crate::connection::history::Noted;
 use crate::connection::{
-    ConnectionPool, Dialer, Identity, NeededReplicas, ReplicaCount, SharedConnection,
+    ConnectionLike, ConnectionPool, Dialer, Identity, NeededReplicas, ReplicaCount,
+    SharedConnection,
 };
 use crate::protocol::driver::{self, drive};
 use crate::protocol::{Format, without_own_subscription};
@@ -164,14 +165,23 @@ impl Node {
         self.inner.heartbeat.look_behind(&self.inner.link, by);
     }
 
+    /// Returns the answer to every attempt while this server grants nothing.
+    pub(super) fn refusal(
+        &self,
+        link: &mut dyn ConnectionLike,
+        by: Moment,
+    ) -> Result<Option<Answer>, Failure> {
+        self.inner.eviction.refuse(link, by)?;
+        self.inner.restart_grace.refusal()
+    }
+
     fn acquire_confirmed(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
         let needed = self.needed(attempt.replication, attempt.lease)?;
         self.inner.replica_clocks.note_use(attempt.lease);
         let time = attempt.replication.time();
         let mut connection = self.borrow_behind_releases(by)?;
-        self.inner.eviction.refuse(&mut connection, by)?;
-        if let Some(paused) = self.inner.restart_grace.refusal()? {
-            return Ok(paused);
+        if let Some(refusal) = self.refusal(&mut connection, by)? {
+            return Ok(refusal);
         }
         let mut link = connection.waiting(self.clock(), needed.awaited, time);
         let tracking = self.tracking();
@@ -315,12 +325,7 @@ impl Node {
     ///
     /// See [`Failure`].
     pub fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
-        let NodeInner {
-            format,
-            eviction,
-            restart_grace,
-            ..
-        } = &*self.inner;
+        let format = &self.inner.format;
         let outcome = if attempt.replication.is_off() {
             let is_apart = format.needs_own_connection();
             let connection = if is_apart {
@@ -329,9 +334,8 @@ impl Node {
                 self.connection(by)
             };
             connection.and_then(|mut link| {
-                eviction.refuse(&mut link, by)?;
-                if let Some(paused) = restart_grace.refusal()? {
-                    return Ok(paused);
+                if let Some(refusal) = self.refusal(&mut link, by)? {
+                    return Ok(refusal);
                 }
                 let tracking = self.tracking();
                 drive(format.acquire(attempt, &tracking)?, &mut link, by)

@@ -9,10 +9,13 @@
 
 use super::exchange::{Exchange, Received, Replies};
 use super::release::ReleaseCall;
-use super::{Format, FormatKind, unexpected_reply, with_found_value, without_own_subscription};
+use super::{
+    Format, FormatKind, unexpected_reply, unexpected_reply_to, with_found_value,
+    without_own_subscription,
+};
 use crate::connection::error_mapping::{self, Asked};
 use crate::connection::{
-    Batch, CallError, ConnectionLike, Mark, Reply, ReplyCheck, SharedConnection,
+    Batch, CallError, ConnectionLike, Mark, Reply, ReplyCheck, ServerError, SharedConnection,
 };
 use crate::lua::Script;
 use lock_core::Moment;
@@ -31,10 +34,7 @@ pub(crate) fn drive<T>(
             Exchange::Done(outcome) => return outcome,
             Exchange::Unexpected(command) => {
                 link.close();
-                return Err(unexpected_reply(
-                    link.server(),
-                    &format!("the command {command}"),
-                ));
+                return Err(unexpected_reply_to(link.server(), &command));
             }
             Exchange::Send(batch, read) => {
                 let (exchange, found_under) = call(&batch, link, by, read);
@@ -122,7 +122,7 @@ fn call<R>(
     let mut failure = None;
     if let Some(mark) = batch.decisive() {
         match replies.first() {
-            Some(Reply::Error(_)) => failure = Some(refused(batch, mark, &replies[0], link, by)),
+            Some(Reply::Error(error)) => failure = Some(refused(batch, mark, error, link, by)),
             Some(_) => {}
             None => {
                 let error = std::mem::replace(&mut outcome, Ok(()));
@@ -153,13 +153,10 @@ fn call<R>(
 fn refused(
     batch: &Batch,
     mark: &Mark,
-    reply: &Reply,
+    error: &ServerError,
     link: &mut dyn ConnectionLike,
     by: Moment,
 ) -> Failure {
-    let Reply::Error(error) = reply else {
-        unreachable!("it is an error")
-    };
     let key = batch.key_of(mark);
     let failure = error_mapping::refused(link.server(), error, &Batch::asked(mark, &key));
     if error_mapping::is_by_a_replica(failure.error()) {
@@ -252,7 +249,7 @@ fn transmit_many(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connection::{Endpoint, Server, ServerError};
+    use crate::connection::{Endpoint, Server};
     use lock_core::{Clock, Error, SystemClock};
     use std::collections::VecDeque;
 

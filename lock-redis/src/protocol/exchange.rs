@@ -1,7 +1,7 @@
 //! [`Exchange`]: an operation as a value: the requests that are sent next, and the continuation for
 //! their replies. Independent of any connection.
 
-use super::unexpected_reply;
+use super::{unexpected_reply, unexpected_reply_to};
 use crate::connection::error_mapping::{self, Asked};
 use crate::connection::{Batch, CallError, Mark, Reply, Server, ServerError};
 use crate::lua::Script;
@@ -235,7 +235,7 @@ impl Received<'_> {
 
     /// Closes the connection, because the last reply does not fit the request.
     pub(crate) fn close(&mut self) {
-        self.closes.get_or_insert_with(|| out_of_step(self.server));
+        self.closes.get_or_insert_with(|| self.server.out_of_step());
     }
 
     /// Returns the failure of a request whose reply is none that this script can give. Closes the
@@ -248,13 +248,8 @@ impl Received<'_> {
     /// Returns the failure of a request whose reply is none that this command can give.
     pub(crate) fn unexpected_to(&mut self, command: &str) -> Failure {
         self.close();
-        unexpected_reply(self.server, &format!("the command {command}"))
+        unexpected_reply_to(self.server, command)
     }
-}
-
-/// Returns the error with which a connection is closed after a reply that does not fit its request.
-fn out_of_step(server: &Server) -> Error {
-    server.garbage("requests and replies may be out of step")
 }
 
 /// Operations without a connection: the tests read the requests, and make up the replies.

@@ -344,6 +344,11 @@ pub(crate) fn mutexes_only(format: &str) -> Failure {
     Failure::NotSent(Error::new(ErrorKind::Unsupported, message))
 }
 
+/// Returns the failure of a command whose reply does not fit it.
+pub(crate) fn unexpected_reply_to(server: &Server, command: &str) -> Failure {
+    unexpected_reply(server, &format!("the command {command}"))
+}
+
 /// Returns the failure of a request whose reply is none that `asked` can give.
 pub(crate) fn unexpected_reply(server: &Server, asked: &str) -> Failure {
     Failure::Unknown(server.garbage(&format!("not one that {asked} gives")))

@@ -8,6 +8,7 @@ use super::exchange::Received;
 use super::kinds::KindFormat;
 use super::owned::OwnedFormat;
 use super::released;
+use super::script_call::ScriptCall;
 use super::wakes::Naming;
 use crate::connection::{Batch, Reply, Server};
 use crate::lua::Script;
@@ -79,6 +80,20 @@ impl OwnedFormat {
         }
     }
 
+    /// Returns the request of a kind that ends holds.
+    fn release_call_of(
+        &self,
+        kind: &'static dyn KindFormat,
+        call: ScriptCall,
+    ) -> ReleaseCall<'static> {
+        let batch = call.batch();
+        let key = call.keys.into_iter().next().unwrap_or_default();
+        ReleaseCall {
+            batch,
+            reader: self.reader(call.script, Cow::Owned(key), Some(kind)),
+        }
+    }
+
     /// Returns the request that ends a hold of any kind. See
     /// [`Backend::release`](lock_core::Backend::release).
     pub(crate) fn release<'a>(
@@ -87,12 +102,7 @@ impl OwnedFormat {
         options: ReleaseOptions,
     ) -> Result<ReleaseCall<'a>, Failure> {
         if let Some(kind) = self.kind_format(&acquisition.name)? {
-            let call = kind.release(self, acquisition, options);
-            let key = Cow::Owned(call.keys[0].clone());
-            return Ok(ReleaseCall {
-                batch: call.batch(),
-                reader: self.reader(call.script, key, Some(kind)),
-            });
+            return Ok(self.release_call_of(kind, kind.release(self, acquisition, options)));
         }
         let request = self.release_request(acquisition, options);
         let (mut keys, mut arguments) = ([b"".as_slice(); 4], [b"".as_slice(); 8]);
@@ -112,12 +122,7 @@ impl OwnedFormat {
     /// [`Backend::force_release`](lock_core::Backend::force_release).
     pub(crate) fn force<'a>(&self, name: &'a LockName) -> Result<ReleaseCall<'a>, Failure> {
         if let Some(kind) = self.kind_format(name)? {
-            let call = kind.force(self, name);
-            let key = Cow::Owned(call.keys[0].clone());
-            return Ok(ReleaseCall {
-                batch: call.batch(),
-                reader: self.reader(call.script, key, Some(kind)),
-            });
+            return Ok(self.release_call_of(kind, kind.force(self, name)));
         }
         let key = self.keys.lock(name);
         self.refuse_apart(&key)?;

@@ -244,10 +244,8 @@ fn part(number: u64) -> String {
 impl<T: Topology> Backend for RedisStore<T> {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
         let acquire = || {
-            let request = RoutedRequest::Acquire(attempt);
-            let first = self.topology.route(&request, by);
             let acquire = |hop: &Hop<_>| hop.node.acquire(attempt, by);
-            send(&self.topology, &request, by, first, acquire, acquired)
+            self.request(&RoutedRequest::Acquire(attempt), by, acquire, acquired)
         };
         match &self.rules {
             None => acquire(),

@@ -66,9 +66,8 @@ impl Node {
         by: Moment,
     ) -> Result<ProposalAnswer, Failure> {
         let answer = self.connection(by).and_then(|mut link| {
-            self.inner.eviction.refuse(&mut link, by)?;
-            if let Some(paused) = self.inner.restart_grace.refusal()? {
-                return Ok(ProposalAnswer::Answer(paused));
+            if let Some(refusal) = self.refusal(&mut link, by)? {
+                return Ok(ProposalAnswer::Answer(refusal));
             }
             let (owned, tracking) = (self.inner.format.owned(QUORUM)?, self.tracking());
             let exchange = owned.propose_without_terms(attempt, proposal, &tracking)?;

@@ -13,7 +13,6 @@ use crate::protocol::redisson::CHANNEL;
 use lock_core::LockName;
 use lock_core::backend::{AcquisitionId, Answer, Attempt, Failure, ReleaseOptions};
 use std::num::NonZeroU32;
-use std::time::Duration;
 
 /// The format of [`LockKind::Fair`](lock_core::LockKind::Fair).
 #[derive(Debug)]
@@ -70,6 +69,12 @@ pub(super) fn queue(key: &str) -> String {
     keys::channel("distlock_queue", key)
 }
 
+/// Returns the time for which the owner of this attempt stays in a queue, in milliseconds.
+pub(super) fn presence(attempt: &Attempt<'_>) -> Text {
+    let presence = attempt.waits.then_some(attempt.presence);
+    Text::millis(presence.unwrap_or_default())
+}
+
 fn names_beside(key: &str) -> Vec<String> {
     vec![queue(key)]
 }
@@ -102,17 +107,12 @@ impl KindFormat for Fair {
     ) -> Result<Exchange<'a, Answer>, Failure> {
         let key = format.keys.lock(attempt.name);
         let request = format.acquire_request(attempt, &key)?;
-        let presence = if attempt.waits {
-            attempt.presence
-        } else {
-            Duration::ZERO
-        };
         // A release grants the lock directly only if it reaches no waiters outside the queue. If it
         // did not count all such waiters, they would never get the lock.
         let direct = attempt
             .direct
             .filter(|_| request.reserve == Some(0) && format.counts_all());
-        let (queue, presence) = (queue(&key), Text::millis(presence));
+        let (queue, presence) = (queue(&key), presence(attempt));
         let direct = Text::number(direct.map_or(0, NonZeroU32::get).into());
         let [lock, counter, tombstone] = request.keys(&key);
         let keys = [lock, counter, tombstone, queue.as_bytes()];

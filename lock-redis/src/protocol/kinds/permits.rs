@@ -19,7 +19,6 @@ use lock_core::backend::{
     PermitOutcome, Permits, ReleaseOptions,
 };
 use lock_core::{Error, ErrorKind, LockName, OwnerId, OwnerText, PermitId, Semaphore};
-use std::time::Duration;
 
 /// The most permits of one acquisition: a script that takes, renews or frees this many occupies the
 /// server for one to two milliseconds.
@@ -133,7 +132,7 @@ impl PermitFormat {
         [plain, fair]: [&'static Script; 2],
         mut keys: Vec<String>,
         mut arguments: Vec<Vec<u8>>,
-        presence: Option<Duration>,
+        presence: Option<Text>,
         owner: OwnerId,
     ) -> ScriptCall {
         if !self.is_fair {
@@ -144,7 +143,7 @@ impl PermitFormat {
             };
         }
         keys.push(fair::queue(&keys[0]));
-        arguments.extend(presence.map(|presence| Text::millis(presence).as_bytes().to_vec()));
+        arguments.extend(presence.map(|presence| presence.as_bytes().to_vec()));
         arguments.push(Text::owner(owner).as_bytes().to_vec());
         ScriptCall {
             script: fair,
@@ -240,17 +239,18 @@ impl KindFormat for PermitFormat {
         let mut arguments = Self::named(attempt.name, attempt.owner).to_vec();
         arguments.extend([number(attempt.lease.as_millis()), number(limit.into())]);
         arguments.extend(self.told(format, &keys[0]));
-        let presence = if attempt.waits {
-            attempt.presence
-        } else {
-            Duration::ZERO
-        };
         let scripts = if count == ALL_FREE {
             [&DRAIN, &DRAIN_FAIR]
         } else {
             [&ACQUIRE, &ACQUIRE_FAIR]
         };
-        let call = self.call(scripts, keys, arguments, Some(presence), attempt.owner);
+        let call = self.call(
+            scripts,
+            keys,
+            arguments,
+            Some(fair::presence(attempt)),
+            attempt.owner,
+        );
         let script = call.script;
         Ok(Exchange::call(
             call.batch(),

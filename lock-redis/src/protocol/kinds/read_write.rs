@@ -213,7 +213,7 @@ impl KindFormat for Read {
         ];
         let beside = attempt.beside.map(writer).unwrap_or_default();
         let mut words = vec![lease.as_bytes(), owner.as_bytes(), beside.as_bytes()];
-        let (script, presence) = (self.acquire_script(), presence(attempt));
+        let (script, presence) = (self.acquire_script(), fair::presence(attempt));
         if self.is_fair {
             keys.push(fair::queue(&key));
             words.extend([format.publish(), presence.as_bytes()]);
@@ -351,12 +351,6 @@ fn force(
     ScriptCall::new(script, keys.collect(), &words)
 }
 
-/// Returns the time for which the owner of this attempt stays in a queue, in milliseconds.
-fn presence(attempt: &Attempt<'_>) -> Text {
-    let presence = attempt.waits.then_some(attempt.presence);
-    Text::millis(presence.unwrap_or_default())
-}
-
 /// Returns the call that ends a hold of a fair lock, or the wait for one, without the words that
 /// its kind adds.
 fn release_fair(
@@ -482,7 +476,7 @@ impl KindFormat for Write {
         let mut keys = request.keys(&key).to_vec();
         let mut words: Vec<_> = request.arguments().collect();
         words[1] = owner.as_bytes();
-        let (companion, presence) = (self.companion(&key), presence(attempt));
+        let (companion, presence) = (self.companion(&key), fair::presence(attempt));
         let script = if self.is_fair {
             keys.push(companion.as_bytes());
             words.splice(2..2, [presence.as_bytes(), b"0"]);
@@ -492,14 +486,8 @@ impl KindFormat for Write {
             keys.extend(shows.then_some(companion.as_bytes()));
             &ACQUIRE_WRITE
         };
-        let call = ScriptCall {
-            script,
-            keys: keys
-                .iter()
-                .map(|key| String::from_utf8_lossy(key).into())
-                .collect(),
-            arguments: words.iter().map(|word| word.to_vec()).collect(),
-        };
+        let keys = keys.iter().map(|key| String::from_utf8_lossy(key).into());
+        let call = ScriptCall::new(script, keys.collect(), &words);
         let attempt = WriterAttempt {
             format,
             attempt,
