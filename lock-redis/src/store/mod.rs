@@ -16,7 +16,6 @@ mod tests;
 pub(crate) use send::send;
 
 use crate::node::cluster::Redirect;
-use crate::node::on;
 use crate::protocol::Format;
 use crate::protocol::classic::{ClassicRules, StepHook};
 use crate::topology::{Effect, Hop, RoutedRequest, Topology, Verdict};
@@ -30,7 +29,7 @@ use lock_core::{
     Backend, Config, Context, Error, Finding, LeaseTime, LockName, Moment, Replication,
 };
 use resend_queue::{Resend, ResendQueue};
-use send::release;
+use send::{release, settled_on};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -316,7 +315,7 @@ impl<T: Topology> Backend for RedisStore<T> {
         }
         let each = renewals.into_iter().zip(batch);
         each.map(|(renewal, one)| {
-            renewal.map_err(|failure| on(&one.acquisition.name)(T::settle(failure)))
+            renewal.map_err(|failure| settled_on::<T>(&one.acquisition.name, failure))
         })
         .collect()
     }
@@ -350,7 +349,7 @@ impl<T: Topology> Backend for RedisStore<T> {
             .route(&RoutedRequest::Release(acquisition), by)
         {
             Ok(hop) => hop,
-            Err(failure) => return done(Err(on(&acquisition.name)(T::settle(failure)))),
+            Err(failure) => return done(Err(settled_on::<T>(&acquisition.name, failure))),
         };
         let Some(judge) = self.topology.judge_submitted(&hop, acquisition) else {
             return hop.node.submit_release(acquisition, options, by, done);
@@ -381,7 +380,7 @@ impl<T: Topology> Backend for RedisStore<T> {
                     None => outcome,
                 },
             };
-            done(outcome.map_err(|failure| on(&name)(T::settle(failure))));
+            done(outcome.map_err(|failure| settled_on::<T>(&name, failure)));
         });
         hop.node.submit_release(acquisition, options, by, judged);
     }

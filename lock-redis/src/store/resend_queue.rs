@@ -1,7 +1,6 @@
 //! [`ResendQueue`]: submitted releases that must go to another node, sent in the background.
 
-use super::send::release;
-use crate::node::on;
+use super::send::{release, settled_on};
 use crate::topology::Topology;
 use lock_core::backend::{
     AcquisitionId, BackgroundTask, Failure, OnReleased, Release, ReleaseOptions, call_backend,
@@ -46,7 +45,7 @@ impl<T: Topology> ResendQueue<T> {
             let releases = std::mem::take(&mut *self.releases.lock());
             releases.into_iter().for_each(|it| {
                 let name = &it.acquisition.name;
-                let settled = |failure| on(name)(T::settle(failure));
+                let settled = |failure| settled_on::<T>(name, failure);
                 (it.done)(it.first_outcome.map_err(settled));
             });
         }

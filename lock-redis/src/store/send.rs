@@ -2,8 +2,8 @@
 
 use crate::node::on;
 use crate::topology::{Effect, Hop, RoutedRequest, Topology, Verdict};
-use lock_core::Moment;
 use lock_core::backend::{AcquisitionId, Failure, Release, ReleaseOptions};
+use lock_core::{LockName, Moment};
 use std::sync::Arc;
 
 /// Sends a request to the node of `first`, and to further nodes as the topology decides. `attempt`
@@ -18,7 +18,7 @@ pub(crate) fn send<T: Topology, A>(
     effect: impl Fn(&A) -> Effect,
 ) -> Result<A, Failure> {
     let settled = |failure| match request.name() {
-        Some(name) => on(name)(T::settle(failure)),
+        Some(name) => settled_on::<T>(name, failure),
         None => failure,
     };
     let mut hop = first.map_err(settled)?;
@@ -36,6 +36,11 @@ pub(crate) fn send<T: Topology, A>(
         };
         hop = next.map_err(settled)?;
     }
+}
+
+/// Returns the failure with which a request about this lock ends, as the caller sees it.
+pub(super) fn settled_on<T: Topology>(name: &LockName, failure: Failure) -> Failure {
+    on(name)(T::settle(failure))
 }
 
 /// Releases a lock on the node that has it. Uses only the topology, so that the resend queue can
