@@ -83,6 +83,11 @@ pub(crate) fn tombstone(key: &str, owner: &Text) -> String {
     beside("distlock_closed", key, owner.as_str())
 }
 
+/// Returns the queue of those who wait for a mutex. `lua/queue.lua` makes the same name.
+pub(crate) fn queue(key: &str) -> String {
+    beside("distlock_waiters", key, "")
+}
+
 /// Returns the key of the holder's label.
 pub(crate) fn label(key: &str) -> String {
     beside("distlock_owner", key, "")

@@ -136,6 +136,9 @@ pub struct ReleaseOptions {
     pub tombstone: Tombstone,
     /// The owner to which the lock passes; `None`: the lock becomes free.
     pub kept: Option<KeptLock>,
+    /// True if another owner of this client waits in the place of this one, so that an owner that
+    /// does not hold the lock leaves its place in the store's queue to that one.
+    pub keeps_place: bool,
 }
 
 /// A minimum hold: the lock stays busy after its release until the requested shortest time is over.
@@ -173,6 +176,7 @@ impl ReleaseOptions {
         last_used: None,
         tombstone: Tombstone::None,
         kept: None,
+        keeps_place: false,
     };
 
     /// The options for an owner with a request that may still arrive.
@@ -180,6 +184,7 @@ impl ReleaseOptions {
         last_used: None,
         tombstone: Tombstone::Leave,
         kept: None,
+        keeps_place: false,
     };
 
     /// Sets the last token that was used.
@@ -193,6 +198,13 @@ impl ReleaseOptions {
     #[must_use]
     pub fn after(mut self, passed: Duration) -> Self {
         self.kept = self.kept.and_then(|kept| kept.after(passed));
+        self
+    }
+
+    /// Sets whether another owner of this client waits in the place of this one.
+    #[must_use]
+    pub fn keeps_place(mut self, keeps_place: bool) -> Self {
+        self.keeps_place = keeps_place;
         self
     }
 

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::kind::LockKind;
 use crate::name::LockName;
 use crate::time::lease::LeaseTime;
-use std::num::NonZeroU32;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,10 +40,10 @@ pub struct Attempt<'a> {
     /// The time for which a waiting caller counts as present after this attempt, if the store keeps
     /// the [order of arrival](LockKind::is_queued). Equal in all attempts of a client.
     pub presence: Duration,
-    /// The number of this attempt within its wait, if the release of another owner may grant the
-    /// [fair lock](LockKind::Fair) to it: see [`DirectGrant`]. Each number is greater than the ones
-    /// before. `None`: only the answer to an attempt grants the lock.
-    pub direct: Option<NonZeroU32>,
+    /// The number of this attempt, if the caller waits in the store's queue and the release of
+    /// another owner may grant the lock to it: see [`DirectGrant`]. Each number is greater than the
+    /// earlier ones of this client. `None`: only the answer to an attempt grants the lock.
+    pub direct: Option<NonZeroU64>,
     /// The text of the owner's [label](RenewalRequest::label), for a store that can keep it with
     /// the grant at no cost. Other stores ignore it.
     pub label: Option<&'a Arc<str>>,
@@ -104,9 +104,15 @@ impl<'a> Attempt<'a> {
         self
     }
 
+    /// Returns the lease of a direct grant. It is short, because the owner may have died since.
+    #[must_use]
+    pub fn direct_lease(&self) -> Duration {
+        self.presence.min(self.lease.duration())
+    }
+
     /// Sets the attempt's number, by which the release of another owner may grant the lock.
     #[must_use]
-    pub fn direct(mut self, number: Option<NonZeroU32>) -> Self {
+    pub fn direct(mut self, number: Option<NonZeroU64>) -> Self {
         self.direct = number;
         self
     }

@@ -1,14 +1,14 @@
 //! [`Watch`] and [`Wake`]: the notification of waiters about releases.
 
+use super::Grant;
 #[cfg(doc)]
-use super::{Attempt, Backend, WAITER_PRESENCE};
+use super::{Attempt, Backend};
 use crate::backend::owner::OwnerText;
-use crate::backend::token::FencingToken;
 #[cfg(doc)]
 use crate::kind::LockKind;
 use std::any::Any;
 use std::fmt;
-use std::num::NonZeroU32;
+use std::num::NonZeroU64;
 
 /// The request by which a waiter found that a lock is busy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,7 +37,7 @@ pub trait Wake: Send + Sync {
 }
 
 /// The owner that is next in the queue of a [fair lock](LockKind::Fair).
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct NextOwner {
     /// The owner, as the store wrote it.
@@ -67,17 +67,17 @@ impl NextOwner {
 /// A grant by the release of another owner, to an attempt that [allowed](Attempt::direct) it.
 ///
 /// The attempt was the last one of that owner that the store had received. The store keeps the lock
-/// for the owner for [`WAITER_PRESENCE`] from the release on, so the owner may trust it for that
-/// time, counted from before it sent the attempt. This holds however late the message comes, and
-/// even if the answer to the attempt was lost. An owner that misses the message learns of the grant
-/// by its next attempt.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// for the owner for [`Attempt::direct_lease`] from the release on, so the owner may trust it for
+/// that time, counted from before it sent the attempt. This holds however late the message comes,
+/// and even if the answer to the attempt was lost. An owner that misses the message learns of the
+/// grant by its next attempt.
+#[derive(Clone, Debug)]
 #[allow(clippy::exhaustive_structs, reason = "all that such a message says")]
 pub struct DirectGrant {
     /// The number of the attempt.
-    pub attempt: NonZeroU32,
-    /// The token.
-    pub token: FencingToken,
+    pub attempt: NonZeroU64,
+    /// The grant.
+    pub grant: Grant,
 }
 
 /// A running [`Backend::watch`], which ends when dropped.

@@ -1,18 +1,33 @@
--- acquire: takes the lock for an owner if it is free, and makes its fencing tokens.
+-- acquire: takes the lock for an owner if it is free and no other waiter is next, and makes its
+-- fencing tokens; otherwise a caller that waits enters the queue, or stays in it.
 --
 -- KEYS[1] the lock
 -- KEYS[2] the counter     string, the largest token handed out or set aside
 -- KEYS[3] the tombstone   present while this owner is closed
+-- KEYS[4] the queue       see queue.lua. For a caller that takes a free lock whoever waits: the
+--         lock once more
 -- ARGV[1] lease in milliseconds
 -- ARGV[2] owner
 -- ARGV[3] how long, in milliseconds, the counter is kept after the time it stands for, up to 100 s
--- less; "0" for ever; left out: no tokens
--- ARGV[4] how many tokens to set aside behind the first; left out: none
+-- less; "0" for ever; left out, or "": no tokens
+-- ARGV[4] how many tokens to set aside behind the first; left out, or "": none
+-- ARGV[5] how the caller waits, or left out: the waiter's name in the queue, the number of this
+-- attempt, for how long in milliseconds it counts as present, and the command that publishes a
+-- grant; "-" where releases grant nothing
 --
--- Returns the first token as a text, or 1 granted without tokens; {0, pttl, told} another owner has
--- it (-1: for ever), or this one is closed (-2), and its release will be told of (1) or not (0).
+-- Returns the first token as a text, or 1 granted without tokens; {0, pttl, told, first} another
+-- owner has it or is next (-1: for ever), or this one is closed (-2), and its release will be told
+-- of (1) or not (0); first is 1 if this waiter is the first one, or does not wait.
 --
 -- Atomic because two owners must never both find the lock free, a token must belong to exactly one
--- grant, and a late copy of a request must see the tombstone before it takes the lock.
+-- grant, and a late copy of a request must see the tombstone before it takes the lock or enters the
+-- queue.
 
-return attempt(KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2], ARGV[3], ARGV[4])
+local keep, reserve = ARGV[3], ARGV[4]
+if keep == '' then
+  keep = nil
+end
+if reserve == '' then
+  reserve = nil
+end
+return attempt(KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1], ARGV[2], keep, reserve, ARGV[5])

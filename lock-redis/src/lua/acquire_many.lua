@@ -1,7 +1,7 @@
 -- acquire_many: acquire.lua for several locks, with tokens, each for an owner of its own.
 --
--- KEYS[1] the first lock; behind the n locks their n tombstones, in the same order, and behind
--- those their n counters
+-- KEYS[1] the first lock; behind the n locks their n tombstones, in the same order, behind those
+-- their n queues, as KEYS[4] of acquire.lua, and behind those their n counters
 -- ARGV[1] lease in milliseconds, of all
 -- ARGV[2] how long the counters are kept, as ARGV[3] of acquire.lua
 -- ARGV[3] the first owner; there are n
@@ -13,7 +13,7 @@
 -- Atomic because each grant must be, as in acquire.lua. That all of them are at once is of no use,
 -- but one look at all keys is cheaper, and one reading of the time.
 
-local n = #KEYS / 3
+local n = #KEYS / 4
 local answers = {}
 
 -- By another name: the library takes the first argument of every "call" for a command.
@@ -28,13 +28,13 @@ local function answer(i, run, ...)
   answers[i] = reply
 end
 
-local all_free = redis.call('EXISTS', unpack(KEYS, 1, 2 * n)) == 0
+local all_free = redis.call('EXISTS', unpack(KEYS, 1, 3 * n)) == 0
 local taken, others = {}, {}
 for i = 1, n do
-  local lock, tombstone = KEYS[i], KEYS[n + i]
+  local lock, tombstone, queue = KEYS[i], KEYS[n + i], KEYS[2 * n + i]
   -- The same lock may come twice: then the second attempt must see the first one's grant.
-  if not taken[lock] and (all_free or redis.call('EXISTS', tombstone, lock) == 0) then
-    answer(i, grant, lock, KEYS[2 * n + i], false, ARGV[1], ARGV[2 + i], ARGV[2])
+  if not taken[lock] and (all_free or redis.call('EXISTS', tombstone, lock, queue) == 0) then
+    answer(i, grant, lock, KEYS[3 * n + i], false, ARGV[1], ARGV[2 + i], ARGV[2])
     taken[lock] = type(answers[i]) ~= 'table'
   else
     others[#others + 1] = i
@@ -43,6 +43,7 @@ end
 -- Last: what these write for an owner that has its lock already a full server allows, and after
 -- one write it refuses no further one.
 for _, i in ipairs(others) do
-  answer(i, attempt, KEYS[i], KEYS[2 * n + i], KEYS[n + i], ARGV[1], ARGV[2 + i], ARGV[2])
+  answer(i, attempt, KEYS[i], KEYS[3 * n + i], KEYS[n + i], KEYS[2 * n + i], ARGV[1], ARGV[2 + i],
+    ARGV[2])
 end
 return answers

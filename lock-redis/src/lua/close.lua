@@ -11,10 +11,11 @@
 -- ARGV[4] the last token used, or "" to leave the counter alone
 -- ARGV[5] the last token that was set aside
 -- ARGV[6] how long the tombstone stays, in milliseconds; "0" for none
--- ARGV[7] left out to free the lock; or the owner that it passes to
+-- ARGV[7] left out, or "", to free the lock; or the owner that it passes to
 -- ARGV[8] for how long, in milliseconds
+-- ARGV[9] as ARGV[4] of release.lua
 --
--- Returns 0 it was not this owner's; freed: 1 more than clients were told, or {1, why none was}.
+-- Returns what release.lua returns.
 --
 -- Atomic because an acquire of this owner that came between the tombstone and the release would
 -- hold the lock without a holder, and the counter may only go back while the lock is ours:
@@ -27,9 +28,14 @@ if ARGV[6] ~= '0' then
   redis.call('DEL', KEYS[3])
   redis.call('SET', KEYS[3], '1', 'PX', ARGV[6])
 end
+local channel, publish, turns = ARGV[2], ARGV[3], ARGV[9]
+local next_owner = ARGV[7] ~= '' and ARGV[7]
 if look(redis.call, KEYS[1], ARGV[1]) == 0 then
+  if turns ~= 'stay' then
+    pcall(give_up, KEYS[1], ARGV[1], publish, turns)
+  end
   local answer = gone(redis.call, KEYS[1], ARGV[1])
-  if ARGV[7] and look(redis.call, KEYS[1], ARGV[7]) == 1 then
+  if next_owner and look(redis.call, KEYS[1], next_owner) == 1 then
     -- The answer to the first copy of this request was lost.
     return 1
   end
@@ -41,12 +47,12 @@ if ARGV[4] ~= '' then
     redis.pcall('SET', KEYS[2], ARGV[4], 'KEEPTTL')
   end
 end
-local channel, publish = ARGV[2], ARGV[3]
-if ARGV[7] then
-  local refused = pass(KEYS[1], ARGV[1], ARGV[7], ARGV[8])
+if next_owner then
+  local refused = pass(KEYS[1], ARGV[1], next_owner, ARGV[8])
   if refused then
     return refused
   end
   -- Its waiters learn of the new end.
-  return tell(publish, channel, '0')
+  return tell_all(KEYS[1], publish, channel)
 end
+free(KEYS[1], ARGV[1])

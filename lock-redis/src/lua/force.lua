@@ -5,17 +5,19 @@
 -- ARGV[2] the command that publishes
 -- ARGV[3] anything, if it may be a read-write lock of very many readers; else left out
 --
--- Returns 0 it was free; freed: 1 more than clients were told, or {1, why none was}.
+-- Returns 0 it was free; 1 freed, or {1, why no client could be told}.
 --
 -- Atomic because what is deleted must be what was looked at: only what looks like a lock of this
 -- format is one.
 
+local channel, publish, turns = ARGV[1], ARGV[2], nil
 local found = holder(KEYS[1], ARGV[3])
 if found.err then
   return found
 end
 if #found == 0 then
+  skip_next(KEYS[1], publish)
   -- There is nothing to delete; but a replica, whose master may have the lock, refuses to.
   return redis.call('DEL', KEYS[1])
 end
-local channel, publish = ARGV[1], ARGV[2]
+free(KEYS[1])

@@ -62,34 +62,51 @@ pub(crate) struct Scripts {
     pub(crate) propose: Script,
 }
 
-/// Assembles the scripts of a format. Each script follows the functions of the format that it uses.
-/// A script that frees a lock is followed by the format's ending.
+/// Assembles the scripts of a format. Each script follows the functions of the format that it uses,
+/// and a script that frees a lock is followed by an ending. `wakes` names the library whose waiters
+/// the ending wakes; without it, waiters take turns by the queue in the store.
 macro_rules! scripts {
+    (words: $format:literal, channel: $channel:expr) => {
+        $crate::lua::scripts!(
+            words: $format, channel: $channel, wakes: None, ending: "usual",
+            acquire: [
+                "look", "drop", "take", "tells", "../timestamp", "../grant", "../tell", "../queue",
+                "../attempt"
+            ],
+            free: [
+                "look", "drop", "gone", "take", "../timestamp", "../grant", "../tell", "../queue",
+                "../free_first"
+            ]
+        )
+    };
+    (words: $format:literal, channel: $channel:expr, wakes: $wakes:expr, ending: $ending:literal) => {
+        $crate::lua::scripts!(
+            words: $format, channel: $channel, wakes: Some($wakes), ending: $ending,
+            acquire: [
+                "look", "take", "tells", "../timestamp", "../grant", "../tell", "../no_queue",
+                "../attempt"
+            ],
+            free: ["look", "gone", "take", "../tell", "../no_queue", "../free_last"]
+        )
+    };
     (
-        words: $format:literal,
-        ending: $ending:literal,
-        channel: $channel:expr,
-        wakes: $wakes:expr
+        words: $format:literal, channel: $channel:expr, wakes: $wakes:expr, ending: $ending:literal,
+        acquire: [$($acquire:literal),*], free: [$($free:literal),*]
     ) => {{
         use $crate::lua::{Script, Scripts, words};
         const fn script(name: &'static str, source: &'static str) -> Script {
             Script::new(name, $channel, $wakes, source)
         }
         Scripts {
-            acquire: script("acquire", words!($format attempts: "acquire")),
-            release: script("release",
-                words!($format: "look", "gone", "../tell"; "release", "endings/" $ending),
-            ),
+            acquire: script("acquire", words!($format: $($acquire),*; "acquire")),
+            release: script("release", words!($format: $($free),*; "release", "endings/" $ending)),
             close: script("close",
-                words!(
-                    $format: "look", "gone", "take", "../pass", "../tell";
-                    "close", "endings/" $ending
-                ),
+                words!($format: $($free),*, "../pass"; "close", "endings/" $ending),
             ),
             renew: script("renew", words!($format: "look", "gone"; "renew")),
             inspect: script("inspect", words!($format: "holder", "gone"; "inspect")),
             force: script("force",
-                words!($format: "holder", "../tell"; "force", "endings/" $ending),
+                words!($format: "holder", $($free),*; "force", "endings/" $ending),
             ),
             propose: script("propose", words!($format: "look", "take", "tells"; "propose")),
         }
@@ -111,20 +128,30 @@ macro_rules! joins {
             Join {
                 one: &$dialect.scripts.release,
                 many: script("release_many",
-                    words!($format: "look", "drop", "../tell"; "release_many"),
+                    words!(
+                        $format: "look", "drop", "take", "../timestamp", "../grant", "../tell",
+                        "../queue";
+                        "release_many"
+                    ),
                 ),
                 keys: &[0],
                 common: &[3],
                 each: &[1, 2],
                 is_repeatable: false,
             },
-            // The words: lock, counter, tombstone, lease, owner, keep.
+            // The words: lock, counter, tombstone, queue, lease, owner, keep.
             Join {
                 one: &$dialect.scripts.acquire,
-                many: script("acquire_many", words!($format attempts: "acquire_many")),
-                keys: &[0, 2, 1],
-                common: &[3, 5],
-                each: &[4],
+                many: script("acquire_many",
+                    words!(
+                        $format: "look", "drop", "take", "tells", "../timestamp", "../grant",
+                        "../tell", "../queue", "../attempt";
+                        "acquire_many"
+                    ),
+                ),
+                keys: &[0, 2, 3, 1],
+                common: &[4, 6],
+                each: &[5],
                 is_repeatable: true,
             },
         ]
@@ -132,14 +159,8 @@ macro_rules! joins {
 }
 pub(crate) use joins;
 
-/// Joins the texts of a format's functions and of files for all formats behind them. `attempts`
-/// adds the files of all scripts that try to acquire a lock.
+/// Joins the texts of a format's functions and of files for all formats behind them.
 macro_rules! words {
-    ($format:literal attempts: $file:literal) => {
-        $crate::lua::words!(
-            $format: "look", "take", "tells", "../timestamp", "../grant", "../attempt"; $file
-        )
-    };
     ($format:literal: $($word:literal),*; $($folder:literal $($file:literal)?),*) => {
         concat!(
             $(include_str!(concat!("../lua/", $format, "/", $word, ".lua")),)*

@@ -15,6 +15,9 @@ for i, lock in ipairs(KEYS) do
   local answer = drop(redis.pcall, lock, ARGV[1 + i])
   if answer == 1 then
     answer = tell(publish, ARGV[1 + n + i], '0')
+    answer = let_next_in(lock, publish, answer)
+  elseif answer == 0 then
+    pcall(give_up, lock, ARGV[1 + i], publish)
   end
   answers[i] = answer
 end

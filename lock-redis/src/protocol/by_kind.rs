@@ -4,7 +4,7 @@
 use super::exchange::Exchange;
 use super::kinds::{self, KindFormat};
 use super::label::Labels;
-use super::owned::{OwnedFormat, fill};
+use super::owned::{AcquireRequest, OwnedFormat, fill, is_refusal};
 use super::{mutexes_only, token};
 use crate::connection::Batch;
 use crate::lua::Scripts;
@@ -73,15 +73,32 @@ impl OwnedFormat {
         key: &str,
         is_tracked: &'a dyn Fn(&str) -> bool,
     ) -> Result<Exchange<'a, Answer>, Failure> {
-        let request = self.acquire_request(attempt, key)?;
-        let mut arguments = [b"".as_slice(); 4];
+        let key = key.to_owned();
+        let request = self.acquire_request(attempt, &key)?;
+        Ok(self.acquire_with(attempt, key, request, is_tracked))
+    }
+
+    fn acquire_with<'a>(
+        &'a self,
+        attempt: &'a Attempt<'a>,
+        key: String,
+        request: AcquireRequest,
+        is_tracked: &'a dyn Fn(&str) -> bool,
+    ) -> Exchange<'a, Answer> {
+        let mut arguments = [b"".as_slice(); 5];
         let arguments = fill(&mut arguments, request.arguments());
         let (script, reserve) = (&self.dialect.scripts.acquire, request.reserve);
-        let batch = Batch::script(script, &request.keys(key), arguments);
-        Ok(Exchange::send(batch, move |received| {
-            let is_tracked = || is_tracked(&self.keys.lock(attempt.name));
+        let batch = Batch::script(script, &request.keys_with_queue(&key), arguments);
+        Exchange::send(batch, move |received| {
+            if request.has_queue() && is_refusal(received.reply()) {
+                // A user that may not use the queue waits without it. If something else is refused,
+                // the same error follows.
+                self.note_refused_queue(std::slice::from_ref(received.reply()));
+                return self.acquire_with(attempt, key, request.without_queue(), is_tracked);
+            }
+            let is_tracked = move || is_tracked(&key);
             self.acquired(received, script, reserve, attempt.name, is_tracked)
-        }))
+        })
     }
 
     /// Returns the holder, if it is the owner of this acquisition.
@@ -154,15 +171,15 @@ impl OwnedFormat {
         let key = self.keys.lock(name);
         let kind = kinds::format_of(name.kind());
         let is_tracked = kind.is_none_or(KindFormat::is_tracked);
-        let inbox = kind
-            .and_then(|kind| kind.queue(&key))
-            .map(|queue| inbox(&queue, client));
+        let queue = match kind {
+            None => self.has_queue().then(|| keys::queue(&key)),
+            Some(kind) => kind.queue(&key),
+        };
+        let inbox = queue.as_ref().map(|queue| inbox(queue, client));
         ReleaseChannel {
             kind: self.channels(),
             name: inbox.unwrap_or_else(|| self.channel(name)),
-            grants: kind
-                .and_then(|kind| kind.queue(&key))
-                .map(|_| key.to_string()),
+            grants: queue.map(|_| key.to_string()),
             key: is_tracked.then(|| key.into_owned()),
             polls: self.polls.unwrap_or_default(),
         }

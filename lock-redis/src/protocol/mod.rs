@@ -49,7 +49,7 @@ pub(crate) use exchange::{Exchange, Received};
 use foreign_value::{LONGEST_TEXT, with_found_value};
 use label::Labels;
 pub(crate) use listing::NodePage;
-pub(crate) use owned::{OwnedFormat, granted};
+pub(crate) use owned::{OwnedFormat, granted, granted_by_release};
 pub(crate) use redisson::REDISSON;
 pub(crate) use settings::Settings;
 pub(crate) use token::TOKEN;

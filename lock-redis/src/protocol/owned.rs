@@ -67,20 +67,39 @@ pub(crate) struct OwnedFormat {
     queues_refused: AtomicBool,
 }
 
-/// The receipt of a grant with more than one token.
-struct ReservedTokens {
-    last: FencingToken,
+/// The receipt of a grant with more than one token, or by a release.
+struct GrantReceipt {
+    /// The last of the tokens that were set aside.
+    last: Option<FencingToken>,
+    /// The argument `turns` of the scripts in `lua/queue.lua`, if a release granted the lock.
+    turns: Option<Box<str>>,
 }
 
 /// Returns a grant of these tokens, of which the last `reserve` are set aside.
 pub(crate) fn granted(tokens: Option<TokenRange>, reserve: u32) -> Grant {
     let grant = Grant::new(tokens);
     match tokens {
-        Some(tokens) if reserve > 0 => grant.receipt(Receipt::new(ReservedTokens {
-            last: tokens.last(),
+        Some(tokens) if reserve > 0 => grant.receipt(Receipt::new(GrantReceipt {
+            last: Some(tokens.last()),
+            turns: None,
         })),
         _ => grant,
     }
+}
+
+/// Returns the grant of a release, as its message describes it: the first token, how many are set
+/// aside behind it (`None` if there are no tokens), and the argument `turns` for the next release.
+/// `None` if no release can have said this.
+pub(crate) fn granted_by_release(token: i64, reserve: Option<u32>, turns: &str) -> Option<Grant> {
+    let tokens = match reserve {
+        Some(reserve) => Some(token_range(token, reserve)?),
+        None => None,
+    };
+    let last = tokens.filter(|_| reserve != Some(0)).map(|it| it.last());
+    Some(Grant::new(tokens).receipt(Receipt::new(GrantReceipt {
+        last,
+        turns: Some(turns.into()),
+    })))
 }
 
 /// Reads the reply of the script `inspect`; `None` if the script cannot have replied this.
@@ -321,12 +340,43 @@ impl OwnedFormat {
         Ok(AcquireRequest {
             token: keys::token_counter(key),
             tombstone: keys::tombstone(key, &owner),
+            queue: self.queue_before(attempt, key),
             lease: Text::number(attempt.lease.as_millis()),
+            wait: self.wait(attempt, &owner),
             owner,
             keep,
             set_aside: Text::number(reserve.unwrap_or(0).into()),
             reserve,
         })
+    }
+
+    /// Returns the argument of acquire.lua that says how the caller waits, if it waits in the queue.
+    fn wait(&self, attempt: &Attempt<'_>, owner: &Text) -> Option<String> {
+        let number = attempt.direct.filter(|_| attempt.waits && self.has_queue())?;
+        let client = owner.as_str().split(':').next().unwrap_or_default();
+        let name = if attempt.name.kind().is_queued() {
+            owner.as_str()
+        } else {
+            client
+        };
+        let presence = attempt.presence.as_millis();
+        let publish = if self.counts_all() {
+            self.channels().publish()
+        } else {
+            "-"
+        };
+        Some(format!("{name} {number} {presence} {publish}"))
+    }
+
+    /// Returns true if clients wait for a mutex in a queue in the store.
+    pub(super) fn has_queue(&self) -> bool {
+        self.dialect.wakes().is_none() && self.sees_queues()
+    }
+
+    /// Returns the queue of this lock, if the attempt must not take the lock before those who wait.
+    fn queue_before(&self, attempt: &Attempt<'_>, key: &str) -> Option<String> {
+        let goes_behind = attempt.waits || attempt.name.kind().is_queued();
+        (goes_behind && self.has_queue()).then(|| keys::queue(key))
     }
 
     /// Reads the reply of the script that acquires a lock. `reserve` must be that of the request.
@@ -354,8 +404,10 @@ impl OwnedFormat {
                 }
             }
             (Reply::Array(items), _) => match items[..] {
-                [Reply::Int(0), Reply::Int(pttl), Reply::Int(told)] => {
-                    let busy = move || self.busy(pttl, told == 1, is_tracked());
+                [Reply::Int(0), Reply::Int(pttl), Reply::Int(told), ref first @ ..] => {
+                    // Only the first of a queue is woken by a release that is not published.
+                    let is_first = !matches!(first, [Reply::Int(0)]);
+                    let busy = move || self.busy(pttl, told == 1, is_first && is_tracked());
                     if pttl == FOR_EVER {
                         // Every lock of this library has an expiry. The inspection fails if the
                         // value under the key is no lock at all.
@@ -406,17 +458,18 @@ impl OwnedFormat {
         let key = self.keys.lock(&acquisition.name);
         // Unused tokens are returned only if the counter is still where our grant left it, which
         // only the receipt shows.
+        let receipt = acquisition.receipt.get::<GrantReceipt>();
         let unused = options
             .last_used
-            .zip(acquisition.receipt.get::<ReservedTokens>())
-            .filter(|(used, aside)| *used < aside.last);
+            .zip(receipt.and_then(|it| it.last))
+            .filter(|(used, last)| used < last);
         let tombstone = self
             .tombstone_lifetime(acquisition, options)
             .unwrap_or_default();
         let owner = Text::owner(acquisition.owner);
         let is_plain = unused.is_none() && tombstone.is_zero() && options.kept.is_none();
         let closing = (!is_plain).then(|| Closing {
-            unused: unused.map(|(used, aside)| [used, aside.last].map(Text::of)),
+            unused: unused.map(|(used, last)| [used, last].map(Text::of)),
             lifetime: Text::millis(tombstone),
             kept: options
                 .kept
@@ -429,16 +482,34 @@ impl OwnedFormat {
             channel: self.naming.of(&key),
             owner,
             publish: self.publish(),
+            turns: self.turns(options, receipt),
             closing,
             list: self.list(&key),
             key,
         }
     }
+
+    /// Returns the argument `turns` of release.lua and close.lua.
+    fn turns(&self, options: ReleaseOptions, receipt: Option<&GrantReceipt>) -> Option<String> {
+        if self.dialect.wakes().is_some() {
+            None
+        } else if options.keeps_place {
+            Some("stay".to_owned())
+        } else if !self.counts_all() {
+            Some("free".to_owned())
+        } else {
+            receipt?.turns.as_deref().map(str::to_owned)
+        }
+    }
+}
+
+/// Returns true if the server refuses this user a key or a command.
+pub(super) fn is_refusal(reply: &Reply) -> bool {
+    matches!(reply, Reply::Error(error) if error.code == "NOPERM")
 }
 
 fn note_refusal(is_refused: &AtomicBool, replies: &[Reply]) {
-    let is_it = |reply: &Reply| matches!(reply, Reply::Error(error) if error.code == "NOPERM");
-    if replies.iter().any(is_it) {
+    if replies.iter().any(is_refusal) {
         is_refused.store(true, Ordering::Relaxed);
     }
 }
@@ -447,11 +518,13 @@ fn note_refusal(is_refused: &AtomicBool, replies: &[Reply]) {
 pub(super) struct AcquireRequest {
     token: String,
     tombstone: String,
+    queue: Option<String>,
     lease: Text,
     owner: Text,
     keep: Text,
     set_aside: Text,
     pub(super) reserve: Option<u32>,
+    wait: Option<String>,
 }
 
 impl AcquireRequest {
@@ -463,14 +536,46 @@ impl AcquireRequest {
         ]
     }
 
+    /// Returns the keys of acquire.lua of a mutex.
+    pub(super) fn keys_with_queue<'a>(&'a self, key: &'a str) -> [&'a [u8]; 4] {
+        let [lock, counter, tombstone] = self.keys(key);
+        let queue = self.queue.as_ref().map_or(lock, |queue| queue.as_bytes());
+        [lock, counter, tombstone, queue]
+    }
+
+    /// Returns true if the request names a queue.
+    pub(super) fn has_queue(&self) -> bool {
+        self.queue.is_some()
+    }
+
+    /// Leaves the queue out, which the server refuses to this user.
+    pub(super) fn without_queue(self) -> Self {
+        Self {
+            queue: None,
+            wait: None,
+            ..self
+        }
+    }
+
     pub(super) fn arguments(&self) -> impl Iterator<Item = &[u8]> {
-        let count = match self.reserve {
-            None => 2,
-            Some(0) => 3,
-            Some(_) => 4,
+        let (has_keep, has_reserve) = (self.reserve.is_some(), self.reserve.unwrap_or(0) > 0);
+        let wait = self.wait.as_ref().map(|wait| wait.as_bytes());
+        let count = match (wait, has_keep, has_reserve) {
+            (Some(_), ..) => 5,
+            (None, _, true) => 4,
+            (None, true, false) => 3,
+            (None, false, false) => 2,
         };
-        let words = [&self.lease, &self.owner, &self.keep, &self.set_aside];
-        words.into_iter().take(count).map(Text::as_bytes)
+        let keep = has_keep.then_some(self.keep.as_bytes());
+        let reserve = has_reserve.then_some(self.set_aside.as_bytes());
+        let words = [
+            self.lease.as_bytes(),
+            self.owner.as_bytes(),
+            keep.unwrap_or_default(),
+            reserve.unwrap_or_default(),
+            wait.unwrap_or_default(),
+        ];
+        words.into_iter().take(count)
     }
 }
 
@@ -481,6 +586,7 @@ pub(super) struct ReleaseRequest<'a> {
     pub(super) channel: String,
     owner: Text,
     publish: &'static [u8],
+    turns: Option<String>,
     /// The data for a script that does more than free the lock.
     closing: Option<Closing>,
     /// The last key: the list of a foreign client's waiters, or a kind's queue of waiters.
@@ -526,7 +632,8 @@ impl ReleaseRequest<'_> {
         self.closing
             .get_or_insert_with(|| Closing::nothing(key, owner));
         self.list = Some(queue);
-        let (mut keys, mut arguments) = ([b"".as_slice(); 4], [b"".as_slice(); 8]);
+        let (mut keys, mut arguments) = ([b"".as_slice(); 4], [b"".as_slice(); 9]);
+        self.turns = None;
         let keys = self
             .keys(&mut keys)
             .iter()
@@ -556,18 +663,22 @@ impl ReleaseRequest<'_> {
         fill(room, once(self.key.as_bytes()).chain(closing).chain(list))
     }
 
-    pub(super) fn arguments<'a>(&'a self, room: &'a mut [&'a [u8]; 8]) -> &'a [&'a [u8]] {
+    pub(super) fn arguments<'a>(&'a self, room: &'a mut [&'a [u8]; 9]) -> &'a [&'a [u8]] {
+        let turns = self.turns.as_ref().map(|turns| turns.as_bytes());
         let closing = self.closing.iter().flat_map(|it| {
             let [used, aside] = match &it.unused {
                 Some(unused) => unused.each_ref().map(Text::as_bytes),
                 None => [b"".as_slice(); 2],
             };
             let kept = it.kept.iter().flatten().map(Text::as_bytes);
+            let none = [b"".as_slice(); 2].into_iter();
+            let none = none.filter(|_| turns.is_some() && it.kept.is_none());
             [used, aside, it.lifetime.as_bytes()]
                 .into_iter()
                 .chain(kept)
+                .chain(none)
         });
-        fill(room, self.told().into_iter().chain(closing))
+        fill(room, self.told().into_iter().chain(closing).chain(turns))
     }
 }
 

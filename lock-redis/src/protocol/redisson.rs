@@ -16,12 +16,7 @@ pub(crate) static REDISSON: Dialect = Dialect {
     key_type: "hash",
     // The scripts check the fields.
     is_lock: |_| true,
-    scripts: scripts!(
-        words: "redisson",
-        ending: "usual",
-        channel: CHANNEL,
-        wakes: None
-    ),
+    scripts: scripts!(words: "redisson", channel: CHANNEL),
     joins: &JOINS,
     has_all_kinds: true,
     takes_by_set: false,

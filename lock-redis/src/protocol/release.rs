@@ -105,7 +105,7 @@ impl OwnedFormat {
             return Ok(self.release_call_of(kind, kind.release(self, acquisition, options)));
         }
         let request = self.release_request(acquisition, options);
-        let (mut keys, mut arguments) = ([b"".as_slice(); 4], [b"".as_slice(); 8]);
+        let (mut keys, mut arguments) = ([b"".as_slice(); 4], [b"".as_slice(); 9]);
         let (keys, arguments) = (request.keys(&mut keys), request.arguments(&mut arguments));
         let batch = Batch::script(request.script, keys, arguments);
         let reader = self.reader(request.script, request.key, None);

@@ -18,12 +18,7 @@ pub(super) const CHANNEL: &str = "distlock_lock__channel";
 
 /// The dialect without `wakes=`.
 pub(crate) static TOKEN: Dialect = Dialect::token(
-    scripts!(
-        words: "token",
-        ending: "usual",
-        channel: CHANNEL,
-        wakes: None
-    ),
+    scripts!(words: "token", channel: CHANNEL),
     &JOINS,
 );
 

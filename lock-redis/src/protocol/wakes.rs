@@ -26,9 +26,9 @@ const ANY_REGISTRY: &str = "*-channel";
 pub(crate) static PYTHON_REDIS_LOCK: Dialect = Dialect::token(
     scripts!(
         words: "token",
-        ending: "python-redis-lock",
         channel: super::token::CHANNEL,
-        wakes: Some(ForeignClient::PythonRedisLock)
+        wakes: ForeignClient::PythonRedisLock,
+        ending: "python-redis-lock"
     ),
     &[],
 );
@@ -36,9 +36,9 @@ pub(crate) static PYTHON_REDIS_LOCK: Dialect = Dialect::token(
 pub(crate) static SPRING_INTEGRATION: Dialect = Dialect::token(
     scripts!(
         words: "token",
-        ending: "spring-integration",
         channel: ANY_REGISTRY,
-        wakes: Some(ForeignClient::SpringIntegration)
+        wakes: ForeignClient::SpringIntegration,
+        ending: "spring-integration"
     ),
     &[],
 );

@@ -1,11 +1,14 @@
 //! [`NamedOwner`]: the message by which a release names the owner that is next.
 
+use crate::protocol::granted_by_release;
+use lock_core::OwnerText;
 use lock_core::backend::{DirectGrant, NextOwner};
-use lock_core::{FencingToken, OwnerText};
 
-/// The message of a fair lock's release: the next owner. If the release has granted the lock to
-/// that owner, the number of the owner's attempt, the token and the lock's key follow.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// The message of a release to the client of the waiter that is next: the next owner. If the
+/// release has granted the lock to that owner, five words follow: the number of the owner's
+/// attempt, the token, how many tokens are set aside ("-" if there are none at all), the argument
+/// `turns` of its own release, and the lock's key.
+#[derive(Clone, Debug)]
 pub(super) struct NamedOwner {
     owner: OwnerText,
     granted: Option<(String, DirectGrant)>,
@@ -13,12 +16,9 @@ pub(super) struct NamedOwner {
 
 impl NamedOwner {
     pub(super) fn read(message: &str) -> Self {
-        let mut words = message.splitn(4, ' ');
-        let [owner, attempt, token, lock] = [(); 4].map(|()| words.next().unwrap_or_default());
-        let granted = match (attempt.parse(), token.parse().map(FencingToken::new)) {
-            (Ok(attempt), Ok(token)) => Some((lock.to_owned(), DirectGrant { attempt, token })),
-            _ => None,
-        };
+        let mut words = message.splitn(6, ' ');
+        let owner = words.next().unwrap_or_default();
+        let granted = Self::read_grant(words);
         // A writer waits in a fair read-write lock's queue with the suffix that it has as the
         // holder.
         let owner = owner.strip_suffix(":write").unwrap_or(owner);
@@ -26,6 +26,19 @@ impl NamedOwner {
             owner: OwnerText::new(owner),
             granted,
         }
+    }
+
+    fn read_grant<'a>(
+        mut words: impl Iterator<Item = &'a str>,
+    ) -> Option<(String, DirectGrant)> {
+        let attempt = words.next()?.parse().ok()?;
+        let token = words.next()?.parse().ok()?;
+        let reserve = match words.next()? {
+            "-" => None,
+            reserve => Some(reserve.parse().ok()?),
+        };
+        let grant = granted_by_release(token, reserve, words.next()?)?;
+        Some((words.next()?.to_owned(), DirectGrant { attempt, grant }))
     }
 
     /// Returns the next owner for waiters of the lock with this key. A grant is dropped if it names

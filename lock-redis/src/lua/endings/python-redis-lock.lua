@@ -12,20 +12,11 @@ end
 -- A full server refuses a push, unless the script has written before it: `look` and `holder` have,
 -- for that is what GETEX is to a server.
 local told = tell(publish, channel, '0')
-local freed, untold = told, nil
-if type(told) == 'table' then
-  freed, untold = unpack(told)
-end
-local signals = redis.call('LPUSH', list, '1')
-if signals > 1 then
+if redis.call('LPUSH', list, '1') > 1 then
   -- As theirs: never more than one.
   redis.call('DEL', list)
   redis.call('LPUSH', list, '1')
-else
-  -- The last signal was taken, or is over: so a waiter may sleep there, which counts as one more
-  -- that was told.
-  freed = freed + 1
 end
 redis.call('PEXPIRE', list, 1000)
 redis.call('DEL', KEYS[1])
-return untold and {freed, untold} or freed
+return type(told) == 'table' and told or 1

@@ -135,7 +135,6 @@ pub(crate) fn no_semaphore() -> Failure {
 
 /// The formats of all kinds besides the mutex.
 pub(crate) static ALL: &[&dyn KindFormat] = &[
-    &fair::Fair,
     &PERMITS,
     &FAIR_PERMITS,
     &READ,
@@ -154,14 +153,13 @@ static FAIR_WRITE: read_write::Write = read_write::Write { is_fair: true };
 /// Returns the format of a kind; `None` for a mutex.
 pub(crate) fn format_of(kind: LockKind) -> Option<&'static dyn KindFormat> {
     match kind {
-        LockKind::Fair => Some(&fair::Fair),
         LockKind::Read => Some(&READ),
         LockKind::Write => Some(&WRITE),
         LockKind::FairRead => Some(&FAIR_READ),
         LockKind::FairWrite => Some(&FAIR_WRITE),
         LockKind::Permits { .. } => Some(&PERMITS),
         LockKind::FairPermits { .. } => Some(&FAIR_PERMITS),
-        LockKind::Mutex => None,
+        LockKind::Mutex | LockKind::Fair => None,
         // Not treated as a mutex: otherwise two kinds would share a key.
         _ => unreachable!("{kind:?} has no format"),
     }

@@ -68,8 +68,8 @@ static ACQUIRE_WRITE: Script = script!("acquire":
     "read_write/tells",
     "timestamp",
     "grant",
-    "attempt",
-    "acquire"
+    "read_write/attempt",
+    "read_write/acquire"
 );
 static ACQUIRE_WRITE_FAIR: Script = script!("acquire":
     "redisson/look",
@@ -101,7 +101,7 @@ static RELEASE_FAIR: Script = script!("close":
     "read_write/settle",
     "read_write/sweep",
     "fair/sweeps",
-    "close",
+    "read_write/close",
     "fair/free_reader",
     "read_write/free_writer"
 )
@@ -114,14 +114,14 @@ static RELEASE_WRITE: Script = script!("close":
     "read_write/take",
     "read_write/pass",
     "tell",
-    "close",
+    "read_write/close",
     "read_write/free_writer"
 );
 /// Creates a script that ends all holds, with these files before `force.lua`.
 macro_rules! force_script {
     ($($file:literal),+) => {
         script!("force":
-            "redisson/holder", "tell", "unlink", $($file),+, "force", "read_write/free_all"
+            "redisson/holder", "tell", "unlink", $($file),+, "read_write/force_old", "read_write/free_all"
         )
     };
 }

@@ -1,0 +1,276 @@
+-- The queue of a lock's waiters, a sorted set. A waiter is two members of one score, which is the
+-- time of its arrival in microseconds of this server's clock:
+--
+-- - its name: a client, whose threads wait for their turn inside of it; or, in strict order, an
+--   owner
+-- - its name again and, each behind a space, FIELDS of its last attempt; they sort right behind it
+--
+-- The fields are the owner, the number of the attempt, for how long in milliseconds the waiter
+-- counts as present after an attempt, the lease in milliseconds of a grant by a release, two words
+-- for the tokens (`keep` and `reserve` of grant.lua, "-" for none), and up to when the waiter counts
+-- as present, in milliseconds of this server's clock. The number is "0" after a release found that
+-- the waiter was not connected: it is skipped until its next attempt.
+local FIELDS = '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$'
+
+-- A script looks at so many waiters at most.
+local MOST = 100
+
+-- The key is deleted with its last waiter. Where all of them died it lasts for so long, in
+-- milliseconds. Not renewed with each attempt, which would be one more command.
+local LASTS = 600000
+
+-- The name of a lock's companion, as in keys.rs. It is made here, because a key that is declared
+-- would keep a release from going on while the lock's slot is moved.
+local function companion(prefix, lock)
+  if not string.find(lock, '{', 1, true) then
+    return prefix .. ':{' .. lock .. '}'
+  end
+  return prefix .. ':' .. lock
+end
+
+local function queue_of(lock)
+  if string.find(lock, '^:*{[^{}]*}$') then
+    return 'distlock_waiters::' .. lock
+  end
+  return companion('distlock_waiters', lock)
+end
+
+local function client_of(owner)
+  return string.match(owner, '^[^:]*')
+end
+
+-- The waiter at this place, from 0 on: its name, its position, and its fields as they are stored.
+local function waiter_at(queue, place)
+  local first = string.format('%.0f', place * 2)
+  local last = string.format('%.0f', place * 2 + 1)
+  local found = redis.call('ZRANGE', queue, first, last, 'WITHSCORES')
+  return found[1], found[2], found[3]
+end
+
+-- The fields of this waiter as they are stored, and its position; nothing if it does not wait.
+local function fields_of(queue, name)
+  local position = redis.call('ZSCORE', queue, name)
+  if not position then
+    return nil
+  end
+  local found = redis.call('ZRANGEBYSCORE', queue, position, position)
+  for _, text in ipairs(found) do
+    if string.sub(text, 1, #name + 1) == name .. ' ' then
+      return text, position
+    end
+  end
+  return name, position
+end
+
+-- For how long this waiter counts as present yet. If more is left than there was, the clock was set
+-- back since, and the waiter may be dead.
+local function presence_left(presence, until_)
+  local left = until_ - math.floor(timestamp() / 1000)
+  return left <= tonumber(presence) and left or 0
+end
+
+-- Publishes to the client of this owner, and to no other.
+local function tell_owner(publish, queue, owner, text)
+  return redis.pcall(publish, queue .. ':' .. client_of(owner), text)
+end
+
+-- Grants the lock, which is free, to the first waiter that is present and connected. A grant is
+-- written before it is published, and undone where the message reached no connection: that waiter
+-- keeps its place. `own` is the waiter that runs this script: it is not granted the lock, but only
+-- returned. `turns` goes with the message: see pass_on.
+--
+-- Returns nothing if there is no waiter, or none is reached; else the waiter's name.
+local function grant_next(lock, queue, publish, own, turns)
+  local place = 0
+  for _ = 1, MOST do
+    local name, position, text = waiter_at(queue, place)
+    if not name or name == own then
+      return name
+    end
+    local _, owner, attempt, presence, lease, keep, reserve, until_ =
+      string.match(text or '', FIELDS)
+    local is_present = owner and presence_left(presence, until_) > 0
+    if is_present and attempt == '0' then
+      place = place + 1
+    else
+      -- First: what cannot be removed must not be granted.
+      redis.call('ZREM', queue, name, text or name)
+    end
+    if is_present and attempt ~= '0' then
+      local counter = companion('redisson_lock_token', lock)
+      local token = grant(lock, counter, false, lease, owner, keep ~= '-' and keep,
+        string.find(reserve, '[1-9]') and reserve)
+      local reached = nil
+      if type(token) ~= 'table' then
+        local message = {owner, attempt, token, reserve, turns, lock}
+        reached = tell_owner(publish, queue, owner, table.concat(message, ' '))
+        if type(reached) ~= 'table' and reached > 0 then
+          return name
+        end
+        drop(redis.call, lock, owner)
+      end
+      local is_absent = reached == 0
+      if is_absent then
+        text = string.gsub(text, '^(%S+ %S+) %S+', '%1 0')
+      end
+      redis.call('ZADD', queue, position, name, position, text)
+      if not is_absent then
+        return nil
+      end
+      place = place + 1
+    end
+  end
+  return nil
+end
+
+-- The first waiter that is present, for how long it is yet, and its owner; nothing if there is
+-- none.
+local function first_present(queue)
+  for _ = 1, MOST do
+    local name, _, text = waiter_at(queue, 0)
+    if not name then
+      return nil
+    end
+    local _, owner, _, presence, _, _, _, until_ = string.match(text or '', FIELDS)
+    local left = owner and presence_left(presence, until_) or 0
+    if left > 0 then
+      return name, left, owner
+    end
+    redis.call('ZREM', queue, name, text or name)
+  end
+  return nil
+end
+
+-- Tells the first waiter that it is next: it attempts at once.
+local function tell_next(queue, publish)
+  local name, _, owner = first_present(queue)
+  if name then
+    tell_owner(publish, queue, owner, owner)
+  end
+end
+
+-- Behind the release of a lock: grants it to the next waiter. `others` is how many clients were
+-- told of the release that are in no queue: those get a chance, and the next waiter is only told.
+-- `turns` is "free" where the answer of PUBLISH does not count all clients that it reaches: there,
+-- too. Otherwise it is what came with the holder's own grant, if a release granted it the lock: how
+-- many such grants there were in a row, a colon, and when the first one was, in milliseconds. After
+-- some in a row one release frees the lock, so that clients that poll have a chance.
+local IN_A_ROW, ROW_MILLIS = 4, 100
+local function pass_on(lock, queue, publish, others, turns)
+  local count, since = string.match(turns or '', '^(%d+):(%d+)$')
+  local now = math.floor(timestamp() / 1000)
+  local is_over = count and count + 0 >= IN_A_ROW and now - since >= ROW_MILLIS
+  if others == 0 and turns ~= 'free' and not is_over then
+    count, since = (count or 0) + 1, since or string.format('%.0f', now)
+    if grant_next(lock, queue, publish, nil, string.format('%.0f:%s', count, since)) then
+      return
+    end
+  end
+  tell_next(queue, publish)
+end
+
+-- How a release ends; `told` is what tell.lua returned, and `turns` as for pass_on. The lock is free
+-- whatever is found under the queue's key. Returns what release.lua returns.
+local function let_next_in(lock, publish, told, turns)
+  local queue = queue_of(lock)
+  local is_refused = type(told) == 'table'
+  if redis.pcall('EXISTS', queue) == 1 then
+    pcall(pass_on, lock, queue, publish, is_refused and 1 or told - 1, turns)
+  end
+  return is_refused and told or 1
+end
+
+-- Tells the waiters of other libraries, and the next of ours, that a lock ends earlier or later.
+-- Returns what tell.lua returns.
+local function tell_all(lock, publish, channel)
+  local told = tell(publish, channel, '0')
+  pcall(tell_next, queue_of(lock), publish)
+  return told
+end
+
+-- This waiter waits no longer, if its last attempt was this owner's; of any owner if that is left
+-- out.
+local function leave(queue, name, owner)
+  local text = fields_of(queue, name)
+  if text and (not owner or string.match(text, '^%S+ (%S+)') == owner) then
+    redis.call('ZREM', queue, name, text)
+    return true
+  end
+  return false
+end
+
+-- The first waiter of a free lock, which does not take it, waits no longer.
+local function skip_next(lock, publish)
+  local queue = queue_of(lock)
+  pcall(function()
+    local name = waiter_at(queue, 0)
+    if name then
+      leave(queue, name)
+      pass_on(lock, queue, publish, 0)
+    end
+  end)
+end
+
+-- This waiter waits from now on, or still. `wait` is ARGV[5] of acquire.lua. Where the user may not
+-- write the queue, or the memory is full, it waits without a place. `has_queue` is whether others
+-- wait; nothing if that is not known. Returns 1 if it is the first, else 0.
+local function enter(queue, has_queue, wait, owner, lease, keep, reserve)
+  local name, attempt, presence = string.match(wait, '^(%S+) (%S+) (%S+)')
+  local now = timestamp()
+  local granted = math.min(tonumber(lease), tonumber(presence))
+  local until_ = math.floor(now / 1000) + presence
+  local fields = {name, owner, attempt, presence, string.format('%.0f', granted), keep or '-',
+    keep and (reserve or '0') or '-', string.format('%.0f', until_)}
+  local text = table.concat(fields, ' ')
+  local added = redis.pcall('ZADD', queue, 'NX', now, name, now, text)
+  if type(added) == 'table' then
+    return 0
+  end
+  if added < 2 then
+    -- It waits already, and keeps its place.
+    redis.call('ZREM', queue, text)
+    local before, position = fields_of(queue, name)
+    if before ~= name then
+      redis.call('ZREM', queue, before)
+    end
+    redis.call('ZADD', queue, position, text)
+  end
+  if added < 2 or not has_queue or string.find(now, '[05]0$') then
+    redis.pcall('PEXPIRE', queue, LASTS)
+  end
+  if added < 2 or has_queue == nil then
+    return redis.call('ZRANK', queue, name) == 0 and 1 or 0
+  end
+  return has_queue and 0 or 1
+end
+
+-- An owner that does not hold the lock waits no longer.
+local function give_up(lock, owner, publish, turns)
+  local queue = queue_of(lock)
+  if leave(queue, owner, owner) or leave(queue, client_of(owner), owner) then
+    if redis.call('EXISTS', lock) == 0 then
+      pass_on(lock, queue, publish, 0, turns)
+    end
+  end
+end
+
+-- For a lock that is free: for how long others hold it or go first, in milliseconds; nothing if it
+-- is this waiter's turn, which then waits no longer. `wait` is ARGV[5] of acquire.lua.
+local function others_before(lock, queue, name, wait)
+  local publish = wait and string.match(wait, '%S+$') or '-'
+  local next, left
+  if publish == '-' then
+    next, left = first_present(queue)
+  else
+    -- It ended without a release.
+    local since = string.format('%.0f', math.floor(timestamp() / 1000))
+    next = grant_next(lock, queue, publish, name, '1:' .. since)
+    left = next and next ~= name and redis.call('PTTL', lock)
+  end
+  if next and next ~= name then
+    return left
+  end
+  leave(queue, name)
+  return nil
+end
+
