@@ -343,7 +343,7 @@ impl Client {
 
     /// Releases the lock, and returns whether the store freed it.
     pub(crate) fn give_back(&self) -> bool {
-        matches!(self.release(), Ok(Release::Freed | Release::FreedFor(_)))
+        matches!(self.release(), Ok(Release::Freed))
     }
 
     /// Frees the lock of any owner, and returns whether there was one.

@@ -61,9 +61,6 @@ pub(crate) struct KindProfile {
     /// Whether the threads of a client that want equally many permits contend in the store one at a
     /// time.
     pub(crate) contends_in_line: bool,
-    /// Whether a release also notifies clients that wait for another kind. Their number does not
-    /// measure the competition for this kind.
-    pub(crate) notifies_other_kinds: bool,
     /// Whether the lock excludes the other locks of its name whose kinds have this field set, even
     /// within one thread.
     pub(crate) excludes_kinds: bool,
@@ -82,17 +79,19 @@ pub(crate) enum Presence {
     Fixed,
     /// The time in the settings: [`Attempt::presence`](crate::backend::Attempt::presence).
     Configured,
+    /// As `Configured`, in a store that has a
+    /// [queue](crate::backend::Abilities::queues_mutexes) for this kind; `Unknown` in others.
+    Queued,
 }
 
 const MUTEX: KindProfile = KindProfile {
     shared: false,
     queued_in_store: false,
     hands_off: true,
-    presence: Presence::Unknown,
+    presence: Presence::Queued,
     tokens: true,
-    direct_grant: false,
+    direct_grant: true,
     contends_in_line: false,
-    notifies_other_kinds: false,
     excludes_kinds: true,
     writer: None,
     readers: None,
@@ -102,12 +101,13 @@ const FAIR: KindProfile = KindProfile {
     queued_in_store: true,
     hands_off: false,
     presence: Presence::Configured,
-    direct_grant: true,
     ..MUTEX
 };
 
 const READ: KindProfile = KindProfile {
     shared: true,
+    presence: Presence::Unknown,
+    direct_grant: false,
     hands_off: false,
     writer: Some(LockKind::Write),
     ..MUTEX
@@ -115,7 +115,7 @@ const READ: KindProfile = KindProfile {
 
 const WRITE: KindProfile = KindProfile {
     presence: Presence::Fixed,
-    notifies_other_kinds: true,
+    direct_grant: false,
     readers: Some(LockKind::Read),
     ..MUTEX
 };
@@ -137,6 +137,8 @@ const FAIR_WRITE: KindProfile = KindProfile {
 
 const PERMITS: KindProfile = KindProfile {
     shared: true,
+    presence: Presence::Unknown,
+    direct_grant: false,
     hands_off: false,
     tokens: false,
     contends_in_line: true,

@@ -173,8 +173,6 @@ pub enum RoutedRequest<'a> {
     /// A read of a lock that a decision depends on. Confirmed, and repeated if its outcome is
     /// unknown.
     Inspect(&'a LockName),
-    /// A read of a lock that no decision depends on. Repeated if its outcome is unknown.
-    Peek(&'a LockName),
     /// A subscription to the releases of a lock.
     Watch(&'a LockName),
     /// A read of many locks of one node. Confirmed.
@@ -193,9 +191,7 @@ impl<'a> RoutedRequest<'a> {
             Self::Acquire(attempt) => Some(attempt.name),
             Self::Renew(renewal) => Some(&renewal.acquisition.name),
             Self::Release(acquisition) => Some(&acquisition.name),
-            Self::Change(name) | Self::Inspect(name) | Self::Peek(name) | Self::Watch(name) => {
-                Some(name)
-            }
+            Self::Change(name) | Self::Inspect(name) | Self::Watch(name) => Some(name),
             Self::InspectAll | Self::List | Self::Diagnose => None,
         }
     }

@@ -251,7 +251,7 @@ fn stopped_server_is_unknown_in_time_gone_server_not_sent() {
     let (held, _) = bench.take("b");
     assert_eq!(
         bench.release(&held),
-        Release::FreedFor(0),
+        Release::Freed,
         "the server knows the scripts from here on"
     );
     let (held, _) = bench.take("a");
@@ -322,7 +322,7 @@ fn link_closed_while_idle_is_replaced_unnoticed() {
         .probe()
         .command(&["CLIENT", "KILL", "TYPE", "normal"]);
     let_pass(Duration::from_millis(1_100));
-    assert_eq!(bench.release(&held), Release::FreedFor(0));
+    assert_eq!(bench.release(&held), Release::Freed);
 }
 
 /// Two attempts at the same time, so on two links, made to overlap by a server that does not answer
@@ -366,7 +366,7 @@ fn pool_of_one_serves_two_and_says_when_it_is_too_small() {
             scope.spawn(|| {
                 for _ in 0..200 {
                     let (held, _) = bench.take(lock);
-                    assert_eq!(bench.release(&held), Release::FreedFor(0));
+                    assert_eq!(bench.release(&held), Release::Freed);
                 }
             });
         }
@@ -463,7 +463,7 @@ fn short_and_long_deadlines_in_turn_are_both_kept() {
         assert!(outcome.is_err());
         server.resume();
     }
-    assert_eq!(bench.release(&held), Release::FreedFor(0));
+    assert_eq!(bench.release(&held), Release::Freed);
 }
 
 #[test]

@@ -64,14 +64,14 @@ fn everything(bench: &Bench, lock: &str) {
             .unwrap(),
         &Renewal::Extended
     );
-    assert_eq!(bench.release(&held), Release::FreedFor(0));
+    assert_eq!(bench.release(&held), Release::Freed);
     let (held, _) = bench.take(lock);
     assert_eq!(
         bench
             .backend
             .release(&held, ReleaseOptions::WITH_TOMBSTONE, soon())
             .unwrap(),
-        Release::FreedFor(0)
+        Release::Freed
     );
     bench.take(lock);
     assert!(
@@ -139,7 +139,7 @@ fn flushed_script_cache_changes_nothing() {
             .is_some()
     );
     flush();
-    assert_eq!(bench.release(&held), Release::FreedFor(0));
+    assert_eq!(bench.release(&held), Release::Freed);
     flush();
     assert_eq!(
         bench
@@ -168,7 +168,7 @@ fn uncontended_cycle_is_two_commands() {
     server.probe().reset_stats();
     for _ in 0..100 {
         let (held, _) = bench.take("a");
-        assert_eq!(bench.release(&held), Release::FreedFor(0));
+        assert_eq!(bench.release(&held), Release::Freed);
     }
     assert_eq!(server.probe().command_calls("evalsha"), 200);
     assert_eq!(
@@ -211,11 +211,7 @@ fn stored_bytes_are_those_of_redisson() {
         let (held, _) = bench.take(lock);
         assert_eq!(server.probe().hgetall(lock), held_once(held.owner));
         assert!((29_000..=30_000).contains(&server.probe().command(&["PTTL", lock]).int()));
-        assert_eq!(
-            bench.release(&held),
-            Release::FreedFor(1),
-            "a listener counts"
-        );
+        assert_eq!(bench.release(&held), Release::Freed, "a listener counts");
         assert_eq!(
             ear.read_value().unwrap().texts(),
             ["pmessage", "*", channel, "0"]
@@ -323,7 +319,7 @@ fn only_the_owner_releases() {
         Release::Gone
     );
     assert_eq!(server.probe().command(&["HLEN", "a"]).int(), 1);
-    assert_eq!(bench.release(&held), Release::FreedFor(0));
+    assert_eq!(bench.release(&held), Release::Freed);
     assert_eq!(
         bench.release(&held),
         Release::Gone,
@@ -346,7 +342,7 @@ fn release_returns_how_many_clients_were_told() {
     let (held, _) = benches[0].take("a");
     assert_eq!(
         benches[0].release(&held),
-        Release::FreedFor(3),
+        Release::Freed,
         "a client counts once"
     );
     let (held, _) = benches[1].take("a");
@@ -354,7 +350,7 @@ fn release_returns_how_many_clients_were_told() {
         .backend
         .release(&held, ReleaseOptions::WITH_TOMBSTONE, soon())
         .unwrap();
-    assert_eq!(closed, Release::FreedFor(3));
+    assert_eq!(closed, Release::Freed);
     drop((watches, again));
     // For a while the server goes on telling all three; and the releasing client is none of those
     // that wait.
@@ -363,7 +359,7 @@ fn release_returns_how_many_clients_were_told() {
     assert!(matches!(told, Release::FreedFor(0..=2)), "{told:?}");
     eventually("no client is told any more", LONG, || {
         let (held, _) = benches[2].take("a");
-        benches[2].release(&held) == Release::FreedFor(0)
+        benches[2].release(&held) == Release::Freed
     });
 }
 
@@ -399,13 +395,13 @@ fn pattern_subscribers_count_as_one_client() {
             let (held, _) = bench.take("a");
             bench.release(&held)
         };
-        assert_eq!(released(&bench), Release::FreedFor(0));
+        assert_eq!(released(&bench), Release::Freed);
         let listening: [Probe; 3] = std::array::from_fn(|_| {
             let mut probe = server.probe();
             probe.command(&["PSUBSCRIBE", "registry-channel:*"]);
             probe
         });
-        assert_eq!(released(&bench), Release::FreedFor(1));
+        assert_eq!(released(&bench), Release::Freed);
         let other = Bench::new(&format!("{}?{OPTIONS}", server.url()));
         let watch = other
             .backend
@@ -414,7 +410,7 @@ fn pattern_subscribers_count_as_one_client() {
         assert_eq!(released(&bench), Release::FreedFor(1 + ours), "{login}");
         drop((watch, listening));
         eventually("no client is told any more", LONG, || {
-            released(&bench) == Release::FreedFor(0)
+            released(&bench) == Release::Freed
         });
     }
 }
@@ -460,7 +456,7 @@ fn closed_owner_is_granted_nothing() {
             .backend
             .release(&held, ReleaseOptions::WITH_TOMBSTONE, soon())
             .unwrap(),
-        Release::FreedFor(0)
+        Release::Freed
     );
     assert!(
         matches!(bench.acquire("a", held.owner), Answer::Busy(None)),
@@ -663,5 +659,5 @@ fn prefix_and_database_are_used() {
     assert_eq!(third.command(&["HLEN", "app:a"]).int(), 1);
     assert!(third.exists("redisson_lock_token:{app:a}"));
     assert_eq!(server.probe().command(&["DBSIZE"]).int(), 0);
-    assert_eq!(bench.release(&held), Release::FreedFor(0));
+    assert_eq!(bench.release(&held), Release::Freed);
 }

@@ -11,7 +11,7 @@ const KEEP: i64 = 60 * 60 * 1000;
 
 fn cycle(bench: &Bench) -> u64 {
     let (held, grant) = bench.take("a");
-    assert_eq!(bench.release(&held), Release::FreedFor(0));
+    assert_eq!(bench.release(&held), Release::Freed);
     tokens(&grant).0
 }
 
@@ -238,7 +238,7 @@ fn unused_reserved_tokens_are_returned() {
     let closing = ReleaseOptions::WITHOUT_TOMBSTONE.last_used(FencingToken::new(first + 2));
     assert_eq!(
         bench.backend.release(&held, closing, soon()).unwrap(),
-        Release::FreedFor(0)
+        Release::Freed
     );
     assert_eq!(
         server.probe().command(&["GET", COUNTER]).text(),
@@ -267,7 +267,7 @@ fn no_tokens_are_returned_without_the_lock_or_the_counter() {
     server.probe().command(&["INCR", COUNTER]);
     assert_eq!(
         bench.backend.release(&held, closing, soon()).unwrap(),
-        Release::FreedFor(0)
+        Release::Freed
     );
     assert_eq!(
         server.probe().command(&["GET", COUNTER]).text(),
@@ -296,7 +296,7 @@ fn counter_without_expiry_keeps_none_after_a_return() {
     let closing = ReleaseOptions::WITH_TOMBSTONE.last_used(FencingToken::new(first + 1));
     assert_eq!(
         bench.backend.release(&held, closing, soon()).unwrap(),
-        Release::FreedFor(0)
+        Release::Freed
     );
     assert_eq!(
         server.probe().command(&["GET", COUNTER]).text(),

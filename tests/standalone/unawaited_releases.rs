@@ -33,7 +33,7 @@ fn submit(bench: &Bench, acquisition: &AcquisitionId, patience: Duration) -> Tol
 fn knowing(server: &RedisServer) -> Bench {
     let bench = Bench::on(server);
     let (held, _) = bench.take("first");
-    assert_eq!(bench.release(&held), Release::FreedFor(0));
+    assert_eq!(bench.release(&held), Release::Freed);
     bench
 }
 
@@ -56,10 +56,10 @@ fn async_release_completes_without_further_requests() {
         let (done, told) = done();
         bench.backend.submit_release(&held, closing, soon(), done);
         eventually("it is free", LONG, || !server.probe().exists("a"));
-        assert_eq!(only(&told).unwrap(), Release::FreedFor(0));
+        assert_eq!(only(&told).unwrap(), Release::Freed);
     }
     let (held, _) = bench.take("a");
-    assert_eq!(bench.release(&held), Release::FreedFor(0));
+    assert_eq!(bench.release(&held), Release::Freed);
     assert_eq!(only(&submit(&bench, &held, LONG)).unwrap(), Release::Gone);
 }
 
@@ -72,8 +72,8 @@ fn next_request_reads_the_async_release_reply() {
         let told = submit(&bench, &held, LONG);
         // Granted, because the release left before.
         let (next, _) = bench.take("a");
-        assert_eq!(only(&told).unwrap(), Release::FreedFor(0));
-        assert_eq!(bench.release(&next), Release::FreedFor(0));
+        assert_eq!(only(&told).unwrap(), Release::Freed);
+        assert_eq!(bench.release(&next), Release::Freed);
     }
 }
 
@@ -83,10 +83,7 @@ fn async_release_resends_a_flushed_script() {
     let bench = Bench::on(&server);
     let (held, _) = bench.take("a");
     server.probe().command(&["SCRIPT", "FLUSH"]);
-    assert_eq!(
-        only(&submit(&bench, &held, LONG)).unwrap(),
-        Release::FreedFor(0)
-    );
+    assert_eq!(only(&submit(&bench, &held, LONG)).unwrap(), Release::Freed);
     assert!(!server.probe().exists("a"));
 }
 
@@ -125,7 +122,7 @@ fn dropped_backend_still_reports_async_releases() {
     let (held, _) = bench.take("a");
     let told = submit(&bench, &held, LONG);
     drop(bench);
-    assert_eq!(only(&told).unwrap(), Release::FreedFor(0));
+    assert_eq!(only(&told).unwrap(), Release::Freed);
     let mut probe = server.probe();
     eventually("the connection is closed", LONG, || {
         probe.connections() == 0
@@ -153,10 +150,7 @@ fn many_async_releases_are_each_reported_once() {
             .collect()
     });
     for told in &all {
-        assert_eq!(
-            told.recv_timeout(LONG).unwrap().unwrap(),
-            Release::FreedFor(0)
-        );
+        assert_eq!(told.recv_timeout(LONG).unwrap().unwrap(), Release::Freed);
         // What told it is gone a moment after.
         assert_eq!(
             told.recv_timeout(LONG).unwrap_err(),

@@ -8,9 +8,9 @@ use super::quorum::{Quorum, answered};
 use super::responses::Responses;
 use super::watch::{PendingWatch, QuorumWatch};
 use lock_core::backend::{
-    Abilities, AcquisitionId, Admin, Answer, Attempt, Backend, Backoff, Failure, FoundBusyBy,
-    LockInfo, LockPage, NodeId, OnReleased, PagePosition, Release, ReleaseOptions, Renewal,
-    RenewalRequest, Wake, Waking, Watch, contain,
+    Abilities, AcquisitionId, Admin, Answer, Attempt, Backend, Backoff, Failure, LockInfo,
+    LockPage, NodeId, OnReleased, PagePosition, Release, ReleaseOptions, Renewal, RenewalRequest,
+    Wake, Waking, Watch, contain,
 };
 use lock_core::{Clock, Context, Error, Finding, LockName, Moment, SystemClock};
 use parking_lot::Mutex;
@@ -211,13 +211,6 @@ impl Backend for QuorumBackend {
             }
             clock.wait(&Arc::default(), next_round);
         }
-    }
-
-    fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {
-        let stores = self.0.workers.iter().map(|worker| worker.context().node());
-        stores
-            .filter_map(|store| store.poll_pause(name, found_by))
-            .min()
     }
 
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {

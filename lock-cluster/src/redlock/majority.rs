@@ -93,20 +93,16 @@ pub(super) fn free_in(
 /// may have held it are no majority; `None` if undecided.
 pub(super) fn released(answers: &[Option<Release>]) -> Option<Release> {
     let needed = majority(answers.len());
-    let (mut freed, mut gone, mut notified) = (0, 0, None);
+    let (mut freed, mut gone) = (0, 0);
     for answer in answers.iter().flatten() {
         match answer {
             Release::Freed => freed += 1,
-            Release::FreedFor(waiting) => {
-                freed += 1;
-                notified = notified.max(Some(*waiting));
-            }
             Release::Gone => gone += 1,
             _ => {}
         }
     }
     if freed >= needed {
-        Some(notified.map_or(Release::Freed, Release::FreedFor))
+        Some(Release::Freed)
     } else if answers.len() - gone < needed {
         Some(Release::Gone)
     } else {
@@ -287,16 +283,6 @@ mod tests {
     fn release_outcome_is_that_of_a_majority() {
         assert_eq!(released(&[FREED, FREED, None]), Some(Release::Freed));
         assert_eq!(released(&[GONE, GONE, None]), Some(Release::Gone));
-        let told = [
-            FREED,
-            Some(Release::FreedFor(2)),
-            Some(Release::FreedFor(5)),
-        ];
-        assert_eq!(
-            released(&told),
-            Some(Release::FreedFor(5)),
-            "each node counts its own subscribers"
-        );
         assert_eq!(released(&[FREED, GONE, None]), None);
         assert_eq!(released(&[FREED, FREED, GONE, None, None]), None);
         assert_eq!(

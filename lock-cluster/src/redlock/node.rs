@@ -1,7 +1,7 @@
 //! [`QuorumNode`]: one store of a quorum.
 
 use lock_core::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, FoundBusyBy, LockInfo, LockPage,
+    Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, LockInfo, LockPage,
     NO_FORCED_RELEASE, NO_LISTING, NodeId, OnReleased, PagePosition, Proposal, ProposalAnswer,
     Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
 };
@@ -255,13 +255,6 @@ impl QuorumNode {
                 let page = server.node.list_page(pattern, from.cursor, by)?;
                 page.into_page("")
             }
-        }
-    }
-
-    pub(super) fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {
-        match &self.kind {
-            NodeKind::Store(store) => store.poll_pause(name, found_by),
-            NodeKind::Server(server) => server.node.poll_pause(name, found_by),
         }
     }
 

@@ -1,7 +1,7 @@
 //! [`Abilities`]: the features that a store supports.
 
 #[cfg(doc)]
-use super::{Backend, Release};
+use super::{Attempt, Backend};
 #[cfg(doc)]
 use crate::kind::LockKind;
 use std::time::Duration;
@@ -20,9 +20,10 @@ pub struct Abilities {
     /// its lease and no replica must confirm the renewal. From then on the store
     /// [reports](crate::Notices::changed) changes of the lock.
     pub first_renewal: Option<Duration>,
-    /// True if [`Release::FreedFor`] counts all clients that wait. A single server counts only its
-    /// own subscribers.
-    pub counts_waiters: bool,
+    /// True if the clients that wait for a mutex take turns by a queue in the store, and a release
+    /// may [grant](Attempt::direct) the lock to the next one. Otherwise they compete for a free
+    /// lock.
+    pub queues_mutexes: bool,
     /// The way in which replicas can be asked to confirm a grant.
     pub replication: ReplicaSupport,
     /// The longest lease that the store grants. `None`: the store has no limit of its own.
@@ -42,7 +43,7 @@ impl Abilities {
             tokens: true,
             waking,
             first_renewal: None,
-            counts_waiters: false,
+            queues_mutexes: false,
             longest_lease: None,
             replication,
             all_kinds: false,
@@ -91,10 +92,10 @@ impl Abilities {
         self
     }
 
-    /// Sets whether releases count all clients that wait.
+    /// Sets whether clients that wait for a mutex queue in the store.
     #[must_use]
-    pub fn counts_waiters(mut self, counts_waiters: bool) -> Self {
-        self.counts_waiters = counts_waiters;
+    pub fn queues_mutexes(mut self, queues_mutexes: bool) -> Self {
+        self.queues_mutexes = queues_mutexes;
         self
     }
 

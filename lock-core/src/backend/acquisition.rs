@@ -236,10 +236,6 @@ pub enum Release {
     /// This owner held the lock. It is free now, or [held for its minimum
     /// time](ReleaseOptions::kept).
     Freed,
-    /// Like `Freed`, from a store that counts the clients that it notified, including this one if
-    /// it watches. From the count the engine derives for how long it does not compete for a lock
-    /// that it has released.
-    FreedFor(u32),
     /// This owner did not hold the lock (any more).
     Gone,
 }

@@ -105,7 +105,7 @@ pub use owner::{ClientId, OwnerId, OwnerLabel, OwnerText};
 pub use permits::{PermitChange, PermitOutcome};
 pub use token::TokenRange;
 pub use voter::{Proposal, ProposalAnswer, Voter};
-pub use watch::{DirectGrant, FoundBusyBy, NextOwner, Wake, Watch};
+pub use watch::{DirectGrant, NextOwner, Wake, Watch};
 
 use crate::name::LockName;
 use crate::time::Moment;
@@ -344,24 +344,6 @@ pub trait Backend: Send + Sync + fmt::Debug {
     ///
     /// See [`Failure`].
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure>;
-
-    /// Returns the state of a lock for a waiter, which calls this often and takes no decision about
-    /// safety. Sends one request to the server that is known to have the lock, and returns no
-    /// label. A backend whose [`inspect`](Backend::inspect) sends more requests overrides this.
-    ///
-    /// # Errors
-    ///
-    /// See [`Failure`].
-    fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
-        self.inspect(name, by)
-    }
-
-    /// Returns the longest time after which a waiter queries the store again, although the store
-    /// notifies it of releases: a foreign client may not publish its own. `None`: not before the
-    /// holder's lease may have ended.
-    fn poll_pause(&self, _name: &LockName, _found_by: FoundBusyBy) -> Option<Duration> {
-        None
-    }
 
     /// Returns the holder as [`inspect`](Backend::inspect) does, if it is this acquisition's owner.
     ///

@@ -10,19 +10,6 @@ use std::any::Any;
 use std::fmt;
 use std::num::NonZeroU64;
 
-/// The request by which a waiter found that a lock is busy.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(
-    clippy::exhaustive_enums,
-    reason = "there is no third request of a waiter"
-)]
-pub enum FoundBusyBy {
-    /// An attempt. Its answer takes into account whether the holder publishes its release.
-    Attempt,
-    /// [`Backend::peek`].
-    Peek,
-}
-
 /// The callback for releases. The engine implements it. It must be cheap and never block.
 pub trait Wake: Send + Sync {
     /// Called when the lock may have been released.

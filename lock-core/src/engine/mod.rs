@@ -58,7 +58,7 @@ pub(crate) use handle::EngineHandle;
 pub(crate) use hold::detached::CompositeHold;
 use hold::detached::DetachedHolds;
 use hold::recheck::Recheck;
-use queue::{LocalLock, Registry, Scope, Sharing};
+use queue::{LocalLock, Registry, Scope};
 use renew::{RenewalHandler, Timer, Workers};
 use skipped_time::SkippedTime;
 use std::collections::HashMap;
@@ -147,10 +147,6 @@ impl Engine {
             order: config.order(),
             fair_presence: config.fair_presence(),
         };
-        let sharing = Sharing {
-            hand_off: config.hand_off(),
-            counts_waiters: abilities.counts_waiters,
-        };
         let origin = Arc::new(Origin::here());
         let engine = Arc::new_cyclic(|this: &Weak<Self>| {
             let handler = || Weak::clone(this) as Weak<dyn RenewalHandler>;
@@ -170,7 +166,7 @@ impl Engine {
                 settings,
                 next_owner: AtomicU64::new(1),
                 next_scope: AtomicU64::new(1),
-                registry: Arc::new(Registry::new(Arc::clone(&origin), sharing)),
+                registry: Arc::new(Registry::new(Arc::clone(&origin), config.hand_off())),
                 detached: Mutex::default(),
                 timer: Arc::new(timer),
                 workers,

@@ -15,7 +15,7 @@ use crate::kind::Presence;
 use crate::name::LockName;
 use crate::time::Moment;
 use std::collections::VecDeque;
-use std::num::NonZeroU32;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 /// The shared holders of a name, and its waiters.
@@ -46,11 +46,10 @@ pub(super) struct Share {
 struct Position {
     owner: OwnerId,
     until: Moment,
-    /// The time for which the waiter counts as waiting after an attempt; also the lease of a direct
-    /// grant.
-    presence: Duration,
     /// The number of the waiter's last attempt, if a release may grant the lock to that attempt.
-    direct: Option<NonZeroU32>,
+    direct: Option<NonZeroU64>,
+    /// The lease of a direct grant.
+    lease: Duration,
     is_writer: bool,
 }
 
@@ -113,9 +112,9 @@ impl Shares {
         let new = Position {
             owner,
             until: now + presence,
-            presence,
             // Releases grant directly only to kinds whose profile allows it.
             direct: direct.filter(|_| profile.direct_grant),
+            lease: attempt.direct_lease(),
             is_writer: profile.readers.is_some(),
         };
         match self
@@ -455,7 +454,7 @@ impl State {
                 .waiting_writer
                 .take_if(|(first, _)| is_holder || *first == owner)
                 .is_some(),
-            Presence::Unknown => false,
+            Presence::Unknown | Presence::Queued => false,
         }
     }
 
@@ -474,14 +473,15 @@ impl State {
     ) -> Option<NextOwner> {
         let shares = self.shares.get_mut(&*name.plain())?;
         let first = shares.next(now)?;
-        let (owner, presence, next) = (first.owner, first.presence, first.next_owner());
+        let (owner, lease, next) = (first.owner, first.lease, first.next_owner());
         let Some(attempt) = first.direct else {
             return Some(next);
         };
         shares.leave_queue(owner);
-        let token = self.next_tokens(&name.plain(), 0, now, unix)?.first();
-        self.hold(name, owner, now + presence, None);
-        Some(next.granted(DirectGrant { attempt, token }))
+        let tokens = self.next_tokens(&name.plain(), 0, now, unix)?;
+        self.hold(name, owner, now + lease, None);
+        let grant = Grant::new(Some(tokens));
+        Some(next.granted(DirectGrant { attempt, grant }))
     }
 
     /// Returns an owner's share, if all of it is left.

@@ -418,11 +418,10 @@ impl Backend for MemoryBackend {
         if name.profile().shared {
             let (release, lets_in) = state.release_share(name, *owner, now);
             drop(state);
-            let told = if lets_in { self.wake(name) } else { 0 };
-            return Ok(match release {
-                Release::Gone => Release::Gone,
-                _ => Release::FreedFor(told),
-            });
+            if lets_in {
+                self.wake(name);
+            }
+            return Ok(release);
         }
         let lets_in = state.stop_waiting(name, *owner, now);
         if !state.is_owned(name, *owner, now) {
@@ -447,10 +446,10 @@ impl Backend for MemoryBackend {
         if let (Some(used), Some(counter)) = (options.last_used, state.tokens.get_mut(&*plain)) {
             counter.last = counter.last.min(used.get());
         }
-        let may_grant = name.profile().direct_grant && options.kept.is_none();
+        let may_grant = name.profile().queued_in_store && options.kept.is_none();
         // If an unfair lock of this name is watched, the lock stays free, and all waiters compete
         // for it.
-        let is_fair = |watch: &Watcher| watch.kind.direct_grant;
+        let is_fair = |watch: &Watcher| watch.kind.queued_in_store;
         if may_grant
             && state
                 .watches
@@ -460,10 +459,12 @@ impl Backend for MemoryBackend {
                 .all(is_fair)
         {
             let next = state.grant_next(name, now, self.0.clock.unix_time());
-            return Ok(Release::FreedFor(self.wake_with(state, name, next)));
+            self.wake_with(state, name, next);
+            return Ok(Release::Freed);
         }
         drop(state);
-        Ok(Release::FreedFor(self.wake(name)))
+        self.wake(name);
+        Ok(Release::Freed)
     }
 
     fn inspect(&self, name: &LockName, _by: Moment) -> Result<LockInfo, Failure> {
@@ -510,7 +511,7 @@ impl Backend for MemoryBackend {
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities::full().counts_waiters(true).all_kinds(true)
+        Abilities::full().all_kinds(true)
     }
 
     fn admin(&self) -> Option<&dyn Admin> {

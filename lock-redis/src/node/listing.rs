@@ -37,7 +37,7 @@ impl Node {
             Some(owned) => drive(owned.inspect_all(names), link, by),
             None => Ok(names
                 .iter()
-                .map(|name| drive(format.peek(name), link, by))
+                .map(|name| drive(format.inspect(name), link, by))
                 .collect()),
         }
     }

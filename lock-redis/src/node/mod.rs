@@ -47,8 +47,8 @@ use crate::connection::{
     ConnectionLike, ConnectionPool, Dialer, Identity, NeededReplicas, ReplicaCount,
     SharedConnection,
 };
+use crate::protocol::Format;
 use crate::protocol::driver::{self, drive};
-use crate::protocol::{Format, without_own_subscription};
 use crate::wakeups::Subscriber;
 use change_reports::RenewalSlots;
 use cluster::{Port, Shards};
@@ -56,8 +56,8 @@ use diagnosis::NodeTerms;
 use eviction::Eviction;
 use heartbeat::Heartbeat;
 use lock_core::backend::{
-    AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, HolderInfo, LockInfo, OnReleased,
-    PermitChange, PermitOutcome, Release, ReleaseOptions, Tombstone, Wake, Watch,
+    AcquisitionId, Answer, Attempt, Failure, HolderInfo, LockInfo, OnReleased, PermitChange,
+    PermitOutcome, Release, ReleaseOptions, Tombstone, Wake, Watch,
 };
 use lock_core::{
     ClientId, Clock, Error, ErrorKind, LeaseTime, LockName, Moment, Replicas, Replication,
@@ -361,7 +361,6 @@ impl Node {
             format,
             eviction,
             heartbeat,
-            subscriber,
             ..
         } = &*self.inner;
         // A clean-up must not wait behind the unanswered request whose effect it removes. If it
@@ -380,12 +379,7 @@ impl Node {
             }
             Ok(release)
         });
-        let name = &acquisition.name;
-        let told_on = || format.as_owned().map(|format| format.channel(name));
-        let lingers = || told_on().is_some_and(|channel| subscriber.lingering()(&channel));
-        outcome
-            .map(|release| without_own_subscription(release, lingers))
-            .map_err(on(name))
+        outcome.map_err(on(&acquisition.name))
     }
 
     /// Releases a lock without waiting for the reply. `done` gets the outcome.
@@ -407,9 +401,8 @@ impl Node {
         };
         let name = acquisition.name.clone();
         let done = move |outcome: Result<_, _>| done(outcome.map_err(on(&name)));
-        let lingers = self.inner.subscriber.lingering();
         match owned.release(acquisition, options) {
-            Ok(call) => driver::submit_release(call, &self.inner.link, by, lingers, done),
+            Ok(call) => driver::submit_release(call, &self.inner.link, by, done),
             Err(failure) => done(Err(failure)),
         }
         self.look_behind();
@@ -425,19 +418,6 @@ impl Node {
         let connection = self.connection(by);
         connection
             .and_then(|mut link| drive(format.inspect(name), &mut link, by))
-            .map_err(on(name))
-    }
-
-    /// Returns the state of a lock, without the label.
-    ///
-    /// # Errors
-    ///
-    /// See [`Failure`].
-    pub fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
-        let format = &self.inner.format;
-        let connection = self.connection(by);
-        connection
-            .and_then(|mut link| drive(format.peek(name), &mut link, by))
             .map_err(on(name))
     }
 
@@ -476,14 +456,6 @@ impl Node {
             drive(exchange, &mut link, by)
         });
         outcome.map_err(on(name))
-    }
-
-    /// Returns the longest time after which a waiter polls again.
-    #[must_use]
-    pub fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {
-        let owned = self.inner.format.as_owned()?;
-        let is_tracked = self.inner.subscriber.is_tracked(&owned.keys.lock(name));
-        owned.poll_pause(found_by == FoundBusyBy::Attempt, is_tracked)
     }
 
     /// Releases a lock of any holder. Returns whether it was held.

@@ -7,6 +7,7 @@ use super::label::Labels;
 use super::owned::{AcquireRequest, OwnedFormat, fill, is_refusal};
 use super::{mutexes_only, token};
 use crate::connection::Batch;
+use crate::keys;
 use crate::lua::Scripts;
 use crate::wakeups::ReleaseChannel;
 use lock_core::backend::{
@@ -40,6 +41,7 @@ impl OwnedFormat {
 
     pub(super) fn abilities(&self, replication: ReplicaSupport) -> Abilities {
         Abilities::full()
+            .queues_mutexes(self.dialect.wakes().is_none())
             .tokens(self.has_tokens())
             .first_renewal(self.first_renewal)
             .all_kinds(self.dialect.has_all_kinds)
@@ -53,7 +55,9 @@ impl OwnedFormat {
         is_tracked: &'a dyn Fn(&str) -> bool,
     ) -> Result<Exchange<'a, Answer>, Failure> {
         if let Some(kind) = self.kind_format(attempt.name)? {
-            return kind.acquire(self, attempt, is_tracked);
+            let answer = kind.acquire(self, attempt, is_tracked)?;
+            let key = self.keys.lock(attempt.name);
+            return Ok(answer.map(move |answer| self.bounded(answer, true, is_tracked(&key))));
         }
         let key = self.keys.lock(attempt.name);
         self.refuse_apart(&key)?;

@@ -9,10 +9,7 @@
 
 use super::exchange::{Exchange, Received, Replies};
 use super::release::ReleaseCall;
-use super::{
-    Format, FormatKind, unexpected_reply, unexpected_reply_to, with_found_value,
-    without_own_subscription,
-};
+use super::{Format, FormatKind, unexpected_reply, unexpected_reply_to, with_found_value};
 use crate::connection::error_mapping::{self, Asked};
 use crate::connection::{
     Batch, CallError, ConnectionLike, Mark, Reply, ReplyCheck, ServerError, SharedConnection,
@@ -71,13 +68,10 @@ pub(crate) fn release(
 }
 
 /// Sends the request that ends a hold, and passes the outcome to `done` without waiting for it.
-/// `lingers` returns true for a channel if no waiter of this client needs its subscription any
-/// more.
 pub(crate) fn submit_release(
     ReleaseCall { batch, reader }: ReleaseCall<'_>,
     link: &SharedConnection,
     by: Moment,
-    lingers: impl FnOnce(&str) -> bool + Send + 'static,
     done: impl FnOnce(Result<Release, Failure>) + Send + 'static,
 ) {
     let (server, reader) = (Arc::clone(link.server()), reader.into_static());
@@ -88,13 +82,10 @@ pub(crate) fn submit_release(
                 let asked = Asked::Script(reader.script, &reader.key);
                 return Err(error_mapping::refused(&server, error, &asked));
             }
-            let release = reader.parse(&server, &reply).ok_or_else(|| {
+            reader.parse(&server, &reply).ok_or_else(|| {
                 check = ReplyCheck::Unexpected;
                 unexpected_reply(&server, &format!("the script `{}`", reader.script.name))
-            })?;
-            Ok(without_own_subscription(release, || {
-                lingers(&reader.channel())
-            }))
+            })
         }));
         check
     };

@@ -170,20 +170,11 @@ impl Format {
         }
     }
 
-    /// Reads the state of a lock. See [`Backend::peek`](lock_core::Backend::peek).
-    pub(crate) fn peek<'a>(&'a self, name: &LockName) -> Exchange<'a, LockInfo> {
-        self.inspect_with(name, Labels::LeftOut)
-    }
-
     /// Reads the state of a lock, with its holder's label if the format has labels. See
     /// [`Backend::inspect`](lock_core::Backend::inspect).
     pub(crate) fn inspect<'a>(&'a self, name: &LockName) -> Exchange<'a, LockInfo> {
-        self.inspect_with(name, Labels::Read)
-    }
-
-    fn inspect_with<'a>(&'a self, name: &LockName, labels: Labels) -> Exchange<'a, LockInfo> {
         match &*self.0 {
-            FormatKind::Owned(format) => format.inspect(name, labels),
+            FormatKind::Owned(format) => format.inspect(name, Labels::Read),
             FormatKind::Classic(format) => Exchange::from_result(format.inspect(name)),
         }
     }
@@ -355,24 +346,21 @@ pub(crate) fn unexpected_reply(server: &Server, asked: &str) -> Failure {
 }
 
 /// Reads the reply of a script that frees a lock and publishes that on `channel`; `None` if the
-/// script cannot have replied this. `unseen` is the number of possible waiters that the server does
-/// not count.
+/// script cannot have replied this.
 pub(crate) fn released(
     server: &Server,
     channels: ChannelKind,
     channel: impl FnOnce() -> String,
     reply: &Reply,
-    unseen: u32,
 ) -> Option<Release> {
     match reply {
         Reply::Int(0) => Some(Release::Gone),
-        Reply::Int(more @ 1..) => {
+        Reply::Int(1..) => {
             server.clear_channel_warning(WarningKind::NotPublished, channel);
-            let told = u32::try_from(more - 1).unwrap_or(u32::MAX);
-            Some(Release::FreedFor(told.saturating_add(unseen)))
+            Some(Release::Freed)
         }
         Reply::Array(parts) => match &parts[..] {
-            // Freed, but the release was not published, so the number of waiters is not known.
+            // Freed, but the release was not published.
             [Reply::Int(1..), Reply::Bulk(why)] => {
                 let why = ServerError::parse(&String::from_utf8_lossy(why));
                 unpublished(server, &why, channels, &channel());
@@ -381,18 +369,6 @@ pub(crate) fn released(
             _ => None,
         },
         _ => None,
-    }
-}
-
-/// Subtracts our own subscription from the receivers of a release, if it only `lingers`: no thread
-/// of this client waits on the channel any more.
-pub(crate) fn without_own_subscription(
-    release: Release,
-    lingers: impl FnOnce() -> bool,
-) -> Release {
-    match release {
-        Release::FreedFor(told @ 1..) if lingers() => Release::FreedFor(told - 1),
-        release => release,
     }
 }
 

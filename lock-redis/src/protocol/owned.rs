@@ -10,7 +10,6 @@ use super::{FOR_EVER, busy_from_pttl, remaining, token_range};
 use crate::connection::error_mapping;
 use crate::connection::{Batch, Reply, Text};
 use crate::keys::{self, Keys};
-use crate::lua::foreign_client::ForeignClient;
 use crate::lua::join::Join;
 use crate::lua::{Script, Scripts};
 use crate::wakeups::{ChannelKind, PollInterval, Tracking, UNTRACKED};
@@ -186,15 +185,6 @@ impl OwnedFormat {
         self.channels().publish().as_bytes()
     }
 
-    /// Returns the number of possible waiters that the server does not count: registries of Spring
-    /// may listen on any node of a cluster, and each node counts only its own listeners. All
-    /// registries count as one waiter.
-    pub(super) fn unseen(&self) -> u32 {
-        u32::from(
-            self.has_slots() && self.dialect.wakes() == Some(ForeignClient::SpringIntegration),
-        )
-    }
-
     /// Returns true if a release counts all listeners that it reaches. A release on a plain channel
     /// of a cluster reaches the listeners on other nodes, but does not count them.
     pub(super) fn counts_all(&self) -> bool {
@@ -294,20 +284,27 @@ impl OwnedFormat {
         }
     }
 
-    /// Returns the answer for a lock that another client holds, by the key's `PTTL`. It includes
-    /// the time until the waiter's next attempt, if the waiter is not notified of the release.
+    /// Returns the answer for a lock that another client holds, by the key's `PTTL`, bounded by the
+    /// time until the waiter's next attempt. `is_told`: the holder should publish its release.
+    /// `is_tracked`: the server reports changes of the key.
     pub(crate) fn busy(&self, pttl: i64, is_told: bool, is_tracked: bool) -> Answer {
-        let polls = self.polls.filter(|_| !is_told && !is_tracked);
-        match (busy_from_pttl(pttl), polls.map(PollInterval::pause)) {
-            (Answer::Busy(Some(left)), Some(pause)) => Answer::Busy(Some(left.min(pause))),
+        self.bounded(busy_from_pttl(pttl), is_told, is_tracked)
+    }
+
+    /// Bounds the time in this answer by the time until the waiter's next attempt.
+    pub(super) fn bounded(&self, answer: Answer, is_told: bool, is_tracked: bool) -> Answer {
+        let pause = self.poll_pause(is_told, is_tracked);
+        match (answer, pause) {
+            (Answer::Busy(left), Some(pause)) => {
+                Answer::Busy(Some(left.map_or(pause, |left| left.min(pause))))
+            }
             (Answer::BusyWithoutExpiry(_), pause) => Answer::BusyWithoutExpiry(pause),
             (answer, _) => answer,
         }
     }
 
-    /// Returns the longest time until a waiter's next attempt. `is_told`: the holder should publish
-    /// its release. `is_tracked`: the server reports changes of the key, so no time is needed.
-    pub(crate) fn poll_pause(&self, is_told: bool, is_tracked: bool) -> Option<Duration> {
+    /// Returns the longest time until a waiter's next attempt.
+    fn poll_pause(&self, is_told: bool, is_tracked: bool) -> Option<Duration> {
         let polls = match self.polls {
             _ if is_tracked => return None,
             None => UNTRACKED,
@@ -315,6 +312,7 @@ impl OwnedFormat {
             Some(polls) if is_told && self.dialect.detects_silent_holders => {
                 polls.at_least(FALLBACK_POLL)
             }
+            Some(polls) if is_told => polls.at_least(UNTRACKED.interval),
             Some(polls) => polls,
         };
         Some(polls.pause())
@@ -352,7 +350,9 @@ impl OwnedFormat {
 
     /// Returns the argument of acquire.lua that says how the caller waits, if it waits in the queue.
     fn wait(&self, attempt: &Attempt<'_>, owner: &Text) -> Option<String> {
-        let number = attempt.direct.filter(|_| attempt.waits && self.has_queue())?;
+        let number = attempt
+            .direct
+            .filter(|_| attempt.waits && self.has_queue())?;
         let client = owner.as_str().split(':').next().unwrap_or_default();
         let name = if attempt.name.kind().is_queued() {
             owner.as_str()
@@ -404,10 +404,18 @@ impl OwnedFormat {
                 }
             }
             (Reply::Array(items), _) => match items[..] {
-                [Reply::Int(0), Reply::Int(pttl), Reply::Int(told), ref first @ ..] => {
+                [
+                    Reply::Int(0),
+                    Reply::Int(pttl),
+                    Reply::Int(told),
+                    ref first @ ..,
+                ] => {
                     // Only the first of a queue is woken by a release that is not published.
                     let is_first = !matches!(first, [Reply::Int(0)]);
-                    let busy = move || self.busy(pttl, told == 1, is_first && is_tracked());
+                    let busy = move || match is_first {
+                        true => self.busy(pttl, told == 1, is_tracked()),
+                        false => busy_from_pttl(pttl),
+                    };
                     if pttl == FOR_EVER {
                         // Every lock of this library has an expiry. The inspection fails if the
                         // value under the key is no lock at all.
@@ -620,11 +628,6 @@ impl Closing {
 }
 
 impl ReleaseRequest<'_> {
-    /// Returns true if the request only frees the lock.
-    pub(super) fn is_plain(&self) -> bool {
-        self.closing.is_none()
-    }
-
     /// Returns a call of this form of close.lua, for a kind of lock with a queue of waiters in the
     /// store.
     pub(super) fn queued(mut self, script: &'static Script, queue: String) -> ScriptCall {

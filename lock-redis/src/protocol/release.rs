@@ -32,8 +32,6 @@ pub(crate) struct ReleaseReader<'a> {
     kind: Option<&'static dyn KindFormat>,
     naming: Naming,
     channels: ChannelKind,
-    /// The number of possible waiters that the server does not count.
-    unseen: u32,
 }
 
 impl ReleaseReader<'_> {
@@ -54,7 +52,7 @@ impl ReleaseReader<'_> {
 
     /// Reads the reply; `None` if the script cannot have replied this.
     pub(super) fn parse(&self, server: &Server, reply: &Reply) -> Option<Release> {
-        released(server, self.channels, || self.channel(), reply, self.unseen)
+        released(server, self.channels, || self.channel(), reply)
     }
 
     pub(super) fn read(&self, received: &mut Received<'_>) -> Result<Release, Failure> {
@@ -76,7 +74,6 @@ impl OwnedFormat {
             kind,
             naming: self.naming,
             channels: self.channels(),
-            unseen: 0,
         }
     }
 
@@ -109,13 +106,7 @@ impl OwnedFormat {
         let (keys, arguments) = (request.keys(&mut keys), request.arguments(&mut arguments));
         let batch = Batch::script(request.script, keys, arguments);
         let reader = self.reader(request.script, request.key, None);
-        Ok(ReleaseCall {
-            batch,
-            reader: ReleaseReader {
-                unseen: self.unseen(),
-                ..reader
-            },
-        })
+        Ok(ReleaseCall { batch, reader })
     }
 
     /// Returns the request that ends all holds. See

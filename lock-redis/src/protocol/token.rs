@@ -17,10 +17,8 @@ use lock_core::backend::Attempt;
 pub(super) const CHANNEL: &str = "distlock_lock__channel";
 
 /// The dialect without `wakes=`.
-pub(crate) static TOKEN: Dialect = Dialect::token(
-    scripts!(words: "token", channel: CHANNEL),
-    &JOINS,
-);
+pub(crate) static TOKEN: Dialect =
+    Dialect::token(scripts!(words: "token", channel: CHANNEL), &JOINS);
 
 static JOINS: [Join; 2] = joins!(TOKEN, words: "token", channel: CHANNEL);
 

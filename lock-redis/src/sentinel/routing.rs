@@ -180,7 +180,7 @@ impl Topology for MasterTracker {
             };
             let is_present = tracker.is_present(&master);
             let verdict = believe(&tracker, &master, is_present, outcome.map(drop));
-            let is_freed = matches!(outcome, Ok(Release::Freed | Release::FreedFor(_)));
+            let is_freed = matches!(outcome, Ok(Release::Freed));
             if is_freed && matches!(verdict, Verdict::Believe) {
                 tracker.note_release(&acquisition, master.number);
             }

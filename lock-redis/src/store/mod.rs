@@ -20,10 +20,9 @@ use crate::protocol::Format;
 use crate::protocol::classic::{ClassicRules, StepHook};
 use crate::topology::{Effect, Hop, RoutedRequest, Topology, Verdict};
 use lock_core::backend::{
-    Abilities, AcquisitionId, Admin, Answer, Attempt, Failure, FoundBusyBy, HolderInfo, LockInfo,
-    LockPage, NodeId, OnReleased, PagePosition, PermitChange, PermitOutcome, Proposal,
-    ProposalAnswer, Release, ReleaseOptions, Renewal, RenewalRequest, Replicated, RetryCause,
-    Voter, Wake, Watch,
+    Abilities, AcquisitionId, Admin, Answer, Attempt, Failure, HolderInfo, LockInfo, LockPage,
+    NodeId, OnReleased, PagePosition, PermitChange, PermitOutcome, Proposal, ProposalAnswer,
+    Release, ReleaseOptions, Renewal, RenewalRequest, Replicated, RetryCause, Voter, Wake, Watch,
 };
 use lock_core::{
     Backend, Config, Context, Error, Finding, LeaseTime, LockName, Moment, Replication,
@@ -390,11 +389,6 @@ impl<T: Topology> Backend for RedisStore<T> {
         self.request(&RoutedRequest::Inspect(name), by, inspect, |_| Effect::None)
     }
 
-    fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
-        let peek = |hop: &Hop<_>| hop.node.peek(name, by);
-        self.request(&RoutedRequest::Peek(name), by, peek, |_| Effect::None)
-    }
-
     fn verify(
         &self,
         acquisition: &AcquisitionId,
@@ -406,10 +400,6 @@ impl<T: Topology> Backend for RedisStore<T> {
         let request = RoutedRequest::Inspect(&acquisition.name);
         let verify = |hop: &Hop<_>| hop.node.verify(acquisition, by);
         self.request(&request, by, verify, |_| Effect::None)
-    }
-
-    fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {
-        self.topology.known(name)?.node.poll_pause(name, found_by)
     }
 
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {

@@ -54,7 +54,7 @@ pub(super) fn release<T: Topology>(
 ) -> Result<Release, Failure> {
     let request = RoutedRequest::Release(acquisition);
     let effect = |release: &Release| match release {
-        Release::Freed | Release::FreedFor(_) => Effect::Freed,
+        Release::Freed => Effect::Freed,
         _ => Effect::Changed,
     };
     let release = |hop: &Hop<_>| hop.node.release(acquisition, options, by);

@@ -170,13 +170,6 @@ impl Subscriber {
         Some(id).filter(|id| *id != 0)
     }
 
-    /// Returns a function that returns whether this client still subscribes to a channel without
-    /// watches.
-    pub(crate) fn lingering(&self) -> impl Fn(&str) -> bool + Send + use<> {
-        let shared = Arc::clone(&self.shared);
-        move |channel| shared.table.lock().lingers(channel)
-    }
-
     /// Sets the function that the worker calls with each message. Must be set before the first
     /// watch.
     pub(crate) fn on_message(&self, read: MessageListener) {

@@ -28,9 +28,7 @@ impl NamedOwner {
         }
     }
 
-    fn read_grant<'a>(
-        mut words: impl Iterator<Item = &'a str>,
-    ) -> Option<(String, DirectGrant)> {
+    fn read_grant<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<(String, DirectGrant)> {
         let attempt = words.next()?.parse().ok()?;
         let token = words.next()?.parse().ok()?;
         let reserve = match words.next()? {

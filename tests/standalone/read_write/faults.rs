@@ -106,7 +106,7 @@ fn full_server_refuses_and_releases_without_a_trace() {
     let closing = ReleaseOptions::WITH_TOMBSTONE;
     assert!(matches!(
         asked.release_with(&read(), reader, closing),
-        Release::FreedFor(0)
+        Release::Freed
     ));
     assert!(!probe.exists("x"));
     refused(write());

@@ -140,7 +140,7 @@ impl Scene {
         let released = self.full(|| self.bench.backend.release(held, options, soon()));
         let kind = held.name.kind();
         assert!(
-            matches!(released, Ok(Release::FreedFor(_))),
+            matches!(released, Ok(Release::Freed)),
             "{kind:?} {options:?}: {released:?}"
         );
     }

@@ -186,7 +186,7 @@ fn repeated_acquire_takes_nothing_more() {
 fn repeated_release_frees_nothing_more() {
     let mut store = Store::start();
     let (held, _other) = (store.take(2), store.take(1));
-    assert_eq!(store.release(&held, PLAIN), Release::FreedFor(0));
+    assert_eq!(store.release(&held, PLAIN), Release::Freed);
     assert_eq!(store.release(&held, PLAIN), Release::Gone);
     assert_eq!(store.stored(), ("2".to_owned(), 1));
     assert_eq!(
@@ -289,7 +289,7 @@ fn absent_number_of_permits_is_counted_again() {
     store.take(1);
     assert_eq!(store.stored(), ("0".to_owned(), 3));
     store.probe.command(&["DEL", NAME]);
-    assert_eq!(store.release(&held, PLAIN), Release::FreedFor(0));
+    assert_eq!(store.release(&held, PLAIN), Release::Freed);
     store.take(2);
     assert_eq!(store.stored(), ("0".to_owned(), 3));
 }

@@ -374,7 +374,7 @@ impl Topology for ClusterMap {
 }
 
 fn changes_nothing(request: &RoutedRequest<'_>) -> bool {
-    matches!(request, RoutedRequest::Inspect(_) | RoutedRequest::Peek(_))
+    matches!(request, RoutedRequest::Inspect(_))
 }
 
 /// Returns whether the answer counts even if another node owns the slot by now.

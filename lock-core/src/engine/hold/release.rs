@@ -19,7 +19,7 @@ use crate::backend::{AcquisitionId, Failure, NodeId, Release, ReleaseOptions, ca
 use crate::engine::Engine;
 use crate::engine::acquisition::Acquisition;
 use crate::engine::hold::validity::tell_lost;
-use crate::engine::queue::{LocalLock, ReleaseTiming};
+use crate::engine::queue::LocalLock;
 use crate::engine::renew::{PendingCleanup, Workers};
 use crate::error::Error;
 use crate::observe::event::Event;
@@ -59,7 +59,7 @@ impl Engine {
             engine: self,
             lock,
             acquisition,
-            timing: None,
+            sent: None,
         };
         #[cfg(feature = "tracing")]
         let span = crate::observe::trace::CallSpan::release(&acquisition.name);
@@ -71,12 +71,7 @@ impl Engine {
         #[cfg(feature = "tracing")]
         span.ended(&outcome.as_ref().map(Some));
         let now = self.clock.now();
-        let told = outcome.as_ref().ok().copied().flatten();
-        ending.timing = Some(ReleaseTiming {
-            at: now,
-            took: Some(now.since(sent)),
-            told,
-        });
+        ending.sent = Some(now);
         drop(ending);
         match &outcome {
             Ok(_) => tell_released(&self.events, acquisition, now),
@@ -96,7 +91,7 @@ impl Engine {
             engine: self,
             lock,
             acquisition,
-            timing: None,
+            sent: None,
         };
         #[cfg(feature = "tracing")]
         let _span = crate::observe::trace::CallSpan::release(&acquisition.name);
@@ -106,7 +101,6 @@ impl Engine {
             events: self.events.clone(),
             clock: Arc::clone(&self.clock),
             workers: Arc::clone(&self.workers),
-            lock: Arc::clone(lock),
             acquisition: Arc::clone(acquisition),
             node: self.workers.renewal_node(&acquisition.name),
             start: self.metrics().request_starts(),
@@ -127,11 +121,7 @@ impl Engine {
                 failure.into_error().on(&acquisition.name),
             );
         }
-        ending.timing = Some(ReleaseTiming {
-            at: self.clock.now(),
-            took: None,
-            told: None,
-        });
+        ending.sent = Some(self.clock.now());
     }
 
     /// Ends one hold locally. Returns the end of the last hold, if the release must be sent; `None`
@@ -190,16 +180,15 @@ impl Engine {
         Some(now)
     }
 
-    /// Handles the answer to a release. Returns how many clients the store notified, if it counts
-    /// them.
+    /// Handles the answer to a release.
     fn released(
         &self,
         acquisition: &Acquisition,
         answer: Result<Release, Failure>,
         first_unanswered: Option<Moment>,
-    ) -> Result<Option<u32>, Error> {
+    ) -> Result<(), Error> {
         match ReleaseOutcome::of(&self.events, acquisition, answer, first_unanswered) {
-            ReleaseOutcome::Released(told) => Ok(told),
+            ReleaseOutcome::Released => Ok(()),
             ReleaseOutcome::Lost(loss) => Err(loss.to_error().on(&acquisition.name)),
             ReleaseOutcome::Refused(error) => Err(error.on(&acquisition.name)),
             ReleaseOutcome::Unknown(error) => {
@@ -259,7 +248,7 @@ impl Engine {
         if let Some(name) = name.filter(|_| self.workers.has_pending_cleanups()) {
             // The result does not matter. If this request succeeds, the answers to the releases
             // have been read before its own answer; if it fails, they cannot be read, either.
-            let _answer = call_backend(|| self.store()?.peek(&name, by));
+            let _answer = call_backend(|| self.store()?.inspect(&name, by));
         }
     }
 }
@@ -270,9 +259,9 @@ struct Ending<'a> {
     engine: &'a Engine,
     lock: &'a Arc<LocalLock>,
     acquisition: &'a Arc<Acquisition>,
-    /// `None` until the answer is handled or, if no caller waits for it, the release is sent. Still
+    /// The time at which the answer was handled or, if no caller waits for it, the release was sent.
     /// `None` at the drop only after a panic.
-    timing: Option<ReleaseTiming>,
+    sent: Option<Moment>,
 }
 
 impl Drop for Ending<'_> {
@@ -282,24 +271,19 @@ impl Drop for Ending<'_> {
             acquisition,
             ..
         } = *self;
-        let timing = self.timing.unwrap_or_else(|| {
+        let sent = self.sent.unwrap_or_else(|| {
             let now = engine.clock.now();
             engine.clean_up(acquisition.to_end(now));
-            ReleaseTiming {
-                at: now,
-                took: None,
-                told: None,
-            }
+            now
         });
         acquisition.close_listeners();
-        self.lock.released(acquisition, timing);
+        self.lock.released(acquisition, sent);
     }
 }
 
 /// The meaning of an answer, as in the table of this file.
 enum ReleaseOutcome {
-    /// Released; with the number of notified clients, if the store counts them.
-    Released(Option<u32>),
+    Released,
     /// Lost; the event was emitted.
     Lost(Loss),
     Refused(Error),
@@ -315,15 +299,14 @@ impl ReleaseOutcome {
         first_unanswered: Option<Moment>,
     ) -> Self {
         match answer {
-            Ok(Release::Freed) => Self::Released(None),
-            Ok(Release::FreedFor(told)) => Self::Released(Some(told)),
+            Ok(Release::Freed) => Self::Released,
             Ok(Release::Gone)
                 if first_unanswered.is_some_and(|sent| sent < acquisition.valid_until()) =>
             {
                 events.emit(|| Event::ReleaseUnconfirmed {
                     lock: acquisition.name.clone(),
                 });
-                Self::Released(None)
+                Self::Released
             }
             Ok(Release::Gone) => Self::Lost(end_as_gone(events, acquisition)),
             Err(failure) if failure.error().is_foreign_format() => {
@@ -342,7 +325,6 @@ struct AsyncRelease {
     events: Events,
     clock: Arc<dyn Clock>,
     workers: Arc<Workers>,
-    lock: Arc<LocalLock>,
     acquisition: Arc<Acquisition>,
     /// The node whose worker repeats the release if it is unconfirmed. Determined in advance,
     /// because the thread that reads the answer must not call the backend.
@@ -363,10 +345,7 @@ impl AsyncRelease {
         } = &self;
         events.metrics.release_answered(self.start, &answer);
         match ReleaseOutcome::of(events, acquisition, answer, None) {
-            ReleaseOutcome::Released(told) => {
-                if let Some(told) = told {
-                    self.lock.told(told);
-                }
+            ReleaseOutcome::Released => {
                 tell_released(events, acquisition, self.clock.now());
             }
             ReleaseOutcome::Lost(_) => {}

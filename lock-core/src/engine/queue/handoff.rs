@@ -23,7 +23,7 @@ impl LocalLock {
     /// Returns the tokens to request. They include reserved ones if waiters behind the holder may
     /// get hand-offs.
     pub(crate) fn tokens(&self, has_followers: bool) -> Tokens {
-        let hands_off = has_followers && !self.sharing().hand_off.is_zero();
+        let hands_off = has_followers && !self.hand_off_budget().is_zero();
         Tokens::Assign {
             reserve: if hands_off { RESERVE } else { 0 },
         }
@@ -44,7 +44,8 @@ impl LocalLock {
         let is_current = state
             .current()
             .is_some_and(|current| Arc::ptr_eq(current, acquisition));
-        if !is_current || state.fairness.is_over(now, self.sharing().hand_off) {
+        let is_over = |since| now >= since + self.hand_off_budget();
+        if !is_current || state.turn_since.is_none_or(is_over) {
             return None;
         }
         let next = Arc::new(successor(acquisition, &state.queue.head()?.request, now)?);

@@ -4,7 +4,6 @@
 //! the lock. All other threads wait locally, first in, first out. This module sends no request;
 //! [`QueueOwner`] is its interface to the engine.
 
-mod fairness;
 mod handoff;
 mod registry;
 mod wait_queue;
@@ -20,13 +19,11 @@ use crate::name::{LockName, NameHasher};
 use crate::sync::{Mutex, MutexGuard};
 use crate::time::lease::LeaseTime;
 use crate::time::{Clock, Moment, Signal};
-use fairness::FairnessPolicy;
 use std::hash::{BuildHasher, BuildHasherDefault};
 use std::sync::Arc;
 use std::time::Duration;
 use wait_queue::WaitQueue;
 
-pub(crate) use fairness::ReleaseTiming;
 pub(crate) use registry::{Registry, Scope};
 pub(crate) use waiter::{Known, Turn, WaiterGuard};
 
@@ -41,15 +38,6 @@ pub(crate) trait QueueOwner {
 
     /// Ends the hold of a hand-off that the waiter did not use, because of an interrupt or a panic.
     fn decline(&self, lock: &Arc<LocalLock>, acquisition: &Arc<Acquisition>);
-}
-
-/// The policy for sharing the locks of a client.
-#[derive(Clone, Copy)]
-pub(crate) struct Sharing {
-    /// The time for which a lock passes from thread to thread before other clients get a turn.
-    pub(crate) hand_off: Duration,
-    /// True if the store counts all waiting clients.
-    pub(crate) counts_waiters: bool,
 }
 
 /// The local lock of one name and scope of a client.
@@ -78,7 +66,8 @@ pub(crate) struct LocalLockState {
     /// The key of this name's timer in the wheel, and its due time. Written by the
     /// [timer](super::renew).
     pub(crate) timer: Option<(TimerKey, Moment)>,
-    fairness: FairnessPolicy,
+    /// The time at which the store granted the lock to this client.
+    turn_since: Option<Moment>,
     rare: Option<Box<RareState>>,
 }
 
@@ -141,16 +130,13 @@ impl LocalLock {
         }
     }
 
-    fn sharing(&self) -> Sharing {
-        let sharing = self.registry.sharing;
+    /// Returns for how long the lock passes from thread to thread before other clients get a turn.
+    fn hand_off_budget(&self) -> Duration {
         match self.scope == Scope::CLIENT {
-            true => sharing,
+            true => self.registry.hand_off,
             // The lock of a single thread or guard cannot be handed to another thread, and only the
             // store orders its waiters.
-            false => Sharing {
-                hand_off: Duration::ZERO,
-                ..sharing
-            },
+            false => Duration::ZERO,
         }
     }
 
@@ -212,9 +198,6 @@ impl LocalLock {
         }
         let request = request();
         let since = request.since;
-        if state.current.is_none() && state.queue.is_empty() {
-            state.fairness.begin(since);
-        }
         let ticket = state.queue.push(request);
         Ok(Entered::Queued(WaiterGuard {
             owner,
@@ -233,30 +216,19 @@ impl LocalLock {
         }
     }
 
-    /// Removes an acquisition after its release was sent. The head of the queue may then contend,
-    /// unless this client has used up its time and lets other clients go first.
-    pub(crate) fn released(&self, acquisition: &Arc<Acquisition>, timing: ReleaseTiming) {
+    /// Removes an acquisition after its release was sent, at `now` at the latest. The head of the
+    /// queue may then contend.
+    pub(crate) fn released(&self, acquisition: &Arc<Acquisition>, now: Moment) {
         let mut state = self.lock();
-        if let Some(told) = timing.told {
-            self.note_told(&mut state, told);
-        }
-        if !state.is_watched() && self.leaves_turns() {
-            state.fairness.release_heard(); // a watch notifies of our own release, too
-        }
         if state
             .current
             .take_if(|it| Arc::ptr_eq(it, acquisition))
             .is_some()
         {
             self.registry.free(self);
-            let Sharing {
-                hand_off,
-                counts_waiters,
-            } = self.sharing();
-            state.fairness.released(timing, hand_off, counts_waiters);
             // The lock was held until that moment. The answer does not count for a wait that began
             // later.
-            state.answered = Some(Moment::from_nanos(timing.at.as_nanos().saturating_sub(1)));
+            state.answered = Some(Moment::from_nanos(now.as_nanos().saturating_sub(1)));
             state.wake_head();
         }
     }
@@ -268,27 +240,8 @@ impl LocalLock {
             if lost.holds() > 0 && !lost.holder.has_ended() {
                 state.rare().lost.push(lost);
             }
-            state.fairness.forget();
             state.wake_head();
         }
-    }
-
-    /// Records how many clients the store notified of the last release.
-    pub(crate) fn told(&self, clients: u32) {
-        self.note_told(&mut self.lock(), clients);
-    }
-
-    fn note_told(&self, state: &mut LocalLockState, clients: u32) {
-        // A writer's release also notifies readers, which do not compete for a writer's turn.
-        if self.leaves_turns() && !self.name.profile().notifies_other_kinds {
-            state.told(clients);
-        }
-    }
-
-    /// Returns whether the fairness policy applies. It does not apply if threads send their own
-    /// attempts, if the store orders the waiters, or if several owners can hold the lock.
-    fn leaves_turns(&self) -> bool {
-        self.scope == Scope::CLIENT && self.name.profile().hands_off
     }
 
     /// Returns how many threads queue, the head included.
@@ -365,13 +318,6 @@ impl LocalLockState {
         }
     }
 
-    /// Records the number of notified clients; see [`FairnessPolicy::waiting`].
-    fn told(&mut self, clients: u32) {
-        // The number includes this client if it has a watch.
-        self.fairness
-            .waiting(clients.saturating_add(u32::from(!self.is_watched())));
-    }
-
     /// Frees memory that only waiting needs, once the lock has been held for a while.
     pub(crate) fn free_unused(&mut self) {
         self.queue.free_unused();
@@ -397,8 +343,6 @@ impl LocalLockState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kind::LockKind;
-    use crate::threads::process::Origin;
 
     /// A client may hold very many locks, each with these two values.
     #[test]
@@ -406,25 +350,5 @@ mod tests {
     fn states_of_a_held_lock_are_small() {
         assert!(size_of::<LocalLock>() <= 152);
         assert!(size_of::<Acquisition>() <= 208 + size_of::<crate::observe::metrics::Counted>());
-    }
-
-    /// The clients notified of a writer's release are mostly readers.
-    #[test]
-    fn client_gives_way_to_told_clients_but_for_a_writer() {
-        let sharing = Sharing {
-            hand_off: Duration::from_millis(5),
-            counts_waiters: false,
-        };
-        let registry = Arc::new(Registry::new(Arc::new(Origin::here()), sharing));
-        for (kind, gives_way) in [(LockKind::Mutex, true), (LockKind::Write, false)] {
-            let name = LockName::new("x").unwrap().of_kind(kind);
-            let lock = LocalLock::new(name, Scope::CLIENT, Arc::clone(&registry));
-            lock.told(8);
-            assert_eq!(
-                !lock.lock().fairness.delay().is_zero(),
-                gives_way,
-                "{kind:?}"
-            );
-        }
     }
 }

@@ -1,12 +1,13 @@
 //! [`Registry`]: the local locks of a client, by name and scope.
 
-use super::{LocalLock, Sharing};
+use super::LocalLock;
 use crate::name::{LockName, NameMap};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::threads::process::Origin;
 use std::slice;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// The part of a client to which a local lock belongs: the whole client, a thread or a guard. A
 /// single number, to save memory: odd for a thread, even for a guard, and 0 for the client.
@@ -42,7 +43,8 @@ pub(crate) struct Registry {
     /// for other kinds.
     uses_kinds: AtomicBool,
     origin: Arc<Origin>,
-    pub(super) sharing: Sharing,
+    /// The time for which a lock passes from thread to thread before other clients get a turn.
+    pub(super) hand_off: Duration,
     /// A random number, so that clients do not renew at equal times.
     pub(super) phase: u64,
     /// The number of visits of locks.
@@ -143,12 +145,12 @@ fn shrink<V>(map: &mut NameMap<LockName, V>) {
 }
 
 impl Registry {
-    pub(crate) fn new(origin: Arc<Origin>, sharing: Sharing) -> Self {
+    pub(crate) fn new(origin: Arc<Origin>, hand_off: Duration) -> Self {
         Self {
             locks: Mutex::default(),
             uses_kinds: AtomicBool::new(false),
             origin,
-            sharing,
+            hand_off,
             phase: fastrand::u64(..),
             #[cfg(test)]
             visits: Default::default(),

@@ -31,8 +31,6 @@ pub(crate) enum Turn {
     Mine,
     /// The lock was handed to the waiter, which has one hold on this acquisition.
     Handed(Arc<Acquisition>),
-    /// The waiter's turn comes at this moment, before which other clients go first.
-    StandBack(Moment),
     /// It is not the waiter's turn yet. The acquisition that it waits for, if any, ends at its
     /// deadline at the latest.
     Wait(Option<Arc<Acquisition>>),
@@ -52,8 +50,8 @@ pub(crate) enum Known {
 
 impl WaiterGuard<'_> {
     /// Fetches a hand-off, or begins this waiter's turn if it has come; otherwise returns what the
-    /// waiter must wait for. A waiter does not stand back beyond its `deadline`.
-    pub(crate) fn turn(&self, deadline: Option<Moment>) -> Turn {
+    /// waiter must wait for.
+    pub(crate) fn turn(&self) -> Turn {
         let mut state = self.lock.lock();
         if let Some(acquisition) = state.queue.take_granted(self.ticket) {
             drop(state);
@@ -63,20 +61,15 @@ impl WaiterGuard<'_> {
         if let Some(acquisition) = state.current() {
             return Turn::Wait(Some(Arc::clone(acquisition)));
         }
-        let stand_back = state.fairness.stand_back(deadline);
         let has_followers = state.queue.len() > 1;
         match state.queue.head_mut() {
             Some(head) if head.ticket == self.ticket => {
-                if stand_back.is_some() || has_followers {
-                    let now = self.owner.clock().now();
-                    if let Some(until) = stand_back.filter(|until| now < *until) {
-                        return Turn::StandBack(until);
-                    }
+                if has_followers {
                     // The waiters behind this one wait for this answer: see `known`.
+                    let now = self.owner.clock().now();
                     head.asks_until = Some(now + self.owner.command_timeout());
                 }
                 head.contending = true;
-                state.fairness.contending();
                 Turn::Mine
             }
             _ => Turn::Wait(None),
@@ -103,12 +96,6 @@ impl WaiterGuard<'_> {
                 }
                 Some(watch)
             });
-            // While the lock is held, the client's time continues, and the holder may hand the lock
-            // off. Otherwise that time is over: a thread that acquires the lock much later must not
-            // stand back for others and leave the lock idle.
-            if state.current.is_none() {
-                state.fairness.forget();
-            }
         }
         if was_head {
             state.request_ended(None);
@@ -128,14 +115,20 @@ impl WaiterGuard<'_> {
     }
 
     /// Records that the head sends a request as `owner`, whose answer is due at `by`. Returns
-    /// whether other waiters are behind it.
-    pub(crate) fn asks(&self, by: Moment, owner: OwnerId) -> bool {
+    /// whether other waiters are behind it, and whether the store notifies this client of the
+    /// name's releases.
+    pub(crate) fn asks(&self, by: Moment, owner: OwnerId) -> (bool, bool) {
         let mut state = self.lock.lock();
         if let Some(head) = state.queue.head_mut() {
             head.asks_until = Some(by);
             head.asks_as = Some(owner);
         }
-        state.queue.len() > 1
+        (state.queue.len() > 1, state.is_watched())
+    }
+
+    /// Returns whether other waiters are behind the head.
+    pub(crate) fn has_followers(&self) -> bool {
+        self.lock.waiting() > 1
     }
 
     /// Returns whether this waiter is the head.
@@ -155,7 +148,6 @@ impl WaiterGuard<'_> {
     /// Records the store's answer at `now` that another client holds the lock.
     pub(crate) fn found_busy(&self, now: Moment) {
         let mut state = self.lock.lock();
-        state.fairness.found_busy(now);
         state.rare().was_busy = true;
         state.request_ended(Some(now));
     }
@@ -163,18 +155,6 @@ impl WaiterGuard<'_> {
     /// Records the store's answer at `now` that the lock was held by another client until then.
     pub(crate) fn answered(&self, now: Moment) {
         self.lock.lock().request_ended(Some(now));
-    }
-
-    /// Returns for how long to leave a just released lock to clients that have waited longer.
-    pub(crate) fn delay(&self) -> Duration {
-        self.lock.lock().fairness.delay()
-    }
-
-    /// Returns whether several clients have waited longer, and the number of notified releases so
-    /// far.
-    pub(crate) fn is_behind(&self) -> (bool, u16) {
-        let fairness = &self.lock.lock().fairness;
-        (fairness.is_behind(), fairness.releases())
     }
 
     /// Returns the callback that wakes the head of this queue.
@@ -255,15 +235,10 @@ impl WaiterGuard<'_> {
         }
         let head = state.queue.head().filter(|head| head.ticket != self.ticket);
         let asks_until = head.and_then(|head| head.asks_until);
-        // A head that stands back sends a request right after that, and a new head sends one at
-        // once. Until then the lock may be free, or the request may be refused.
+        // A new head sends a request at once. Until then the lock may be free, or the request may be
+        // refused.
         let comes = head.filter(|head| !head.contending);
-        let asks_from = comes.map(|_| {
-            state
-                .fairness
-                .stand_back(None)
-                .unwrap_or_else(|| self.owner.clock().now())
-        });
+        let asks_from = comes.map(|_| self.owner.clock().now());
         let timeout = self.owner.command_timeout();
         let Some(by) = asks_until.or(asks_from.map(|from| from + timeout)) else {
             return Known::Nothing;
@@ -277,14 +252,13 @@ impl WaiterGuard<'_> {
     pub(crate) fn occupy<R>(
         self,
         acquisition: &Arc<Acquisition>,
-        sent: Moment,
         now: Moment,
         then: impl FnOnce(&mut LocalLockState) -> R,
     ) -> R {
         let mut state = self.lock.lock();
         state.current = Some(Arc::clone(acquisition));
         self.lock.registry.held(&self.lock);
-        state.fairness.granted(sent, now);
+        state.turn_since = Some(now);
         state.request_ended(Some(now));
         let result = then(&mut state);
         drop(state);
@@ -304,15 +278,11 @@ impl Drop for WaiterGuard<'_> {
 pub(crate) struct LockWake(pub(crate) Weak<LocalLock>);
 
 impl LockWake {
-    fn wake_if(&self, is_meant: impl FnOnce(&LocalLock, &mut Waiter) -> bool) {
+    fn wake_if(&self, is_meant: impl FnOnce(&mut Waiter) -> bool) {
         let Some(lock) = self.0.upgrade() else { return };
         let mut state = lock.lock();
-        if lock.leaves_turns() {
-            state.fairness.release_heard();
-        }
         let head = state.queue.head_mut().filter(|head| head.contending);
-        let signal =
-            head.and_then(|head| is_meant(&lock, head).then(|| Arc::clone(&head.request.signal)));
+        let signal = head.and_then(|head| is_meant(head).then(|| Arc::clone(&head.request.signal)));
         // Raised outside the mutex, which the woken thread locks at once.
         drop(state);
         if let Some(signal) = signal {
@@ -325,24 +295,20 @@ impl Wake for LockWake {
     /// Wakes the head, also after a failover. Drops a direct grant, because it may come from a
     /// former master.
     fn wake(&self) {
-        self.wake_if(|_, head| {
+        self.wake_if(|head| {
             head.direct = None;
             true
         });
     }
 
     fn wake_next(&self, next: &NextOwner) {
-        self.wake_if(|lock, head| {
-            // For other kinds only a foreign client sends this message, so its content is ignored.
-            if !lock.name.profile().queued_in_store {
-                return true;
-            }
+        self.wake_if(|head| {
             let Some(owner) = head.asks_as else {
                 return true;
             };
             let is_meant = owner.matches(&next.owner);
             if is_meant {
-                head.direct = next.granted;
+                head.direct.clone_from(&next.granted);
             }
             is_meant
         });

@@ -3,10 +3,8 @@
 
 use super::Wait;
 use crate::backend::owner::OwnerId;
-use crate::backend::token::TokenRange;
 use crate::backend::{
-    Answer, Attempt, DirectGrant, Failure, FoundBusyBy, Grant, LockInfo, Tokens, WAITER_ATTEMPTS,
-    Waking, call_backend,
+    Answer, Attempt, DirectGrant, Failure, Grant, WAITER_ATTEMPTS, Waking, call_backend,
 };
 use crate::engine::queue::{StoreOutage, WaiterGuard};
 use crate::error::Error;
@@ -14,7 +12,7 @@ use crate::kind::Presence;
 use crate::time::backoff::Backoff;
 use crate::time::lease::LeaseTime;
 use crate::time::{Moment, Woken};
-use std::num::NonZeroU32;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,7 +57,7 @@ pub(super) enum Next {
 /// The last attempt that a release may grant directly.
 pub(super) struct DirectAttempt {
     owner: OwnerId,
-    number: NonZeroU32,
+    number: NonZeroU64,
     sent: Moment,
     /// The lease of a direct grant.
     lease: LeaseTime,
@@ -84,11 +82,12 @@ impl<'a> Wait<'a> {
     /// Returns how often this waiter must send an attempt so that the store counts it as waiting.
     /// Needed for locks that queue in the store, and for writers that take precedence over new
     /// readers.
-    fn shown_every(&self) -> Option<Duration> {
+    pub(super) fn shown_every(&self) -> Option<Duration> {
         match self.lock.name.profile().presence {
             Presence::Unknown => None,
+            Presence::Queued if !self.engine.abilities.queues_mutexes => None,
             Presence::Fixed => Some(WAITER_ATTEMPTS),
-            Presence::Configured => {
+            Presence::Configured | Presence::Queued => {
                 Some(self.engine.settings.fair_presence / ATTEMPTS_OF_A_PRESENCE)
             }
         }
@@ -123,20 +122,10 @@ impl<'a> Wait<'a> {
             if let Some(granted) = self.direct_grant(waiter) {
                 return Ok(Some(granted));
             }
-            let left = match self.outage.since {
-                None => self.leave_to_others(waiter)?,
-                Some(_) => None,
-            };
-            let next = match left {
-                Some(next) => next,
-                None => {
-                    let sent = self.engine.reading().now;
-                    let (attempt, by) = self.next_attempt(waiter, sent);
-                    let answer = call_backend(|| self.engine.store()?.acquire(&attempt, by));
-                    self.answered(waiter, answer, sent)?
-                }
-            };
-            match next {
+            let sent = self.engine.reading().now;
+            let (attempt, by) = self.next_attempt(waiter, sent);
+            let answer = call_backend(|| self.engine.store()?.acquire(&attempt, by));
+            match self.answered(waiter, answer, sent)? {
                 Next::Take(granted) => return Ok(Some(granted)),
                 Next::Again => {}
                 Next::GiveUp => return Ok(None),
@@ -144,9 +133,7 @@ impl<'a> Wait<'a> {
                 Next::Sleep(until) => {
                     // Send one more attempt at the deadline, too: the lock may have just been
                     // released, so the result "busy" would be wrong.
-                    if clock.wait(self.signal, self.plan.at_most(until)) == Woken::Signalled {
-                        self.let_others_go_first(waiter);
-                    }
+                    let _woken: Woken = clock.wait(self.signal, self.plan.at_most(until));
                 }
             }
         }
@@ -163,22 +150,20 @@ impl<'a> Wait<'a> {
 
     /// Returns a direct grant by another client's release. Ignores a grant to an earlier attempt,
     /// or with less than half of its lease left: the next attempt then finds that this owner holds
-    /// the lock.
+    /// the lock. That attempt is also needed for a lease that the watchdog does not extend, and for
+    /// a grant that replicas must confirm.
     fn direct_grant(&mut self, waiter: &WaiterGuard<'_>) -> Option<Granted> {
         let direct = self.direct.as_ref()?;
-        let DirectGrant { attempt, token } = waiter.take_direct_grant()?;
+        let DirectGrant { attempt, grant } = waiter.take_direct_grant()?;
         let is_last = attempt == direct.number && direct.owner == self.owner;
         let is_early = self.engine.passed_since(direct.sent) < direct.lease.duration() / 2;
-        if !(is_last && is_early) {
+        let is_kept = self.plan.is_watched() && self.plan.replication.is_off();
+        if !(is_last && is_early && is_kept) {
             return None;
         }
         let (sent, lease) = (direct.sent, direct.lease);
         self.end_outage(waiter);
-        Some(Granted {
-            grant: Grant::new(TokenRange::new(token, token)),
-            sent,
-            lease,
-        })
+        Some(Granted { grant, sent, lease })
     }
 
     /// Returns the time limit for the answer to an attempt.
@@ -190,7 +175,7 @@ impl<'a> Wait<'a> {
     fn next_attempt(&mut self, waiter: &WaiterGuard<'_>, sent: Moment) -> (Attempt<'a>, Moment) {
         let settings = &self.engine.settings;
         let by = sent + self.answer_time();
-        let has_followers = waiter.asks(by, self.owner);
+        let (has_followers, is_watched) = waiter.asks(by, self.owner);
         let may_be_granted = self.unknown_outcome || self.direct.is_some();
         if !may_be_granted && self.has_tokens() {
             self.tokens = self.lock.tokens(has_followers && self.plan.is_watched());
@@ -201,7 +186,7 @@ impl<'a> Wait<'a> {
             .beside(self.beside.as_ref().map(|writer| writer.owner))
             .waits(self.plan.waits())
             .presence(settings.fair_presence)
-            .direct(self.number_attempt(sent))
+            .direct(self.number_attempt(is_watched, sent))
             .label(settings.label.as_ref());
         self.was_sent = true;
         (attempt, by)
@@ -212,25 +197,25 @@ impl<'a> Wait<'a> {
         self.engine.settings.tokens && self.lock.name.profile().tokens
     }
 
-    /// Numbers the attempt that is sent at `sent`, if a release may grant it a fair lock directly.
+    /// Numbers the attempt that is sent at `sent`, if the caller waits in the store's queue, where a
+    /// release may grant it the lock. A client that the store cannot notify yet does not enter the
+    /// queue of a mutex, so that an attempt on a free lock costs nothing.
     ///
     /// A direct grant has a lease of the length of a waiter's presence; the watchdog's first
-    /// renewal extends it to the requested lease. No replica confirms a direct grant.
-    fn number_attempt(&mut self, sent: Moment) -> Option<NonZeroU32> {
-        if !self.lock.name.profile().direct_grant {
+    /// renewal extends it to the requested lease.
+    fn number_attempt(&mut self, is_watched: bool, sent: Moment) -> Option<NonZeroU64> {
+        let profile = self.lock.name.profile();
+        let is_queued = profile.queued_in_store || is_watched && self.shown_every().is_some();
+        if !(profile.direct_grant && is_queued && self.plan.waits()) {
             return None;
         }
-        let plan = self.plan;
-        let lease = LeaseTime::new(self.engine.settings.fair_presence)
-            .ok()
-            .filter(|lease| *lease <= plan.time)?;
-        let is_kept = plan.is_watched() && plan.replication.is_off();
-        let has_one_token = self.tokens == Tokens::Assign { reserve: 0 };
-        if !(plan.waits() && is_kept && has_one_token) {
-            return None;
-        }
+        let presence = self.engine.settings.fair_presence;
+        let lease = LeaseTime::new(presence).map_or(self.plan.time, |it| it.min(self.plan.time));
+        // Each attempt has another number: a client sends the next one after the answer.
+        let micros = sent.as_nanos() / 1_000;
+        let number = NonZeroU64::new(micros).unwrap_or(NonZeroU64::MIN);
         let last = self.direct.as_ref().map(|direct| direct.number);
-        let number = last.map_or(NonZeroU32::MIN, |last| last.saturating_add(1));
+        let number = last.map_or(number, |last| number.max(last.saturating_add(1)));
         self.direct = Some(DirectAttempt {
             owner: self.owner,
             number,
@@ -257,12 +242,12 @@ impl<'a> Wait<'a> {
             }
             Ok(Answer::Busy(left)) => {
                 self.end_outage(waiter);
-                self.busy(waiter, left, FoundBusyBy::Attempt)
+                self.busy(waiter, left)
             }
             Ok(Answer::BusyWithoutExpiry(left)) => {
                 self.end_outage(waiter);
                 self.tell_endless();
-                self.busy(waiter, left, FoundBusyBy::Attempt)
+                self.busy(waiter, left)
             }
             Ok(Answer::Retry {
                 cause,
@@ -278,31 +263,12 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// Waits a moment after a notified release, if other clients have waited longer.
-    fn let_others_go_first(&self, waiter: &WaiterGuard<'_>) {
-        let clock = &self.engine.clock;
-        loop {
-            let delay = waiter.delay();
-            if delay.is_zero() || self.check_interrupt().is_err() {
-                return;
-            }
-            let until = self.plan.at_most(clock.now() + delay);
-            if clock.wait(self.signal, until) == Woken::Due {
-                return;
-            }
-            // Another client acquired and released the lock meanwhile, so fewer clients are ahead.
-            // Wait again: otherwise, if holds are short, this client would always overtake the
-            // others.
-        }
-    }
-
     /// Handles a lock that another client holds: starts a watch, or returns for how long to sleep,
     /// because the lock may have become free by then.
     pub(super) fn busy(
         &mut self,
         waiter: &WaiterGuard<'_>,
         left: Option<Duration>,
-        found_by: FoundBusyBy,
     ) -> Result<Next, Error> {
         let now = self.engine.clock.now();
         waiter.found_busy(now);
@@ -325,8 +291,7 @@ impl<'a> Wait<'a> {
         // A message may be lost, so the sleep is bounded by the rest of the holder's lease, and by
         // the length of this client's own lease.
         let lease = self.engine.settings.lease_time.duration();
-        let pause = call_backend(|| Ok(self.engine.backend.poll_pause(&self.lock.name, found_by)));
-        let bounds = [left, pause.unwrap_or_default(), self.shown_every()];
+        let bounds = [left, self.shown_every()];
         let bound = bounds.into_iter().flatten().fold(lease, Duration::min);
         Ok(Next::Sleep(now + bound.max(SHORTEST_SLEEP)))
     }
@@ -342,7 +307,7 @@ impl<'a> Wait<'a> {
         }
         let (name, by) = (&self.lock.name, self.engine.command_deadline());
         // An error of this request also occurs in the next attempt, which handles it.
-        let info = call_backend(|| self.engine.store()?.peek(name, by)).ok();
+        let info = call_backend(|| self.engine.store()?.inspect(name, by)).ok();
         let Some(permits) = info.and_then(|info| info.permits) else {
             return Ok(());
         };
@@ -384,53 +349,6 @@ impl<'a> Wait<'a> {
         let watch = call_backend(|| self.engine.store()?.watch(&self.lock.name, wake, by))?;
         waiter.keep_watch(watch);
         Ok(())
-    }
-
-    /// Lets clients that have waited longer go first: as long as they hold the lock or are about to
-    /// attempt, this client only peeks at the lock. Returns `None` if this client should attempt
-    /// now.
-    fn leave_to_others(&mut self, waiter: &WaiterGuard<'_>) -> Result<Option<Next>, Error> {
-        let (is_behind, before) = waiter.is_behind();
-        if !is_behind {
-            return Ok(None);
-        }
-        // An attempt with unknown outcome may have acquired the lock, which only another attempt
-        // reveals.
-        let cannot_wait = self.unknown_outcome || self.plan.is_late(self.engine.clock.now());
-        let cannot_hear =
-            self.unwatched.failures() > 0 || self.engine.abilities.waking != Waking::Publishes;
-        // A peek does not show this waiter's presence to the store, so new readers would be granted
-        // the lock before this waiter for ever.
-        let must_ask = self.shown_every().is_some();
-        if cannot_wait || cannot_hear || must_ask {
-            return Ok(None);
-        }
-        if !waiter.is_watched() {
-            return self.watch(waiter).map(Some);
-        }
-        let answered_by = self.engine.command_deadline();
-        waiter.asks(answered_by, self.owner);
-        let by = self.plan.at_most(answered_by);
-        match call_backend(|| self.engine.store()?.peek(&self.lock.name, by)) {
-            Ok(LockInfo {
-                holder: Some(holder),
-                ..
-            }) => {
-                if holder.remaining.is_none() {
-                    self.tell_endless();
-                }
-                self.busy(waiter, holder.remaining, FoundBusyBy::Peek)
-                    .map(Some)
-            }
-            // The lock was released meanwhile, so it is the next client's turn.
-            Ok(_) if waiter.is_behind().1 != before => {
-                waiter.answered(self.engine.clock.now());
-                self.let_others_go_first(waiter);
-                Ok(Some(Next::Again))
-            }
-            // An error of the peek also occurs in the attempt, which handles it.
-            Ok(_) | Err(_) => Ok(None),
-        }
     }
 
     /// Ends the outage after an answer of the store.

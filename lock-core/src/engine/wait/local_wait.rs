@@ -36,7 +36,7 @@ impl Wait<'_> {
         let mut overdue: Option<Moment> = None;
         loop {
             self.check_interrupt()?;
-            let in_the_way = match waiter.turn(self.plan.deadline) {
+            let in_the_way = match waiter.turn() {
                 Turn::Mine if overdue.is_none() => return Ok(Queued::Mine),
                 Turn::Mine => None, // send an attempt only if nothing else is known
                 Turn::Handed(acquisition) => {
@@ -44,11 +44,6 @@ impl Wait<'_> {
                         return Ok(Queued::Handed(acquisition));
                     }
                     waiter.requeue(self.plan.request(holder, self.signal));
-                    continue;
-                }
-                Turn::StandBack(until) => {
-                    self.engine.refuse_if_forked()?;
-                    let _woken: Woken = clock.wait(self.signal, until);
                     continue;
                 }
                 Turn::Wait(in_the_way) => in_the_way,

@@ -12,7 +12,7 @@ mod replicas;
 mod rolled_back;
 
 use super::acquisition::{Acquisition, AcquisitionInit, RenewalPlan};
-use super::queue::{Entered, LocalLock, LockRequest, QueueOwner, ReleaseTiming, WaiterGuard};
+use super::queue::{Entered, LocalLock, LockRequest, QueueOwner, WaiterGuard};
 use super::renew::FIRST_LOOK;
 use super::{Engine, forked};
 use crate::backend::owner::OwnerId;
@@ -24,7 +24,6 @@ use crate::call::options::{LockOptions, Progress};
 use crate::engine::holder::Holder;
 use crate::engine::replicas::refuse_unsupported;
 use crate::error::{Error, ErrorKind};
-use crate::kind::Presence;
 use crate::observe::event::Event;
 use crate::time::backoff::Backoff;
 use crate::time::lease::{Lease, LeaseTime};
@@ -197,7 +196,7 @@ pub(crate) fn acquire(
     match granted {
         Ok(Some(granted)) => wait.take(waiter, holder.clone(), granted).map(Some),
         refused => {
-            wait.close();
+            wait.close(waiter.has_followers());
             refused.map(|_| None)
         }
     }
@@ -347,17 +346,10 @@ impl Wait<'_> {
             .next_check(&acquisition.lock())
             .min(now + FIRST_LOOK);
         let arm = |state: &mut _| engine.timer.arm(lock, state, now, due);
-        if let Err(error) = waiter.occupy(&acquisition, sent, now, arm) {
+        if let Err(error) = waiter.occupy(&acquisition, now, arm) {
             engine.mark_released(&acquisition);
             engine.clean_up(acquisition.to_release());
-            lock.released(
-                &acquisition,
-                ReleaseTiming {
-                    at: now,
-                    took: None,
-                    told: None,
-                },
-            );
+            lock.released(&acquisition, now);
             return Err(error);
         }
         engine.shorten_if_lead_grew(&acquisition, time, lead);
@@ -395,17 +387,20 @@ impl Wait<'_> {
     }
 
     /// Ends the wait without the lock. Cleans up a request with unknown outcome, and removes the
-    /// waiter from the store, where it would keep other clients out.
-    fn close(&self) {
-        let is_known = self.lock.name.profile().presence != Presence::Unknown;
-        let is_queued = self.was_sent && is_known && self.plan.waits();
+    /// waiter from the store, where it would keep other clients out. If this client `has_followers`
+    /// that wait in the same place, they keep it.
+    fn close(&self, has_followers: bool) {
+        let is_queued = self.direct.is_some()
+            || self.was_sent && self.plan.waits() && self.shown_every().is_some();
         let options = match self.unknown_outcome {
             true => ReleaseOptions::WITH_TOMBSTONE,
             false if is_queued => ReleaseOptions::WITHOUT_TOMBSTONE,
             false => return,
         };
         let (name, time) = (self.lock.name.clone(), self.plan.time);
+        let is_shared_place = !name.profile().queued_in_store;
         let id = AcquisitionId::new(name, self.owner, time, Receipt::default());
+        let options = options.keeps_place(has_followers && is_shared_place);
         self.engine.clean_up((id, options));
     }
 

@@ -3,7 +3,7 @@
 
 use super::Wait;
 use super::attempt::Next;
-use crate::backend::{Failure, FoundBusyBy, RetryCause};
+use crate::backend::{Failure, RetryCause};
 use crate::engine::queue::{StoreOutage, WaiterGuard};
 use crate::error::Error;
 use crate::time::Moment;
@@ -21,7 +21,7 @@ const PAUSE_LOOK: Duration = Duration::from_secs(1);
 impl Wait<'_> {
     /// Queues the release of the last attempt, and continues with a new owner ID.
     pub(super) fn change_owner(&mut self) {
-        self.close();
+        self.close(false);
         self.unknown_outcome = false;
         self.owner = self.engine.new_owner();
     }
@@ -44,7 +44,7 @@ impl Wait<'_> {
             RetryCause::Held => {
                 self.end_outage(waiter);
                 self.split_votes = 0;
-                self.busy(waiter, after, FoundBusyBy::Attempt)
+                self.busy(waiter, after)
             }
             RetryCause::SplitVote => {
                 self.end_outage(waiter);

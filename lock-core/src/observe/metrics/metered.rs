@@ -3,16 +3,15 @@
 use super::{Metrics, Request};
 use crate::backend::diagnosis::Finding;
 use crate::backend::{
-    Abilities, AcquisitionId, Admin, Answer, Attempt, Backend, Failure, FoundBusyBy, HolderInfo,
-    LockInfo, LockPage, NO_FORCED_RELEASE, NO_LISTING, NO_SEMAPHORES, NodeId, OnReleased,
-    PagePosition, PermitChange, PermitOutcome, Release, ReleaseOptions, Renewal, RenewalRequest,
-    Replicated, Voter, Wake, Watch, call_backend,
+    Abilities, AcquisitionId, Admin, Answer, Attempt, Backend, Failure, HolderInfo, LockInfo,
+    LockPage, NO_FORCED_RELEASE, NO_LISTING, NO_SEMAPHORES, NodeId, OnReleased, PagePosition,
+    PermitChange, PermitOutcome, Release, ReleaseOptions, Renewal, RenewalRequest, Replicated,
+    Voter, Wake, Watch, call_backend,
 };
 use crate::name::LockName;
 use crate::time::Moment;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// A wrapper of a backend that records the duration of each request.
 pub(super) struct Metered {
@@ -81,14 +80,6 @@ impl Backend for Metered {
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
         self.timed(Request::Read, |backend| backend.inspect(name, by))
-    }
-
-    fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
-        self.timed(Request::Read, |backend| backend.peek(name, by))
-    }
-
-    fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {
-        self.backend.poll_pause(name, found_by)
     }
 
     fn verify(

@@ -211,12 +211,6 @@ impl SubscriptionTable {
         Some(watching.wake)
     }
 
-    /// Returns whether a channel without watches is still subscribed.
-    pub(super) fn lingers(&self, channel: &str) -> bool {
-        let channel = self.channels.get(channel);
-        channel.is_some_and(|channel| channel.phase == Phase::Live && channel.watches.is_empty())
-    }
-
     /// Takes the work that is due for the worker.
     pub(super) fn take_work(&mut self, now: Moment) -> WorkerTasks {
         self.woken = false;

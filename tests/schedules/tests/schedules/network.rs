@@ -502,10 +502,7 @@ impl Wake for LateWake {
     }
 
     fn wake_next(&self, next: &NextOwner) {
-        if let Some(tokens) = next
-            .granted
-            .and_then(|it| TokenRange::new(it.token, it.token))
-        {
+        if let Some(tokens) = next.granted.as_ref().and_then(|it| it.grant.tokens) {
             self.grants
                 .granted
                 .lock()
