@@ -39,12 +39,9 @@ local function client_of(owner)
   return string.match(owner, '^[^:]*')
 end
 
--- The waiter at this place, from 0 on: its name, its position, and its fields as they are stored.
+-- The waiter at this place, from 0 on: {its name, its position, its fields as they are stored}.
 local function waiter_at(queue, place)
-  local first = string.format('%.0f', place * 2)
-  local last = string.format('%.0f', place * 2 + 1)
-  local found = redis.call('ZRANGE', queue, first, last, 'WITHSCORES')
-  return found[1], found[2], found[3]
+  return redis.call('ZRANGE', queue, place * 2, place * 2 + 1, 'WITHSCORES')
 end
 
 -- The fields of this waiter as they are stored, and its position; nothing if it does not wait.
@@ -77,13 +74,14 @@ end
 -- Grants the lock, which is free, to the first waiter that is present and connected. A grant is
 -- written before it is published, and undone where the message reached no connection: that waiter
 -- keeps its place. `own` is the waiter that runs this script: it is not granted the lock, but only
--- returned. `turns` goes with the message: see pass_on.
+-- returned. `turns` goes with the message: see pass_on. `waiter` is the first one, where it is known.
 --
 -- Returns nothing if there is no waiter, or none is reached; else the waiter's name.
-local function grant_next(lock, queue, publish, own, turns)
+local function grant_next(lock, queue, publish, own, turns, waiter)
   local place = 0
   for _ = 1, MOST do
-    local name, position, text = waiter_at(queue, place)
+    local name, position, text = unpack(waiter or waiter_at(queue, place))
+    waiter = nil
     if not name or name == own then
       return name
     end
@@ -127,7 +125,7 @@ end
 -- none.
 local function first_present(queue)
   for _ = 1, MOST do
-    local name, _, text = waiter_at(queue, 0)
+    local name, _, text = unpack(waiter_at(queue, 0))
     if not name then
       return nil
     end
@@ -156,13 +154,14 @@ end
 -- many such grants there were in a row, a colon, and when the first one was, in milliseconds. After
 -- some in a row one release frees the lock, so that clients that poll have a chance.
 local IN_A_ROW, ROW_MILLIS = 4, 100
-local function pass_on(lock, queue, publish, others, turns)
+local function pass_on(lock, queue, publish, others, turns, waiter)
   local count, since = string.match(turns or '', '^(%d+):(%d+)$')
   local now = math.floor(timestamp() / 1000)
   local is_over = count and count + 0 >= IN_A_ROW and now - since >= ROW_MILLIS
   if others == 0 and turns ~= 'free' and not is_over then
     count, since = (count or 0) + 1, since or string.format('%.0f', now)
-    if grant_next(lock, queue, publish, nil, string.format('%.0f:%s', count, since)) then
+    turns = string.format('%.0f:%s', count, since)
+    if grant_next(lock, queue, publish, nil, turns, waiter) then
       return
     end
   end
@@ -174,8 +173,9 @@ end
 local function let_next_in(lock, publish, told, turns)
   local queue = queue_of(lock)
   local is_refused = type(told) == 'table'
-  if redis.pcall('EXISTS', queue) == 1 then
-    pcall(pass_on, lock, queue, publish, is_refused and 1 or told - 1, turns)
+  local waiter = redis.pcall('ZRANGE', queue, '0', '1', 'WITHSCORES')
+  if waiter[1] then
+    pcall(pass_on, lock, queue, publish, is_refused and 1 or told - 1, turns, waiter)
   end
   return is_refused and told or 1
 end
@@ -203,7 +203,7 @@ end
 local function skip_next(lock, publish)
   local queue = queue_of(lock)
   pcall(function()
-    local name = waiter_at(queue, 0)
+    local name = waiter_at(queue, 0)[1]
     if name then
       leave(queue, name)
       pass_on(lock, queue, publish, 0)
