@@ -8,8 +8,9 @@
 -- The fields are the owner, the number of the attempt, for how long in milliseconds the waiter
 -- counts as present after an attempt, the lease in milliseconds of a grant by a release, two words
 -- for the tokens (`keep` and `reserve` of grant.lua, "-" for none), and up to when the waiter counts
--- as present, in milliseconds of this server's clock. The number is "0" after a release found that
--- the waiter was not connected: it is skipped until its next attempt.
+-- as present, in milliseconds of this server's clock. The number is "-" if a release may not grant
+-- the lock to the waiter, but only tells it that it is next; and "0" after a release found that the
+-- waiter was not connected: it is skipped until its next attempt.
 local FIELDS = '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$'
 
 -- A script looks at so many waiters at most.
@@ -17,7 +18,7 @@ local MOST = 100
 
 -- The key is deleted with its last waiter. Where all of them died it lasts for so long, in
 -- milliseconds. Not renewed with each attempt, which would be one more command.
-local LASTS = 600000
+local LASTS = 120000
 
 -- The name of a lock's companion, as in keys.rs. It is made here, because a key that is declared
 -- would keep a release from going on while the lock's slot is moved.
@@ -88,6 +89,9 @@ local function grant_next(lock, queue, publish, own, turns, waiter)
     local _, owner, attempt, presence, lease, keep, reserve, until_ =
       string.match(text or '', FIELDS)
     local is_present = owner and presence_left(presence, until_) > 0
+    if is_present and attempt == '-' then
+      return nil
+    end
     if is_present and attempt == '0' then
       place = place + 1
     else
@@ -124,17 +128,21 @@ end
 -- The first waiter that is present, for how long it is yet, and its owner; nothing if there is
 -- none.
 local function first_present(queue)
+  local place = 0
   for _ = 1, MOST do
-    local name, _, text = unpack(waiter_at(queue, 0))
+    local name, _, text = unpack(waiter_at(queue, place))
     if not name then
       return nil
     end
-    local _, owner, _, presence, _, _, _, until_ = string.match(text or '', FIELDS)
+    local _, owner, attempt, presence, _, _, _, until_ = string.match(text or '', FIELDS)
     local left = owner and presence_left(presence, until_) or 0
-    if left > 0 then
+    if left <= 0 then
+      redis.call('ZREM', queue, name, text or name)
+    elseif attempt == '0' then
+      place = place + 1
+    else
       return name, left, owner
     end
-    redis.call('ZREM', queue, name, text or name)
   end
   return nil
 end
@@ -235,7 +243,7 @@ local function enter(queue, has_queue, wait, owner, lease, keep, reserve)
     end
     redis.call('ZADD', queue, position, text)
   end
-  if added < 2 or not has_queue or string.find(now, '[05]0$') then
+  if added < 2 or not has_queue or string.find(now, '0$') then
     redis.pcall('PEXPIRE', queue, LASTS)
   end
   if added < 2 or has_queue == nil then

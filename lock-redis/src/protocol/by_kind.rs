@@ -218,11 +218,9 @@ impl OwnedFormat {
     /// Returns the queues of waiters in the store, of all kinds.
     pub(crate) fn queues(&self, name: &LockName) -> Vec<String> {
         let key = self.keys.lock(name);
-        let mut queues: Vec<_> = self
-            .kinds()
-            .iter()
-            .filter_map(|kind| kind.queue(&key))
-            .collect();
+        let of_mutexes = self.has_queue().then(|| keys::queue(&key));
+        let of_kinds = self.kinds().iter().filter_map(|kind| kind.queue(&key));
+        let mut queues: Vec<_> = of_mutexes.into_iter().chain(of_kinds).collect();
         queues.dedup(); // a fair semaphore has the queue of a fair lock
         queues
     }

@@ -245,9 +245,13 @@ impl OwnedFormat {
                     Reply::Int(count) => u64::try_from(*count).ok(),
                     _ => None,
                 };
+                // A waiter for a mutex has two members in its queue.
+                let is_double = |queue: &str| queue.starts_with("distlock_waiters");
                 let queued: u64 = queues[at]
                     .iter()
-                    .filter_map(|_| count(queued.next()?))
+                    .filter_map(|queue| {
+                        Some(count(queued.next()?)? / (1 + u64::from(is_double(queue))))
+                    })
                     .sum();
                 let waiters = counts
                     .into_iter()

@@ -350,15 +350,16 @@ impl OwnedFormat {
 
     /// Returns the argument of acquire.lua that says how the caller waits, if it waits in the queue.
     fn wait(&self, attempt: &Attempt<'_>, owner: &Text) -> Option<String> {
+        let is_in_order = attempt.name.kind().is_queued();
+        let is_queued = attempt.waits && (is_in_order || attempt.direct.is_some());
+        if !(is_queued && self.has_queue()) {
+            return None;
+        }
         let number = attempt
             .direct
-            .filter(|_| attempt.waits && self.has_queue())?;
+            .map_or_else(|| "-".to_owned(), |it| it.to_string());
         let client = owner.as_str().split(':').next().unwrap_or_default();
-        let name = if attempt.name.kind().is_queued() {
-            owner.as_str()
-        } else {
-            client
-        };
+        let name = if is_in_order { owner.as_str() } else { client };
         let presence = attempt.presence.as_millis();
         let publish = if self.counts_all() {
             self.channels().publish()
