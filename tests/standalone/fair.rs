@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-const QUEUE: &str = "distlock_waiters:{x}";
+const QUEUE: &str = "distlock_queue:2:{x}";
 const COUNTER: &str = "redisson_lock_token:{x}";
 
 fn waiting(probe: &mut Probe) -> i64 {

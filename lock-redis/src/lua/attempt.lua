@@ -33,7 +33,9 @@ local function attempt(lock, counter, tombstone, queue, lease, owner, keep, rese
     if is_held then
       has_queue = found > 1
     end
-    is_first = enter(queue, has_queue, wait, owner, lease, keep, reserve)
+    -- Where the user may not write the queue, or the memory is full, it waits without a place.
+    local is_done, answer = pcall(enter, queue, has_queue, wait, owner, lease, keep, reserve)
+    is_first = is_done and answer or 1
   end
   return {0, pttl, is_first == 1 and tells(lock) or 1, is_first}
 end

@@ -29,11 +29,12 @@ local function companion(prefix, lock)
   return prefix .. ':' .. lock
 end
 
+-- The queue's name. Former versions have another queue, at a name without the number.
 local function queue_of(lock)
   if string.find(lock, '^:*{[^{}]*}$') then
-    return 'distlock_waiters::' .. lock
+    return 'distlock_queue:2::' .. lock
   end
-  return companion('distlock_waiters', lock)
+  return companion('distlock_queue:2', lock)
 end
 
 local function client_of(owner)
@@ -47,7 +48,7 @@ end
 
 -- The fields of this waiter as they are stored, and its position; nothing if it does not wait.
 local function fields_of(queue, name)
-  local position = redis.call('ZSCORE', queue, name)
+  local position = redis.call('ZMSCORE', queue, name)[1]
   if not position then
     return nil
   end
@@ -219,9 +220,8 @@ local function skip_next(lock, publish)
   end)
 end
 
--- This waiter waits from now on, or still. `wait` is ARGV[5] of acquire.lua. Where the user may not
--- write the queue, or the memory is full, it waits without a place. `has_queue` is whether others
--- wait; nothing if that is not known. Returns 1 if it is the first, else 0.
+-- This waiter waits from now on, or still. `wait` is ARGV[5] of acquire.lua, and `has_queue` whether
+-- others wait; nothing if that is not known. Returns 1 if it is the first, else 0.
 local function enter(queue, has_queue, wait, owner, lease, keep, reserve)
   local name, attempt, presence = string.match(wait, '^(%S+) (%S+) (%S+)')
   local now = timestamp()
@@ -230,10 +230,7 @@ local function enter(queue, has_queue, wait, owner, lease, keep, reserve)
   local fields = {name, owner, attempt, presence, string.format('%.0f', granted), keep or '-',
     keep and (reserve or '0') or '-', string.format('%.0f', until_)}
   local text = table.concat(fields, ' ')
-  local added = redis.pcall('ZADD', queue, 'NX', now, name, now, text)
-  if type(added) == 'table' then
-    return 0
-  end
+  local added = redis.call('ZADD', queue, 'NX', now, name, now, text)
   if added < 2 then
     -- It waits already, and keeps its place.
     redis.call('ZREM', queue, text)
@@ -244,10 +241,10 @@ local function enter(queue, has_queue, wait, owner, lease, keep, reserve)
     redis.call('ZADD', queue, position, text)
   end
   if added < 2 or not has_queue or string.find(now, '0$') then
-    redis.pcall('PEXPIRE', queue, LASTS)
+    redis.call('PEXPIRE', queue, LASTS)
   end
   if added < 2 or has_queue == nil then
-    return redis.call('ZRANK', queue, name) == 0 and 1 or 0
+    return redis.call('ZRANGE', queue, '0', '0')[1] == name and 1 or 0
   end
   return has_queue and 0 or 1
 end

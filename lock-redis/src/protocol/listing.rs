@@ -246,7 +246,7 @@ impl OwnedFormat {
                     _ => None,
                 };
                 // A waiter for a mutex has two members in its queue.
-                let is_double = |queue: &str| queue.starts_with("distlock_waiters");
+                let is_double = |queue: &str| queue.starts_with("distlock_queue:2");
                 let queued: u64 = queues[at]
                     .iter()
                     .filter_map(|queue| {
