@@ -23,6 +23,9 @@ local function attempt(lock, counter, tombstone, queue, lease, owner, keep, rese
   if not is_held then
     local name = wait and string.match(wait, '^%S+') or owner
     local is_done, left = pcall(others_before, lock, queue, name, wait)
+    if not is_done and redis.call('TYPE', queue).ok ~= 'zset' then
+      return redis.pcall('ZCARD', queue) -- says what is wrong
+    end
     if not (is_done and left) then
       return grant(lock, counter, false, lease, owner, keep, reserve)
     end

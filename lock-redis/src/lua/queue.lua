@@ -127,7 +127,7 @@ local function grant_next(lock, queue, publish, own, turns, waiter)
 end
 
 -- The first waiter that is present, for how long it is yet, and its owner; nothing if there is
--- none.
+-- none. Behind too many dead ones it is not known yet: an empty text.
 local function first_present(queue)
   local place = 0
   for _ = 1, MOST do
@@ -145,7 +145,7 @@ local function first_present(queue)
       return name, left, owner
     end
   end
-  return nil
+  return '', 1, ''
 end
 
 -- Tells the first waiter that it is next: it attempts at once.
@@ -263,15 +263,15 @@ end
 -- is this waiter's turn, which then waits no longer. `wait` is ARGV[5] of acquire.lua.
 local function others_before(lock, queue, name, wait)
   local publish = wait and string.match(wait, '%S+$') or '-'
-  local next, left
-  if publish == '-' then
-    next, left = first_present(queue)
-  else
+  if publish ~= '-' then
     -- It ended without a release.
     local since = string.format('%.0f', math.floor(timestamp() / 1000))
-    next = grant_next(lock, queue, publish, name, '1:' .. since)
-    left = next and next ~= name and redis.call('PTTL', lock)
+    local next = grant_next(lock, queue, publish, name, '1:' .. since)
+    if next and next ~= name then
+      return redis.call('PTTL', lock)
+    end
   end
+  local next, left = first_present(queue)
   if next and next ~= name then
     return left
   end

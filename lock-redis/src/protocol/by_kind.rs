@@ -57,7 +57,10 @@ impl OwnedFormat {
         if let Some(kind) = self.kind_format(attempt.name)? {
             let answer = kind.acquire(self, attempt, is_tracked)?;
             let key = self.keys.lock(attempt.name);
-            return Ok(answer.map(move |answer| self.bounded(answer, true, is_tracked(&key))));
+            return Ok(answer.map(move |answer| match attempt.waits {
+                true => self.bounded(answer, true, is_tracked(&key)),
+                false => answer,
+            }));
         }
         let key = self.keys.lock(attempt.name);
         self.refuse_apart(&key)?;
@@ -101,7 +104,7 @@ impl OwnedFormat {
                 return self.acquire_with(attempt, key, request.without_queue(), is_tracked);
             }
             let is_tracked = move || is_tracked(&key);
-            self.acquired(received, script, reserve, attempt.name, is_tracked)
+            self.acquired(received, script, reserve, attempt, is_tracked)
         })
     }
 

@@ -386,7 +386,7 @@ impl OwnedFormat {
         received: &mut Received<'_>,
         script: &'static Script,
         reserve: Option<u32>,
-        name: &'a LockName,
+        attempt: &'a Attempt<'a>,
         is_tracked: impl FnOnce() -> bool + 'a,
     ) -> Exchange<'a, Answer> {
         let unexpected = |received: &mut Received<'_>| {
@@ -413,14 +413,15 @@ impl OwnedFormat {
                 ] => {
                     // Only the first of a queue is woken by a release that is not published.
                     let is_first = !matches!(first, [Reply::Int(0)]);
-                    let busy = move || match is_first {
+                    let is_bounded = attempt.waits && is_first;
+                    let busy = move || match is_bounded {
                         true => self.busy(pttl, told == 1, is_tracked()),
                         false => busy_from_pttl(pttl),
                     };
                     if pttl == FOR_EVER {
                         // Every lock of this library has an expiry. The inspection fails if the
                         // value under the key is no lock at all.
-                        let info = self.inspect(name, Labels::LeftOut);
+                        let info = self.inspect(attempt.name, Labels::LeftOut);
                         return info.then(move |_| Exchange::done(busy()));
                     }
                     Exchange::done(busy())

@@ -394,7 +394,7 @@ impl<'a> WriterAttempt<'a> {
                 _ => {
                     let (script, reserve) = (self.call.script, self.reserve);
                     let is_tracked = || is_tracked(&format.keys.lock(attempt.name));
-                    return format.acquired(received, script, reserve, attempt.name, is_tracked);
+                    return format.acquired(received, script, reserve, attempt, is_tracked);
                 }
             };
             if fields.is_empty() {
