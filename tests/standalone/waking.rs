@@ -2,7 +2,6 @@
 
 use crate::bench::{Bench, Counter, LONG, lease, name, soon, within};
 use crate::peer::{Peer, hold, read_request};
-use distlock_tests::probe::Value;
 use distlock_tests::process::{RedisServer, free_port};
 use distlock_tests::time::{Stopwatch, eventually, let_pass, timed};
 use lock_core::backend::{Failure, Tokens, Wake, Watch};

@@ -114,7 +114,7 @@ impl Shares {
             until: now + presence,
             // Releases grant directly only to kinds whose profile allows it.
             direct: direct.filter(|_| profile.direct_grant),
-            lease: attempt.direct_lease(),
+            lease: attempt.direct_lease.min(attempt.lease.duration()),
             is_writer: profile.readers.is_some(),
         };
         match self

@@ -37,7 +37,7 @@ local function attempt(lock, counter, tombstone, queue, lease, owner, keep, rese
       has_queue = found > 1
     end
     -- Where the user may not write the queue, or the memory is full, it waits without a place.
-    local is_done, answer = pcall(enter, queue, has_queue, wait, owner, lease, keep, reserve)
+    local is_done, answer = pcall(enter, queue, has_queue, wait, owner, keep, reserve)
     is_first = is_done and answer or 1
   end
   return {0, pttl, is_first == 1 and tells(lock) or 1, is_first}

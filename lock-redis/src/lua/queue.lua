@@ -78,7 +78,8 @@ end
 -- keeps its place. `own` is the waiter that runs this script: it is not granted the lock, but only
 -- returned. `turns` goes with the message: see pass_on. `waiter` is the first one, where it is known.
 --
--- Returns nothing if there is no waiter, or none is reached; else the waiter's name.
+-- Returns nothing if there is no waiter, or none is reached; else the waiter's name, and for how long
+-- it has waited, in microseconds.
 local function grant_next(lock, queue, publish, own, turns, waiter)
   local place = 0
   for _ = 1, MOST do
@@ -108,7 +109,7 @@ local function grant_next(lock, queue, publish, own, turns, waiter)
         local message = {owner, attempt, token, reserve, turns, lock}
         reached = tell_owner(publish, queue, owner, table.concat(message, ' '))
         if type(reached) ~= 'table' and reached > 0 then
-          return name
+          return name, timestamp() - position
         end
         drop(redis.call, lock, owner)
       end
@@ -148,7 +149,7 @@ local function first_present(queue)
   return '', 1, ''
 end
 
--- Tells the first waiter that it is next: it attempts at once.
+-- Tells the first waiter that it is the first: it attempts at once.
 local function tell_next(queue, publish)
   local name, _, owner = first_present(queue)
   if name then
@@ -163,6 +164,9 @@ end
 -- many such grants there were in a row, a colon, and when the first one was, in milliseconds. After
 -- some in a row one release frees the lock, so that clients that poll have a chance.
 local IN_A_ROW, ROW_MILLIS = 4, 100
+-- Where waiters wait for so long, in microseconds, the one that is next after a grant is told so: it
+-- finds out when that grant ends without a release.
+local LONG = 500000
 local function pass_on(lock, queue, publish, others, turns, waiter)
   local count, since = string.match(turns or '', '^(%d+):(%d+)$')
   local now = math.floor(timestamp() / 1000)
@@ -170,7 +174,8 @@ local function pass_on(lock, queue, publish, others, turns, waiter)
   if others == 0 and turns ~= 'free' and not is_over then
     count, since = (count or 0) + 1, since or string.format('%.0f', now)
     turns = string.format('%.0f:%s', count, since)
-    if grant_next(lock, queue, publish, nil, turns, waiter) then
+    local name, waited = grant_next(lock, queue, publish, nil, turns, waiter)
+    if name and waited < LONG then
       return
     end
   end
@@ -222,13 +227,12 @@ end
 
 -- This waiter waits from now on, or still. `wait` is ARGV[5] of acquire.lua, and `has_queue` whether
 -- others wait; nothing if that is not known. Returns 1 if it is the first, else 0.
-local function enter(queue, has_queue, wait, owner, lease, keep, reserve)
-  local name, attempt, presence = string.match(wait, '^(%S+) (%S+) (%S+)')
+local function enter(queue, has_queue, wait, owner, keep, reserve)
+  local name, attempt, presence, lease = string.match(wait, '^(%S+) (%S+) (%S+) (%S+)')
   local now = timestamp()
-  local granted = math.min(tonumber(lease), tonumber(presence))
   local until_ = math.floor(now / 1000) + presence
-  local fields = {name, owner, attempt, presence, string.format('%.0f', granted), keep or '-',
-    keep and (reserve or '0') or '-', string.format('%.0f', until_)}
+  local fields = {name, owner, attempt, presence, lease, keep or '-', keep and (reserve or '0') or '-',
+    string.format('%.0f', until_)}
   local text = table.concat(fields, ' ')
   local added = redis.call('ZADD', queue, 'NX', now, name, now, text)
   if added < 2 then
@@ -240,8 +244,9 @@ local function enter(queue, has_queue, wait, owner, lease, keep, reserve)
     end
     redis.call('ZADD', queue, position, text)
   end
-  if added < 2 or not has_queue or string.find(now, '0$') then
-    redis.call('PEXPIRE', queue, LASTS)
+  if added < 2 or not has_queue or tonumber(presence) > LASTS or string.find(now, '0$') then
+    -- Others may count as present for longer.
+    redis.call('PEXPIRE', queue, math.max(redis.call('PTTL', queue), LASTS, tonumber(presence)))
   end
   if added < 2 or has_queue == nil then
     return redis.call('ZRANGE', queue, '0', '0')[1] == name and 1 or 0
