@@ -173,6 +173,7 @@ pub(super) fn nodes(
         )));
     }
     let format = Format::of(config)?;
+    format.leave_out_queue();
     if let Some(library) = format.wakes() {
         return Err(Error::configuration(format!(
             "`wakes={library}` in `format=`: that library has each of its locks on one server, and \

@@ -262,9 +262,11 @@ mod tests {
             inspect,
             ..
         } = &REDISSON.scripts;
-        assert_eq!(
-            release.commands(None),
-            ["hexists", "hdel", "publish", "del"]
+        let commands = release.commands(None);
+        assert!(
+            ["hdel", "publish", "zrange"]
+                .iter()
+                .all(|it| commands.contains(&(*it).to_owned()))
         );
         assert_eq!(
             inspect.commands(None),

@@ -244,7 +244,7 @@ impl Node {
 
     /// Returns a function that returns whether the waiters of a key are woken after every release.
     pub(crate) fn tracking(&self) -> impl Fn(&str) -> bool {
-        |key| self.inner.subscriber.is_tracked(key)
+        |key| self.inner.subscriber.track(key)
     }
 
     /// Watches the releases of a lock without waiting for the server, for a watch that moves here

@@ -350,7 +350,7 @@ mod tests {
         let batch = [
             ("r", LockKind::Read),
             ("a", LockKind::Mutex),
-            ("f", LockKind::Fair),
+            ("f", LockKind::FairWrite),
             ("b", LockKind::Mutex),
         ]
         .map(renewal);
@@ -374,7 +374,7 @@ mod tests {
     fn renewal_that_is_not_sent_leaves_those_of_mutexes() {
         let config = Config::from_url("redis://h?format=token").unwrap();
         let (format, owner) = (read_owned_format(&config).unwrap(), owner());
-        let batch = [LockKind::Mutex, LockKind::Fair].map(|kind| {
+        let batch = [LockKind::Mutex, LockKind::Write].map(|kind| {
             let name = LockName::new("x").unwrap().of_kind(kind);
             RenewalRequest::new(AcquisitionId::new(name, owner, lease(), Receipt::default()))
         });

@@ -243,6 +243,13 @@ impl Format {
         self.as_owned().map_or(&[], OwnedFormat::joins)
     }
 
+    /// Leaves out the queue of waiters, for the nodes of a quorum: each would have one of its own.
+    pub fn leave_out_queue(&self) {
+        if let Some(format) = self.as_owned() {
+            format.leave_out_queue();
+        }
+    }
+
     /// Notes that keys may be in different slots, and so on different nodes.
     pub fn use_slots(&self) {
         if let Some(format) = self.as_owned() {

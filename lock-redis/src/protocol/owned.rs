@@ -64,9 +64,9 @@ pub(crate) struct OwnedFormat {
     /// True once the server has refused this user the keys of labels. Labels are left out from then
     /// on.
     labels_refused: AtomicBool,
-    /// True once the server has refused this user the queues of waiters. They are not read from
-    /// then on.
-    queues_refused: AtomicBool,
+    /// True if there are no queues of waiters, or once the server has refused them to this user:
+    /// they are not used from then on.
+    are_queues_left_out: AtomicBool,
 }
 
 /// The receipt of a grant with more than one token, or by a release.
@@ -155,7 +155,7 @@ impl OwnedFormat {
             has_slots: AtomicBool::new(false),
             sharded: AtomicBool::new(false),
             labels_refused: AtomicBool::new(false),
-            queues_refused: AtomicBool::new(false),
+            are_queues_left_out: AtomicBool::new(false),
         }
     }
 
@@ -248,14 +248,19 @@ impl OwnedFormat {
         note_refusal(&self.labels_refused, replies);
     }
 
+    /// Uses no queues of waiters from now on.
+    pub(super) fn leave_out_queue(&self) {
+        self.are_queues_left_out.store(true, Ordering::Relaxed);
+    }
+
     /// Returns true if the queues of waiters are read.
     pub(super) fn sees_queues(&self) -> bool {
-        !self.queues_refused.load(Ordering::Relaxed)
+        !self.are_queues_left_out.load(Ordering::Relaxed)
     }
 
     /// Notes a refusal of queues among these replies. See [`note_refusal`](Self::note_refusal).
     pub(super) fn note_refused_queue(&self, replies: &[Reply]) {
-        note_refusal(&self.queues_refused, replies);
+        note_refusal(&self.are_queues_left_out, replies);
     }
 
     /// Returns the other keys of a lock: the counter of its tokens, a tombstone, and the list of

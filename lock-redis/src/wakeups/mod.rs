@@ -140,10 +140,13 @@ impl Subscriber {
         }))
     }
 
-    /// Returns whether waiters for the lock with this key are woken after every release, including
-    /// that of a client that publishes none.
-    pub(crate) fn is_tracked(&self, key: &str) -> bool {
-        self.shared.table.lock().is_tracked(key)
+    /// Has waiters for the lock with this key woken after every release from now on, including that
+    /// of a client that publishes none. Returns whether they already are.
+    pub(crate) fn track(&self, key: &str) -> bool {
+        let now = self.shared.dialer.clock().now();
+        let mut table = self.shared.table.lock();
+        table.track(key, now);
+        table.is_tracked(key)
     }
 
     /// Returns the number of the connection to which other connections can direct the reports of

@@ -121,6 +121,7 @@ impl SubscriptionTable {
         wake: Arc<dyn Wake>,
     ) -> (WatchId, SubscriptionState) {
         let (id, standing) = self.add(releases.kind, &releases.name, wake);
+        let is_queue = releases.grants.is_some();
         let channel = self
             .channels
             .get_mut(&id.0)
@@ -130,12 +131,13 @@ impl SubscriptionTable {
             grants: releases.grants.as_deref().map(Arc::from),
             polls: releases.polls,
         });
-        if of
-            .key
-            .as_ref()
-            .is_some_and(|key| self.keys.watch(key, &id.0))
-        {
-            self.wake_thread();
+        let is_new = channel.watches.len() == 1;
+        if let Some(key) = &of.key {
+            if is_queue {
+                self.keys.watch_in_queue(key, &id.0, is_new);
+            } else if self.keys.watch(key, &id.0) {
+                self.wake_thread();
+            }
         }
         (id, standing)
     }
@@ -545,6 +547,13 @@ impl SubscriptionTable {
     /// Records the state of the server's reports of key changes.
     pub(super) fn set_tracking(&mut self, support: TrackingSupport) {
         self.keys.set_support(support);
+    }
+
+    /// Has waiters of this lock woken after every release from now on.
+    pub(super) fn track(&mut self, key: &str, now: Moment) {
+        if self.keys.track(key, now) {
+            self.wake_thread();
+        }
     }
 
     /// Returns whether waiters of this lock are woken after every release.

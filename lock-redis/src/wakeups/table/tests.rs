@@ -19,11 +19,24 @@ fn add(table: &mut SubscriptionTable) -> (WatchId, Option<Arc<Confirmation>>) {
 }
 
 fn add_on(table: &mut SubscriptionTable, channel: &str) -> (WatchId, Option<Arc<Confirmation>>) {
+    add_with(table, channel, None)
+}
+
+/// Adds a watch of a waiter in the queue of the lock `k`.
+fn add_in_queue(table: &mut SubscriptionTable) -> WatchId {
+    add_with(table, "c", Some("k")).0
+}
+
+fn add_with(
+    table: &mut SubscriptionTable,
+    channel: &str,
+    grants: Option<&str>,
+) -> (WatchId, Option<Arc<Confirmation>>) {
     let releases = ReleaseChannel {
         kind: ChannelKind::Plain,
         name: channel.to_owned(),
         key: Some("k".to_owned()),
-        grants: Some("k".to_owned()),
+        grants: grants.map(str::to_owned),
         polls: PollInterval::default(),
     };
     let (id, standing) = table.add_waiter(&releases, Arc::new(NoWaiter));
@@ -316,16 +329,43 @@ fn waiters_look_once_when_no_connection_comes_back() {
 }
 
 #[test]
+fn only_the_first_of_a_queue_has_its_key_read() {
+    let mut table = SubscriptionTable::default();
+    table.set_tracking(TrackingSupport::Confirmed);
+    let first_wait = add_in_queue(&mut table);
+    let asked = subscription(&table.take_work(at(0)));
+    let _confirmed = table.confirmed(&asked);
+    assert!(table.take_work(at(100)).reads.is_empty() && !table.is_tracked("k"));
+    table.track("k", at(100));
+    assert!(
+        table.take_work(at(100)).reads.is_empty(),
+        "most grants come sooner"
+    );
+    let work = table.take_work(at(106));
+    assert_eq!(work.reads.len(), 1);
+    let _held = table.read(&work.reads[0], KeyState::Held, at(106));
+    assert!(table.is_tracked("k"));
+    table.remove(&first_wait, at(107));
+    // In its next wait it is not the first, until it is said to be.
+    let _second_wait = add_in_queue(&mut table);
+    table.changed(Some(vec!["k".to_owned()]), at(200));
+    assert!(table.take_work(at(300)).reads.is_empty() && !table.is_tracked("k"));
+    table.track("k", at(300));
+    assert_eq!(table.take_work(at(306)).reads.len(), 1);
+}
+
+#[test]
 fn grant_counts_for_the_lock_that_it_names() {
     let mut table = SubscriptionTable::default();
-    add(&mut table);
+    add_in_queue(&mut table);
     let owner = "8b1e7c1a-0000-4000-8000-000000000000:3";
     for (says, is_granted) in [
-        (format!("{owner} 7 42 k"), true),
-        (format!("{owner} 7 42 {{k}}"), false),
-        (format!("{owner} 7 42 k "), false),
+        (format!("{owner} 7 42 0 1:5 k"), true),
+        (format!("{owner} 7 42 0 1:5 {{k}}"), false),
+        (format!("{owner} 7 42 0 1:5 k "), false),
+        (format!("{owner} 7 42 0 1:5"), false),
         (format!("{owner} 7 42"), false),
-        (format!("{owner} 0 42 k"), false),
+        (format!("{owner} 0 42 0 1:5 k"), false),
         (owner.to_owned(), false),
     ] {
         let next = table

@@ -29,6 +29,10 @@ const FIRST_RETRY: Duration = Duration::from_millis(500);
 /// The longest such pause, because a waiter may miss a release meanwhile.
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
 
+/// The delay of the first read of a key for the first waiter in a queue, because most grants come
+/// sooner, by a message.
+const AFTER_FIRST: Duration = Duration::from_millis(5);
+
 /// The number of keys that are read in a second, and the number that are read at once after a quiet
 /// time. More are due if the server tracks fewer keys than are watched (`tracking-table-max-keys`):
 /// for each key that is read, it reports a change of another.
@@ -67,6 +71,8 @@ struct TrackedKey {
     /// The watched channels on which releases are published: one for each kind of lock of the name.
     channels: Vec<Arc<str>>,
     phase: Phase,
+    /// True if a waiter needs the reports: the first in the queue, or each if there is no queue.
+    is_wanted: bool,
     /// The time of the last read.
     read: Option<Moment>,
     /// The time of the last message about this lock.
@@ -102,6 +108,37 @@ impl TrackedKeys {
     /// Records that the lock of this key is watched, with its releases on `channel`. Returns
     /// whether the key must be read.
     pub(super) fn watch(&mut self, key: &Arc<str>, channel: &Arc<str>) -> bool {
+        self.add(key, channel).is_wanted = true;
+        let entry = self.keys.get_mut(key).expect("it was put in just now");
+        let is_idle = entry.phase == Phase::Idle;
+        if is_idle {
+            entry.schedule(AT_ONCE, &mut self.due);
+        }
+        is_idle
+    }
+
+    /// Records that the lock of this key is watched by waiters in a queue, whose releases come on
+    /// `channel`. Only the [first](Self::track) of them needs reports.
+    pub(super) fn watch_in_queue(&mut self, key: &Arc<str>, channel: &Arc<str>, is_new: bool) {
+        let entry = self.add(key, channel);
+        entry.is_wanted &= !is_new || entry.channels.len() > 1;
+    }
+
+    /// Records that a waiter needs reports of this key, because it is the first in the queue.
+    /// Returns whether the key must be read.
+    pub(super) fn track(&mut self, key: &str, now: Moment) -> bool {
+        let Some(entry) = self.keys.get_mut(key) else {
+            return false;
+        };
+        entry.is_wanted = true;
+        let is_idle = entry.phase == Phase::Idle;
+        if is_idle {
+            entry.schedule(now + AFTER_FIRST, &mut self.due);
+        }
+        is_idle
+    }
+
+    fn add(&mut self, key: &Arc<str>, channel: &Arc<str>) -> &mut TrackedKey {
         let entry = self
             .keys
             .entry(Arc::clone(key))
@@ -109,6 +146,7 @@ impl TrackedKeys {
                 key: Arc::clone(key),
                 channels: Vec::with_capacity(1),
                 phase: Phase::Idle,
+                is_wanted: false,
                 read: None,
                 message: None,
                 failures: None,
@@ -116,11 +154,7 @@ impl TrackedKeys {
         if !entry.channels.contains(channel) {
             entry.channels.push(Arc::clone(channel));
         }
-        let is_idle = entry.phase == Phase::Idle;
-        if is_idle {
-            entry.schedule(AT_ONCE, &mut self.due);
-        }
-        is_idle
+        entry
     }
 
     /// Records that the lock is no longer watched on this channel.
@@ -137,7 +171,9 @@ impl TrackedKeys {
     /// Returns whether waiters of this lock are woken after every release, including that of a
     /// client that publishes none.
     pub(super) fn is_tracked(&self, key: &str) -> bool {
-        let is_read = |entry: &TrackedKey| entry.phase != Phase::Idle && entry.failures.is_none();
+        let is_read = |entry: &TrackedKey| {
+            entry.is_wanted && entry.phase != Phase::Idle && entry.failures.is_none()
+        };
         let is_in_time = self.support == TrackingSupport::Confirmed && !self.budget.is_used_up;
         is_in_time && self.keys.get(key).is_some_and(is_read)
     }
@@ -154,7 +190,10 @@ impl TrackedKeys {
         for entry in self.keys.values_mut() {
             entry.failures = None;
             entry.read = None;
-            entry.schedule(AT_ONCE, &mut self.due);
+            entry.phase = Phase::Idle;
+            if entry.is_wanted {
+                entry.schedule(AT_ONCE, &mut self.due);
+            }
         }
     }
 
@@ -212,7 +251,7 @@ impl TrackedKeys {
             };
             // Only a first read is due at this time: it is not caused by a report.
             if at != AT_ONCE {
-                if !entry.has_watches(&is_watched) {
+                if !(entry.is_wanted && entry.has_watches(&is_watched)) {
                     entry.phase = Phase::Idle;
                     continue;
                 }
@@ -278,7 +317,7 @@ impl TrackedKey {
         due: &mut DueKeys,
     ) -> bool {
         match self.phase {
-            Phase::Tracked if self.has_watches(is_watched) => {
+            Phase::Tracked if self.is_wanted && self.has_watches(is_watched) => {
                 self.schedule(now, due);
             }
             Phase::Tracked => self.phase = Phase::Idle,

@@ -24,13 +24,13 @@ fn acquire(name: &str) -> Vec<u8> {
     encode(&words.each_ref().map(String::as_str))
 }
 
-fn acquire_words(name: &str) -> [String; 9] {
+fn acquire_words(name: &str) -> [String; 10] {
     let hash = REDISSON.scripts.acquire.hash().to_owned();
-    let [name, counter, tombstone, owner] =
-        ["", "counter:", "closed:", "owner:"].map(|it| format!("{it}{name}"));
-    let [evalsha, count, lease, keep] = ["EVALSHA", "3", "30000", "60000"].map(str::to_owned);
+    let [name, counter, tombstone, queue, owner] =
+        ["", "counter:", "closed:", "queue:", "owner:"].map(|it| format!("{it}{name}"));
+    let [evalsha, count, lease, keep] = ["EVALSHA", "4", "30000", "60000"].map(str::to_owned);
     [
-        evalsha, hash, count, name, counter, tombstone, lease, owner, keep,
+        evalsha, hash, count, name, counter, tombstone, queue, lease, owner, keep,
     ]
 }
 
@@ -48,8 +48,8 @@ fn acquire_many(how: [&str; 2], names: &[&str]) -> Vec<u8> {
             .map(|name| format!("{what}{name}"))
             .collect::<Vec<String>>()
     };
-    let count = (3 * names.len()).to_string();
-    let keys = [of_all(""), of_all("closed:"), of_all("counter:")].concat();
+    let count = (4 * names.len()).to_string();
+    let keys = ["", "closed:", "queue:", "counter:"].map(of_all).concat();
     let owners = of_all("owner:");
     let words = [how[0], how[1], &count].map(str::to_owned);
     let common = ["30000", "60000"].map(str::to_owned);
