@@ -9,7 +9,8 @@
 -- counts as present after an attempt, the lease in milliseconds of a grant by a release, two words
 -- for the tokens (`keep` and `reserve` of grant.lua, "-" for none), and up to when the waiter counts
 -- as present, in milliseconds of this server's clock. The number is "0" after a release found that
--- the waiter was not connected: it is skipped until its next attempt.
+-- the waiter was not connected: it is skipped until its next attempt. It is "-" of a waiter that no
+-- release grants the lock, because others may share it: that one is told, and then attempts.
 local FIELDS = '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$'
 
 -- A script looks at so many waiters at most.
@@ -76,7 +77,8 @@ end
 -- keeps its place. `own` is the waiter that runs this script: it is not granted the lock, but only
 -- returned. `turns` goes with the message: see pass_on. `waiter` is the first one, where it is known.
 --
--- Returns nothing if there is no waiter, or none is reached; else the waiter's name.
+-- Returns nothing if there is no waiter, or none is reached; else the waiter's name; and if it was
+-- only told, for how long it is present yet.
 local function grant_next(lock, queue, publish, own, turns, waiter)
   local place = 0
   for _ = 1, MOST do
@@ -87,7 +89,12 @@ local function grant_next(lock, queue, publish, own, turns, waiter)
     end
     local _, owner, attempt, presence, lease, keep, reserve, until_ =
       string.match(text or '', FIELDS)
-    local is_present = owner and presence_left(presence, until_) > 0
+    local left = owner and presence_left(presence, until_) or 0
+    local is_present = left > 0
+    if is_present and attempt == '-' then
+      tell_owner(publish, queue, owner, owner)
+      return name, left
+    end
     if is_present and attempt == '0' then
       place = place + 1
     else
@@ -121,18 +128,18 @@ local function grant_next(lock, queue, publish, own, turns, waiter)
   return nil
 end
 
--- The first waiter that is present, for how long it is yet, and its owner; nothing if there is
--- none.
+-- The first waiter that is present, for how long it is yet, its owner, and the number of its
+-- attempt; nothing if there is none.
 local function first_present(queue)
   for _ = 1, MOST do
     local name, _, text = unpack(waiter_at(queue, 0))
     if not name then
       return nil
     end
-    local _, owner, _, presence, _, _, _, until_ = string.match(text or '', FIELDS)
+    local _, owner, attempt, presence, _, _, _, until_ = string.match(text or '', FIELDS)
     local left = owner and presence_left(presence, until_) or 0
     if left > 0 then
-      return name, left, owner
+      return name, left, owner, attempt
     end
     redis.call('ZREM', queue, name, text or name)
   end
@@ -244,12 +251,16 @@ local function enter(queue, has_queue, wait, owner, lease, keep, reserve)
   return has_queue and 0 or 1
 end
 
--- An owner that does not hold the lock waits no longer.
+-- An owner that does not hold the lock waits no longer: under its own name, or that of its client,
+-- which has no number. Others may come in beside the holders once it is not the first any more.
 local function give_up(lock, owner, publish, turns)
   local queue = queue_of(lock)
-  if leave(queue, owner, owner) or leave(queue, client_of(owner), owner) then
+  local first, shared = waiter_at(queue, 0)[1], string.gsub(owner, ':%d+', '', 1)
+  if leave(queue, owner, owner) or leave(queue, shared, owner) then
     if redis.call('EXISTS', lock) == 0 then
       pass_on(lock, queue, publish, 0, turns)
+    elseif first == owner or first == shared then
+      tell_next(queue, publish)
     end
   end
 end
@@ -264,8 +275,8 @@ local function others_before(lock, queue, name, wait)
   else
     -- It ended without a release.
     local since = string.format('%.0f', math.floor(timestamp() / 1000))
-    next = grant_next(lock, queue, publish, name, '1:' .. since)
-    left = next and next ~= name and redis.call('PTTL', lock)
+    next, left = grant_next(lock, queue, publish, name, '1:' .. since)
+    left = left or next and next ~= name and redis.call('PTTL', lock)
   end
   if next and next ~= name then
     return left

@@ -41,6 +41,22 @@ impl<'a, T: 'a> Exchange<'a, T> {
         )
     }
 
+    /// Sends this request, and continues with `again` if the server refuses it to this user.
+    pub(crate) fn send_or(
+        batch: Batch,
+        again: impl FnOnce() -> Self + 'a,
+        next: impl FnOnce(&mut Received<'_>) -> Self + 'a,
+    ) -> Self {
+        Self::Send(
+            batch,
+            Box::new(move |received| match received.failure.take() {
+                Some(_) if received.replies.first().is_some_and(is_refusal) => again(),
+                Some(failure) => Self::Done(Err(failure)),
+                None => next(received),
+            }),
+        )
+    }
+
     /// Sends these requests. The operation ends with the result that `read` makes of the replies.
     pub(crate) fn call(
         batch: Batch,
@@ -89,6 +105,11 @@ impl<'a, T: 'a> Exchange<'a, T> {
     pub(crate) fn from_result(exchange: Result<Self, Failure>) -> Self {
         exchange.unwrap_or_else(|failure| Self::Done(Err(failure)))
     }
+}
+
+/// Returns true if the server refuses this user a key or a command.
+pub(super) fn is_refusal(reply: &Reply) -> bool {
+    matches!(reply, Reply::Error(error) if error.code == "NOPERM")
 }
 
 /// Carries out an operation for each item, one after the other, until one fails.

@@ -2,7 +2,8 @@
 //! another client's lock. They share their scripts, and differ only in the [`Dialect`].
 
 use super::dialect::Dialect;
-use super::exchange::{Exchange, Received};
+use super::exchange::{Exchange, Received, is_refusal};
+use super::kinds;
 use super::label::{self, Labels};
 use super::script_call::{ScriptCall, add_reads};
 use super::wakes::Naming;
@@ -250,6 +251,12 @@ impl OwnedFormat {
         !self.queues_refused.load(Ordering::Relaxed)
     }
 
+    /// Notes that this user may not use the queues of waiters. See
+    /// [`note_refusal`](Self::note_refusal).
+    pub(super) fn note_no_queues(&self) {
+        self.queues_refused.store(true, Ordering::Relaxed);
+    }
+
     /// Notes a refusal of queues among these replies. See [`note_refusal`](Self::note_refusal).
     pub(super) fn note_refused_queue(&self, replies: &[Reply]) {
         note_refusal(&self.queues_refused, replies);
@@ -338,7 +345,7 @@ impl OwnedFormat {
         Ok(AcquireRequest {
             token: keys::token_counter(key),
             tombstone: keys::tombstone(key, &owner),
-            queue: self.queue_before(attempt, key),
+            queue: self.queue_before(attempt),
             lease: Text::number(attempt.lease.as_millis()),
             wait: self.wait(attempt, &owner),
             owner,
@@ -349,16 +356,16 @@ impl OwnedFormat {
     }
 
     /// Returns the argument of acquire.lua that says how the caller waits, if it waits in the queue.
-    fn wait(&self, attempt: &Attempt<'_>, owner: &Text) -> Option<String> {
-        let number = attempt
-            .direct
-            .filter(|_| attempt.waits && self.has_queue())?;
-        let client = owner.as_str().split(':').next().unwrap_or_default();
-        let name = if attempt.name.kind().is_queued() {
-            owner.as_str()
-        } else {
-            client
-        };
+    pub(super) fn wait(&self, attempt: &Attempt<'_>, owner: &Text) -> Option<String> {
+        let kind = attempt.name.kind();
+        let enters = attempt.waits && (kind.is_queued() || attempt.direct.is_some());
+        if !enters || !self.has_queue() {
+            return None;
+        }
+        // No release grants other kinds than mutexes.
+        let direct = attempt.direct.filter(|_| kinds::format_of(kind).is_none());
+        let number = direct.map_or("-".to_owned(), |number| number.to_string());
+        let name = kinds::waiter(kind, owner);
         let presence = attempt.presence.as_millis();
         let publish = if self.counts_all() {
             self.channels().publish()
@@ -374,9 +381,15 @@ impl OwnedFormat {
     }
 
     /// Returns the queue of this lock, if the attempt must not take the lock before those who wait.
-    fn queue_before(&self, attempt: &Attempt<'_>, key: &str) -> Option<String> {
+    pub(super) fn queue_before(&self, attempt: &Attempt<'_>) -> Option<String> {
         let goes_behind = attempt.waits || attempt.name.kind().is_queued();
-        (goes_behind && self.has_queue()).then(|| keys::queue(key))
+        goes_behind.then(|| self.queue(attempt.name)).flatten()
+    }
+
+    /// Returns the queue of those who wait for a lock of this name, of any kind, if this user may
+    /// use it.
+    pub(super) fn queue(&self, name: &LockName) -> Option<String> {
+        self.has_queue().then(|| keys::queue(&self.keys.lock(name)))
     }
 
     /// Reads the reply of the script that acquires a lock. `reserve` must be that of the request.
@@ -511,11 +524,6 @@ impl OwnedFormat {
     }
 }
 
-/// Returns true if the server refuses this user a key or a command.
-pub(super) fn is_refusal(reply: &Reply) -> bool {
-    matches!(reply, Reply::Error(error) if error.code == "NOPERM")
-}
-
 fn note_refusal(is_refused: &AtomicBool, replies: &[Reply]) {
     if replies.iter().any(is_refusal) {
         is_refused.store(true, Ordering::Relaxed);
@@ -597,7 +605,7 @@ pub(super) struct ReleaseRequest<'a> {
     turns: Option<String>,
     /// The data for a script that does more than free the lock.
     closing: Option<Closing>,
-    /// The last key: the list of a foreign client's waiters, or a kind's queue of waiters.
+    /// The last key: the list of a foreign client's waiters.
     list: Option<String>,
 }
 
@@ -628,15 +636,12 @@ impl Closing {
 }
 
 impl ReleaseRequest<'_> {
-    /// Returns a call of this form of close.lua, for a kind of lock with a queue of waiters in the
-    /// store.
-    pub(super) fn queued(mut self, script: &'static Script, queue: String) -> ScriptCall {
+    /// Returns a call of this form of close.lua.
+    pub(super) fn closed_by(mut self, script: &'static Script) -> ScriptCall {
         let (key, owner) = (&self.key, &self.owner);
         self.closing
             .get_or_insert_with(|| Closing::nothing(key, owner));
-        self.list = Some(queue);
         let (mut keys, mut arguments) = ([b"".as_slice(); 4], [b"".as_slice(); 9]);
-        self.turns = None;
         let keys = self
             .keys(&mut keys)
             .iter()

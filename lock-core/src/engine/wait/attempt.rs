@@ -3,12 +3,9 @@
 
 use super::Wait;
 use crate::backend::owner::OwnerId;
-use crate::backend::{
-    Answer, Attempt, DirectGrant, Failure, Grant, WAITER_ATTEMPTS, Waking, call_backend,
-};
+use crate::backend::{Answer, Attempt, DirectGrant, Failure, Grant, Waking, call_backend};
 use crate::engine::queue::{StoreOutage, WaiterGuard};
 use crate::error::Error;
-use crate::kind::Presence;
 use crate::time::backoff::Backoff;
 use crate::time::lease::LeaseTime;
 use crate::time::{Moment, Woken};
@@ -80,17 +77,12 @@ impl Default for Outage {
 
 impl<'a> Wait<'a> {
     /// Returns how often this waiter must send an attempt so that the store counts it as waiting.
-    /// Needed for locks that queue in the store, and for writers that take precedence over new
-    /// readers.
+    /// Needed where waiters queue in the store, and for writers, which keep new readers out.
     pub(super) fn shown_every(&self) -> Option<Duration> {
-        match self.lock.name.profile().presence {
-            Presence::Unknown => None,
-            Presence::Queued if !self.engine.abilities.queues_mutexes => None,
-            Presence::Fixed => Some(WAITER_ATTEMPTS),
-            Presence::Configured | Presence::Queued => {
-                Some(self.engine.settings.fair_presence / ATTEMPTS_OF_A_PRESENCE)
-            }
-        }
+        let kind = self.lock.name.profile();
+        let is_queued = kind.queued_in_store || self.engine.abilities.queues_waiters;
+        let is_known = is_queued || kind.readers.is_some();
+        is_known.then(|| self.engine.settings.fair_presence / ATTEMPTS_OF_A_PRESENCE)
     }
 
     /// Sends attempts until the store grants the lock or the deadline passes. Returns `None` if the
@@ -199,14 +191,14 @@ impl<'a> Wait<'a> {
 
     /// Numbers the attempt that is sent at `sent`, if the caller waits in the store's queue, where a
     /// release may grant it the lock. A client that the store cannot notify yet does not enter the
-    /// queue of a mutex, so that an attempt on a free lock costs nothing.
+    /// queue, so that an attempt on a free lock costs nothing; except in strict order.
     ///
     /// A direct grant has a lease of the length of a waiter's presence; the watchdog's first
     /// renewal extends it to the requested lease.
     fn number_attempt(&mut self, is_watched: bool, sent: Moment) -> Option<NonZeroU64> {
         let profile = self.lock.name.profile();
         let is_queued = profile.queued_in_store || is_watched && self.shown_every().is_some();
-        if !(profile.direct_grant && is_queued && self.plan.waits()) {
+        if !(is_queued && self.plan.waits()) {
             return None;
         }
         let presence = self.engine.settings.fair_presence;

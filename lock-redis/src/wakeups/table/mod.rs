@@ -130,6 +130,10 @@ impl SubscriptionTable {
             grants: releases.grants.as_deref().map(Arc::from),
             polls: releases.polls,
         });
+        if of.key.is_none() {
+            // The kinds of a name share a channel, and not all use the changes of the key.
+            of.key = releases.key.as_deref().map(Arc::from);
+        }
         if of
             .key
             .as_ref()
