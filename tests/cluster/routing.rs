@@ -3,16 +3,13 @@
 use crate::scene::{LONG, Load, backend, client, client_with, take};
 use distlock::backend::{LeaseTime, OwnerId};
 use distlock::config::Credentials;
-use distlock::time::{Clock, SystemClock};
 use distlock::{Client, Config, LockName};
 use distlock_tests::cluster::Cluster;
 use distlock_tests::guards::await_renewals;
 use distlock_tests::probe::Probe;
 use distlock_tests::time::{always, eventually, ms, timed, within};
 use distlock_tests::version::{is_before_7, skipped_before_7};
-use lock_core::backend::{
-    AcquisitionId, Attempt, Failure, LockInfo, Receipt, Release, ReleaseOptions,
-};
+use lock_core::backend::{Attempt, Failure, LockInfo};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -222,34 +219,6 @@ fn waiter_is_woken_on_the_new_node_of_its_slot() {
             // Far sooner than the lease ends.
             within(LONG / 3, || waits.join().unwrap().unwrap());
         });
-    }
-}
-
-/// A registry of Spring's listens on any node, and each node knows of its own listeners: ours
-/// reckon with one that they cannot see, or they would take the lock again each time before it has
-/// asked.
-#[test]
-fn registry_that_listens_on_another_node_is_counted() {
-    let cluster = Cluster::shared();
-    for (settings, told) in [
-        ("prefix=registry:&format=token,wakes=spring-integration", 1),
-        ("prefix=registry:&format=token", 0),
-    ] {
-        let (backend, context) = backend(&format!("{}?{settings}", cluster.url()));
-        let (name, lease) = (
-            LockName::new("unseen").unwrap(),
-            LeaseTime::new(LONG).unwrap(),
-        );
-        let owner = OwnerId::new(context.client, 1);
-        let by = SystemClock.now() + LONG;
-        backend
-            .acquire(&Attempt::new(&name, owner, lease), by)
-            .unwrap();
-        let held = AcquisitionId::new(name, owner, lease, Receipt::default());
-        let release = backend
-            .release(&held, ReleaseOptions::WITHOUT_TOMBSTONE, by)
-            .unwrap();
-        assert_eq!(release, Release::FreedFor(told), "{settings}");
     }
 }
 

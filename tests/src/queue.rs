@@ -21,12 +21,12 @@ pub struct Line {
 
 /// The key of the queue of this lock, whose name has no braces.
 pub fn key(lock: &str) -> String {
-    format!("distlock_queue:{{{lock}}}")
+    format!("distlock_waiters:{{{lock}}}")
 }
 
-/// How many owners wait: each has a position and an end of its presence.
+/// How many wait: each has two members, its name and its fields.
 pub fn waiting(probe: &mut Probe, lock: &str) -> i64 {
-    probe.command(&["ZCOUNT", &key(lock), "(0", "+inf"]).int()
+    probe.command(&["ZCARD", &key(lock)]).int() / 2
 }
 
 impl Line {

@@ -1,7 +1,7 @@
 //! The content of the store, and the scripts.
 
-use crate::bench::{Bench, Counter, LONG, acquisition, granted, lease, name, soon, tokens};
-use distlock_tests::probe::{Probe, Value};
+use crate::bench::{Bench, LONG, acquisition, granted, lease, name, soon, tokens};
+use distlock_tests::probe::Value;
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::eventually;
 use lock_core::backend::{
@@ -9,7 +9,6 @@ use lock_core::backend::{
 };
 use lock_core::{OwnerId, OwnerText};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// A script behind those words of the format that it uses, with its end where that is a file of its
@@ -325,94 +324,6 @@ fn only_the_owner_releases() {
         Release::Gone,
         "the second copy of a release"
     );
-}
-
-#[test]
-fn release_returns_how_many_clients_were_told() {
-    let server = RedisServer::start();
-    let benches: [Bench; 3] = std::array::from_fn(|_| Bench::on(&server));
-    let watch = |bench: &Bench| {
-        bench
-            .backend
-            .watch(&name("a"), Arc::new(Counter::default()), soon())
-            .unwrap()
-    };
-    let watches: Vec<_> = benches.iter().map(watch).collect();
-    let again = watch(&benches[0]);
-    let (held, _) = benches[0].take("a");
-    assert_eq!(
-        benches[0].release(&held),
-        Release::Freed,
-        "a client counts once"
-    );
-    let (held, _) = benches[1].take("a");
-    let closed = benches[1]
-        .backend
-        .release(&held, ReleaseOptions::WITH_TOMBSTONE, soon())
-        .unwrap();
-    assert_eq!(closed, Release::Freed);
-    drop((watches, again));
-    // For a while the server goes on telling all three; and the releasing client is none of those
-    // that wait.
-    let (held, _) = benches[0].take("a");
-    let told = benches[0].release(&held);
-    assert!(matches!(told, Release::FreedFor(0..=2)), "{told:?}");
-    eventually("no client is told any more", LONG, || {
-        let (held, _) = benches[2].take("a");
-        benches[2].release(&held) == Release::Freed
-    });
-}
-
-/// The server does not count clients that sleep on a list: a signal that was taken says that one
-/// may.
-#[test]
-fn waiters_of_a_signal_count_as_one_client() {
-    let server = RedisServer::start();
-    let options = "prefix=lock:&format=token,wakes=python-redis-lock";
-    let bench = Bench::new(&format!("{}?{options}", server.url()));
-    for (left, told) in [(false, 1), (true, 0), (true, 0), (false, 1)] {
-        if !left {
-            server.probe().command(&["DEL", "lock-signal:a"]);
-        }
-        let (held, _) = bench.take("a");
-        assert_eq!(bench.release(&held), Release::FreedFor(told));
-    }
-}
-
-/// Registries of Spring's listen by a pattern, whether they wait for this lock or not: all of them
-/// count as one. Of ours each.
-#[test]
-fn pattern_subscribers_count_as_one_client() {
-    const OPTIONS: &str = "prefix=registry:&format=token,wakes=spring-integration";
-    let server = RedisServer::start();
-    let words = [
-        "ACL", "SETUSER", "less", "on", ">pw", "~*", "&*", "+@all", "-pubsub",
-    ];
-    server.probe().command(&words);
-    for (login, ours) in [("locker:SECRET", 1), ("less:pw", 0)] {
-        let bench = Bench::new(&format!("{}?{OPTIONS}", server.url_as(login)));
-        let released = |bench: &Bench| {
-            let (held, _) = bench.take("a");
-            bench.release(&held)
-        };
-        assert_eq!(released(&bench), Release::Freed);
-        let listening: [Probe; 3] = std::array::from_fn(|_| {
-            let mut probe = server.probe();
-            probe.command(&["PSUBSCRIBE", "registry-channel:*"]);
-            probe
-        });
-        assert_eq!(released(&bench), Release::Freed);
-        let other = Bench::new(&format!("{}?{OPTIONS}", server.url()));
-        let watch = other
-            .backend
-            .watch(&name("a"), Arc::new(Counter::default()), soon())
-            .unwrap();
-        assert_eq!(released(&bench), Release::FreedFor(1 + ours), "{login}");
-        drop((watch, listening));
-        eventually("no client is told any more", LONG, || {
-            released(&bench) == Release::Freed
-        });
-    }
 }
 
 /// All clients wait for the one thread that runs them.

@@ -8,9 +8,9 @@
 -- The fields are the owner, the number of the attempt, for how long in milliseconds the waiter
 -- counts as present after an attempt, the lease in milliseconds of a grant by a release, two words
 -- for the tokens (`keep` and `reserve` of grant.lua, "-" for none), and up to when the waiter counts
--- as present, in milliseconds of this server's clock. The number is "0" after a release found that
--- the waiter was not connected: it is skipped until its next attempt. It is "-" of a waiter that no
--- release grants the lock, because others may share it: that one is told, and then attempts.
+-- as present, in milliseconds of this server's clock. The number is "-" if a release may not grant
+-- the lock to the waiter, but only tells it that it is next; and "0" after a release found that the
+-- waiter was not connected: it is skipped until its next attempt.
 local FIELDS = '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$'
 
 -- A script looks at so many waiters at most.
@@ -18,7 +18,7 @@ local MOST = 100
 
 -- The key is deleted with its last waiter. Where all of them died it lasts for so long, in
 -- milliseconds. Not renewed with each attempt, which would be one more command.
-local LASTS = 600000
+local LASTS = 120000
 
 -- The name of a lock's companion, as in keys.rs. It is made here, because a key that is declared
 -- would keep a release from going on while the lock's slot is moved.
@@ -91,10 +91,6 @@ local function grant_next(lock, queue, publish, own, turns, waiter)
       string.match(text or '', FIELDS)
     local left = owner and presence_left(presence, until_) or 0
     local is_present = left > 0
-    if is_present and attempt == '-' then
-      tell_owner(publish, queue, owner, owner)
-      return name, left
-    end
     if is_present and attempt == '0' then
       place = place + 1
     else
@@ -102,11 +98,19 @@ local function grant_next(lock, queue, publish, own, turns, waiter)
       redis.call('ZREM', queue, name, text or name)
     end
     if is_present and attempt ~= '0' then
-      local counter = companion('redisson_lock_token', lock)
-      local token = grant(lock, counter, false, lease, owner, keep ~= '-' and keep,
-        string.find(reserve, '[1-9]') and reserve)
-      local reached = nil
-      if type(token) ~= 'table' then
+      local reached, token = nil, nil
+      if attempt == '-' then
+        reached = tell_owner(publish, queue, owner, owner)
+        if reached ~= 0 then
+          redis.call('ZADD', queue, position, name, position, text)
+          return name, left
+        end
+      else
+        local counter = companion('redisson_lock_token', lock)
+        token = grant(lock, counter, false, lease, owner, keep ~= '-' and keep,
+          string.find(reserve, '[1-9]') and reserve)
+      end
+      if token and type(token) ~= 'table' then
         local message = {owner, attempt, token, reserve, turns, lock}
         reached = tell_owner(publish, queue, owner, table.concat(message, ' '))
         if type(reached) ~= 'table' and reached > 0 then
@@ -131,17 +135,21 @@ end
 -- The first waiter that is present, for how long it is yet, its owner, and the number of its
 -- attempt; nothing if there is none.
 local function first_present(queue)
+  local place = 0
   for _ = 1, MOST do
-    local name, _, text = unpack(waiter_at(queue, 0))
+    local name, _, text = unpack(waiter_at(queue, place))
     if not name then
       return nil
     end
     local _, owner, attempt, presence, _, _, _, until_ = string.match(text or '', FIELDS)
     local left = owner and presence_left(presence, until_) or 0
-    if left > 0 then
+    if left <= 0 then
+      redis.call('ZREM', queue, name, text or name)
+    elseif attempt == '0' then
+      place = place + 1
+    else
       return name, left, owner, attempt
     end
-    redis.call('ZREM', queue, name, text or name)
   end
   return nil
 end
@@ -242,7 +250,7 @@ local function enter(queue, has_queue, wait, owner, lease, keep, reserve)
     end
     redis.call('ZADD', queue, position, text)
   end
-  if added < 2 or not has_queue or string.find(now, '[05]0$') then
+  if added < 2 or not has_queue or string.find(now, '0$') then
     redis.pcall('PEXPIRE', queue, LASTS)
   end
   if added < 2 or has_queue == nil then

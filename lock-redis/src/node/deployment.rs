@@ -155,7 +155,7 @@ mod tests {
     use super::*;
     use lock_core::backend::WAITER_PRESENCE;
     use lock_core::{ClientId, LockKind, LockName, OwnerId};
-    use std::num::NonZeroU32;
+    use std::num::NonZeroU64;
     use std::time::Duration;
 
     #[test]
@@ -165,7 +165,7 @@ mod tests {
         let lease = LeaseTime::new(Duration::from_secs(30)).unwrap();
         let sent = Moment::from_nanos(1);
         let attempt = Attempt::new(&name, owner, lease);
-        for (direct, is_over) in [(None, true), (NonZeroU32::new(1), false)] {
+        for (direct, is_over) in [(None, true), (NonZeroU64::new(1), false)] {
             let granted = Granted::default();
             granted.note_attempt(sent, &attempt.direct(direct));
             assert_eq!(granted.are_over(sent + Duration::from_secs(1)), is_over);

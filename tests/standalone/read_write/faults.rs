@@ -151,7 +151,6 @@ fn format_of_mutexes_refuses_each_request_for_another_kind() {
             let attempt = Attempt::new(&name, owner, lease(30_000));
             refused("acquire", store.acquire(&attempt, soon()).unwrap_err());
             refused("inspect", store.inspect(&name, soon()).unwrap_err());
-            refused("peek", store.peek(&name, soon()).unwrap_err());
             refused(
                 "force",
                 store

@@ -297,16 +297,10 @@ impl Drop for LocalLock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
-
-    const SHARING: Sharing = Sharing {
-        hand_off: Duration::ZERO,
-        counts_waiters: false,
-    };
 
     #[test]
     fn local_lock_dropped_late_leaves_its_successor() {
-        let registry = Arc::new(Registry::new(Arc::new(Origin::here()), SHARING));
+        let registry = Arc::new(Registry::new(Arc::new(Origin::here()), Duration::ZERO));
         let name = LockName::new("x").unwrap();
         let late = LocalLock::new(name.clone(), Scope::CLIENT, Arc::clone(&registry));
         let successor = registry.get(&name, Scope::CLIENT).unwrap();

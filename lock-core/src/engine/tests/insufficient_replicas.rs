@@ -6,11 +6,7 @@ use crate::LockGuard;
 fn replicated() -> (Recorded, ManualClock) {
     let (store, clock) = Recorded::new();
     (
-        store.able(
-            Abilities::full()
-                .counts_waiters(true)
-                .replication(ReplicaSupport::Listed),
-        ),
+        store.able(Abilities::full().replication(ReplicaSupport::Listed)),
         clock,
     )
 }
@@ -510,11 +506,7 @@ fn unsupported_replication_is_refused_by_name() {
             "{refused}"
         );
     }
-    let counted = store.able(
-        Abilities::full()
-            .counts_waiters(true)
-            .replication(ReplicaSupport::Counted),
-    );
+    let counted = store.able(Abilities::full().replication(ReplicaSupport::Counted));
     for refused in refusals(ask(&counted, Replication::all())) {
         assert!(
             refused.contains("replicas=all") && refused.contains("number"),

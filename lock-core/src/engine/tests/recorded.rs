@@ -94,7 +94,7 @@ impl Recorded {
             clock: clock.clone(),
             log: Arc::default(),
             faults: Arc::default(),
-            abilities: Abilities::full().counts_waiters(true).all_kinds(true),
+            abilities: Abilities::full().all_kinds(true),
             owner: Arc::default(),
             node_panics: Arc::default(),
             gate: Arc::default(),

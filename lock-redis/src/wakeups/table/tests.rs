@@ -334,7 +334,9 @@ fn grant_counts_for_the_lock_that_it_names() {
             .unwrap();
         assert_eq!(next.owner.as_str(), owner);
         assert_eq!(
-            next.granted.map(|it| it.token.get()),
+            next.granted
+                .and_then(|it| it.grant.tokens)
+                .map(|it| it.first().get()),
             is_granted.then_some(42),
             "{says}"
         );

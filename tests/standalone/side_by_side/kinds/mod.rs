@@ -24,7 +24,7 @@ use lock_core::backend::{
 };
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::num::NonZeroU32;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -109,7 +109,10 @@ impl Wake for Named {
     fn wake(&self) {}
 
     fn wake_next(&self, next: &NextOwner) {
-        let granted = next.granted.map_or(0, |granted| granted.attempt.get());
+        let granted = next
+            .granted
+            .as_ref()
+            .map_or(0, |granted| granted.attempt.get());
         self.0
             .lock()
             .push(format!("{} {granted}", number(&next.owner)));
@@ -262,7 +265,7 @@ impl Side {
                 };
                 let attempt = Attempt::new(&name, self.owner(owner, kind), self.lease(lease))
                     .beside(beside.map(|owner| self.owner(owner, writer)))
-                    .direct(NonZeroU32::new(number_of_direct(owner, waits)))
+                    .direct(NonZeroU64::new(number_of_direct(owner, waits).into()))
                     .waits(waits);
                 let tells_when =
                     !self.scenario.has_readers && (kind.is_queued() || kind.permits().is_some());
