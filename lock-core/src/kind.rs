@@ -53,6 +53,9 @@ pub(crate) struct KindProfile {
     pub(crate) hands_off: bool,
     /// Whether grants carry fencing tokens.
     pub(crate) tokens: bool,
+    /// Whether the release of another owner may grant the lock:
+    /// [`DirectGrant`](crate::backend::DirectGrant).
+    pub(crate) direct_grant: bool,
     /// Whether the threads of a client that want equally many permits contend in the store one at a
     /// time.
     pub(crate) contends_in_line: bool,
@@ -70,6 +73,7 @@ const MUTEX: KindProfile = KindProfile {
     queued_in_store: false,
     hands_off: true,
     tokens: true,
+    direct_grant: true,
     contends_in_line: false,
     excludes_kinds: true,
     writer: None,
@@ -83,6 +87,7 @@ const FAIR: KindProfile = KindProfile {
 };
 
 const READ: KindProfile = KindProfile {
+    direct_grant: false,
     shared: true,
     hands_off: false,
     writer: Some(LockKind::Write),
@@ -90,6 +95,7 @@ const READ: KindProfile = KindProfile {
 };
 
 const WRITE: KindProfile = KindProfile {
+    direct_grant: false,
     readers: Some(LockKind::Read),
     ..MUTEX
 };
@@ -108,6 +114,7 @@ const FAIR_WRITE: KindProfile = KindProfile {
 };
 
 const PERMITS: KindProfile = KindProfile {
+    direct_grant: false,
     shared: true,
     hands_off: false,
     tokens: false,

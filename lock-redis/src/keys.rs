@@ -85,7 +85,7 @@ pub(crate) fn tombstone(key: &str, owner: &Text) -> String {
 
 /// Returns the queue of those who wait for a mutex. `lua/queue.lua` makes the same name.
 pub(crate) fn queue(key: &str) -> String {
-    beside("distlock_waiters", key, "")
+    beside("distlock_queue:2", key, "")
 }
 
 /// Returns the key of the holder's label.

@@ -21,7 +21,7 @@ pub struct Line {
 
 /// The key of the queue of this lock, whose name has no braces.
 pub fn key(lock: &str) -> String {
-    format!("distlock_waiters:{{{lock}}}")
+    format!("distlock_queue:2:{{{lock}}}")
 }
 
 /// How many wait: each has two members, its name and its fields.

@@ -68,11 +68,12 @@ impl Request {
             (Some(4), 14) => Kind::Acquire,
             // With one key more where a list is pushed to, too.
             // And two arguments more where the lock is kept.
-            (Some(3 | 4), 6 | 8) => Kind::Close,
+            (Some(3 | 4), 6 | 8 | 9) => Kind::Close,
             // Of a reader.
             (Some(3), 4) => Kind::Close,
             // With the counter and the queue of a fair lock.
-            (Some(1..=3), 3) => Kind::Release,
+            // And one argument more of a holder whose lock a release granted.
+            (Some(1..=3), 3) | (Some(1), 4) => Kind::Release,
             _ => Kind::Other,
         }
     }

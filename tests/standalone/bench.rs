@@ -22,6 +22,11 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
+    /// The channel on which this client is told of releases of a mutex.
+    pub(crate) fn inbox(&self, lock: &str) -> String {
+        format!("distlock_queue:2:{{{lock}}}:{}", self.client)
+    }
+
     pub(crate) fn new(url: &str) -> Self {
         let client = ClientId::random();
         let context = Context::new(Arc::new(SystemClock), client);

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-const QUEUE: &str = "distlock_waiters:{x}";
+const QUEUE: &str = "distlock_queue:2:{x}";
 const COUNTER: &str = "redisson_lock_token:{x}";
 
 fn waiting(probe: &mut Probe) -> i64 {
@@ -381,7 +381,8 @@ fn release_grants_the_lock_to_the_next_owner_for_its_presence() {
 
 fn attempt_with(bench: &Bench, owner: OwnerId, presence: Duration) -> Answer {
     let name = name("x").of_kind(LockKind::Fair);
-    let attempt = Attempt::new(&name, owner, lease(30_000)).presence(presence);
+    let attempt = Attempt::new(&name, owner, lease(30_000));
+    let attempt = attempt.presence(presence).direct_lease(presence);
     bench
         .backend
         .acquire(&attempt.direct(NonZeroU64::new(7)), soon())

@@ -2,16 +2,13 @@
 
 use crate::bench::{Bench, Counter, LONG, lease, name, soon, within};
 use crate::peer::{Peer, hold, read_request};
-use distlock_tests::probe::Value;
 use distlock_tests::process::{RedisServer, free_port};
 use distlock_tests::time::{Stopwatch, eventually, let_pass, timed};
 use lock_core::backend::{Failure, Tokens, Wake, Watch};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
-
-const CHANNEL: &str = "redisson_lock__channel:{a}";
 
 fn watch(bench: &Bench, lock: &str) -> (Watch, Arc<Counter>) {
     let counter = Arc::new(Counter::default());
@@ -21,12 +18,10 @@ fn watch(bench: &Bench, lock: &str) -> (Watch, Arc<Counter>) {
     (watch.unwrap(), counter)
 }
 
-/// How many connections are subscribed to the channel of `a`.
-fn subscribers(server: &RedisServer) -> i64 {
-    match server.probe().command(&["PUBSUB", "NUMSUB", CHANNEL]) {
-        Value::List(mut answer) => answer.pop().expect("a number behind each channel").int(),
-        other => panic!("{other:?}"),
-    }
+/// How many connections are subscribed to a channel of `a`.
+fn subscribers(server: &RedisServer) -> usize {
+    let channels = ["PUBSUB", "CHANNELS", "distlock_queue:2:{a}:*"];
+    server.probe().command(&channels).texts().len()
 }
 
 /// How many connections listen to anything.
@@ -64,7 +59,7 @@ fn message_right_after_the_watch_is_not_lost() {
     for number in 0..300 {
         let lock = format!("lock:{number}");
         let (_watch, counter) = watch(&bench, &lock);
-        let channel = format!("redisson_lock__channel:{{{lock}}}");
+        let channel = bench.inbox(&lock);
         assert_eq!(voice.command(&["PUBLISH", &channel, "0"]).int(), 1);
         eventually("woken", LONG, || counter.count() == 1);
     }
@@ -134,10 +129,10 @@ fn channel_is_left_a_while_after_its_last_watch() {
     eventually("no client is subscribed", LONG, || {
         subscribers(&server) == 0
     });
-    server.probe().command(&["PUBLISH", CHANNEL, "0"]);
+    server.probe().command(&["PUBLISH", &bench.inbox("a"), "0"]);
     assert_eq!(counter.count(), 0);
     let (_again, counter) = watch(&bench, "a");
-    server.probe().command(&["PUBLISH", CHANNEL, "0"]);
+    server.probe().command(&["PUBLISH", &bench.inbox("a"), "0"]);
     eventually("woken by the second subscription", LONG, || {
         counter.count() == 1
     });
@@ -152,7 +147,7 @@ fn watch_churn_around_unsubscribing_loses_no_wake() {
             let (bench, mut voice) = (&bench, server.probe());
             scope.spawn(move || {
                 let lock = format!("lock:{round}");
-                let channel = format!("redisson_lock__channel:{{{lock}}}");
+                let channel = bench.inbox(&lock);
                 drop(watch(bench, &lock));
                 // Around the moment at which the channel is left.
                 let_pass(LINGER * 9 / 10 + Duration::from_millis(40 * round));
@@ -179,9 +174,7 @@ fn reconnect_wakes_every_watch_once() {
         .probe()
         .command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     eventually("every watch is woken", LONG, || all(1));
-    server
-        .probe()
-        .command(&["PUBLISH", "redisson_lock__channel:{7}", "0"]);
+    server.probe().command(&["PUBLISH", &bench.inbox("7"), "0"]);
     eventually("and hears again", LONG, || watches[7].1.count() == 2);
     assert_eq!(watches[8].1.count(), 1);
 }
@@ -203,7 +196,7 @@ fn subscriber_finds_a_server_that_comes_back() {
     assert_eq!(counter.count(), 0, "there is nothing to look at yet");
     server.restart();
     eventually("woken after the reconnect", LONG, || counter.count() == 1);
-    server.probe().command(&["PUBLISH", CHANNEL, "0"]);
+    server.probe().command(&["PUBLISH", &bench.inbox("a"), "0"]);
     eventually("and hears again", LONG, || counter.count() == 2);
 }
 
@@ -243,12 +236,13 @@ fn silent_subscriber_link_is_noticed_without_requests() {
     // A server behind a firewall that has forgotten the connection: nothing comes in, nothing
     // breaks.
     let peer = Peer::after_handshake(|mut stream| {
-        read_request(&mut stream);
-        stream
-            .write_all(
-                format!(":0\r\n*3\r\n$9\r\nsubscribe\r\n$26\r\n{CHANNEL}\r\n:1\r\n").as_bytes(),
-            )
-            .unwrap();
+        // The only argument of SUBSCRIBE is the channel, with its length.
+        let mut request = [0; 4_096];
+        let count = stream.read(&mut request).unwrap();
+        let text = String::from_utf8_lossy(&request[..count]);
+        let channel = &text[text.rfind('$').expect("it subscribes")..];
+        let answer = format!(":0\r\n*3\r\n$9\r\nsubscribe\r\n{channel}:1\r\n");
+        stream.write_all(answer.as_bytes()).unwrap();
         hold(stream);
     });
     let bench = Bench::new(&format!(
@@ -334,7 +328,7 @@ fn panicking_wake_does_not_stop_further_wakes() {
         .unwrap();
     let (_watch, counter) = watch(&bench, "a");
     for round in 1..=3 {
-        server.probe().command(&["PUBLISH", CHANNEL, "0"]);
+        server.probe().command(&["PUBLISH", &bench.inbox("a"), "0"]);
         eventually("woken", LONG, || counter.count() == round);
     }
 }
@@ -357,7 +351,7 @@ fn wake_may_watch_and_release() {
     let (_watch, counter) = watch(&bench, "a");
     let nested = Arc::new(Watches(Bench::on(&server)));
     let _nested = bench.backend.watch(&name("a"), nested, soon()).unwrap();
-    server.probe().command(&["PUBLISH", CHANNEL, "0"]);
+    server.probe().command(&["PUBLISH", &bench.inbox("a"), "0"]);
     eventually("woken", LONG, || counter.count() == 1);
     eventually("the other one did its work", LONG, || {
         server.probe().exists("b")
@@ -366,7 +360,7 @@ fn wake_may_watch_and_release() {
 
 #[test]
 fn revoked_and_restored_right_is_noticed() {
-    const RULE: &str = "&redisson_lock__channel:*";
+    const RULE: &str = "&distlock_queue:*";
     let server = RedisServer::start();
     server.probe().command(&[
         "ACL",
@@ -390,6 +384,6 @@ fn revoked_and_restored_right_is_noticed() {
     server.probe().command(&["ACL", "SETUSER", "me", RULE]);
     eventually("subscribed again", LONG, || subscribers(&server) == 1);
     let before = counter.count();
-    server.probe().command(&["PUBLISH", CHANNEL, "0"]);
+    server.probe().command(&["PUBLISH", &bench.inbox("a"), "0"]);
     eventually("and hears again", LONG, || counter.count() > before);
 }

@@ -44,6 +44,9 @@ pub struct Attempt<'a> {
     /// another owner may grant the lock to it: see [`DirectGrant`]. Each number is greater than the
     /// earlier ones of this client. `None`: only the answer to an attempt grants the lock.
     pub direct: Option<NonZeroU64>,
+    /// The lease of a direct grant, if it is not longer than `lease`. Short, because the owner may
+    /// have died since this attempt.
+    pub direct_lease: Duration,
     /// The text of the owner's [label](RenewalRequest::label), for a store that can keep it with
     /// the grant at no cost. Other stores ignore it.
     pub label: Option<&'a Arc<str>>,
@@ -65,6 +68,7 @@ impl<'a> Attempt<'a> {
             waits,
             presence,
             direct,
+            direct_lease: WAITER_PRESENCE,
             label,
         }
     }
@@ -104,10 +108,11 @@ impl<'a> Attempt<'a> {
         self
     }
 
-    /// Returns the lease of a direct grant. It is short, because the owner may have died since.
+    /// Sets the longest lease of a direct grant.
     #[must_use]
-    pub fn direct_lease(&self) -> Duration {
-        self.presence.min(self.lease.duration())
+    pub fn direct_lease(mut self, lease: Duration) -> Self {
+        self.direct_lease = lease;
+        self
     }
 
     /// Sets the attempt's number, by which the release of another owner may grant the lock.

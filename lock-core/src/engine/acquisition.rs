@@ -413,7 +413,7 @@ impl Acquisition {
 
     /// Returns the full lease that the first renewal sets, if a direct grant had a shorter one.
     pub(crate) fn lease_to_come(&self) -> Option<LeaseTime> {
-        if self.name.profile().shared {
+        if !self.name.profile().direct_grant {
             return None;
         }
         let (ttl, lead) = {

@@ -111,9 +111,9 @@ impl Shares {
         let new = Position {
             owner,
             until: now + presence,
-            // Releases grant only mutexes directly.
-            direct: direct.filter(|_| !profile.shared && profile.readers.is_none()),
-            lease: attempt.direct_lease(),
+            // Releases grant directly only to kinds whose profile allows it.
+            direct: direct.filter(|_| profile.direct_grant),
+            lease: attempt.direct_lease.min(attempt.lease.duration()),
             is_writer: profile.readers.is_some(),
         };
         match self
@@ -457,6 +457,24 @@ impl State {
     /// Returns the first waiter in the store's queue.
     pub(super) fn next_in_queue(&mut self, name: &LockName, now: Moment) -> Option<NextOwner> {
         self.shares(name, now).next(now).map(Position::next_owner)
+    }
+
+    /// Grants a free fair lock to the head of its queue, if another owner waits with this attempt
+    /// and the head's attempt allows a direct grant. Returns the head.
+    pub(super) fn let_head_in(
+        &mut self,
+        attempt: &Attempt<'_>,
+        now: Moment,
+        unix: Duration,
+    ) -> Option<NextOwner> {
+        let (name, profile) = (attempt.name, attempt.name.profile());
+        let is_queued = attempt.waits && profile.queued_in_store && profile.direct_grant;
+        if !is_queued || self.holder(name, now).is_some() {
+            return None;
+        }
+        let first = self.shares.get_mut(&*name.plain())?.next(now)?;
+        let is_other = first.owner != attempt.owner && first.direct.is_some();
+        is_other.then(|| self.grant_next(name, now, unix))?
     }
 
     /// Returns the first waiter in the queue of a free fair lock, and grants the lock to it if its

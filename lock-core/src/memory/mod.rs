@@ -315,7 +315,11 @@ impl MemoryBackend {
             }
             return Ok(ProposalAnswer::Answer(answer));
         }
+        let next = state.let_head_in(attempt, now, unix);
         if let Some(answer) = state.kept_out(attempt, self.1, now)? {
+            if next.is_some() {
+                self.wake_with(state, name, next);
+            }
             return Ok(ProposalAnswer::Answer(answer));
         }
         let name = &*name.plain();

@@ -13,7 +13,8 @@
 -- ARGV[4] how many tokens to set aside behind the first; left out, or "": none
 -- ARGV[5] how the caller waits, or left out: the waiter's name in the queue, the number of this
 -- attempt ("-": it is only told that it is next), for how long in milliseconds it counts as
--- present, and the command that publishes a grant ("-" where releases grant nothing)
+-- present, the lease in milliseconds of a grant by a release, and the command that publishes such a
+-- grant ("-" where releases grant nothing)
 --
 -- Returns the first token as a text, or 1 granted without tokens; {0, pttl, told, first} another
 -- owner has it or is next (-1: for ever), or this one is closed (-2), and its release will be told

@@ -23,6 +23,9 @@ local function attempt(lock, counter, tombstone, queue, lease, owner, keep, rese
   if not is_held then
     local name = wait and string.match(wait, '^%S+') or owner
     local is_done, left = pcall(others_before, lock, queue, name, wait)
+    if not is_done and redis.call('TYPE', queue).ok ~= 'zset' then
+      return redis.pcall('ZCARD', queue) -- says what is wrong
+    end
     if not (is_done and left) then
       return grant(lock, counter, false, lease, owner, keep, reserve)
     end
@@ -33,7 +36,9 @@ local function attempt(lock, counter, tombstone, queue, lease, owner, keep, rese
     if is_held then
       has_queue = found > 1
     end
-    is_first = enter(queue, has_queue, wait, owner, lease, keep, reserve)
+    -- Where the user may not write the queue, or the memory is full, it waits without a place.
+    local is_done, answer = pcall(enter, queue, has_queue, wait, owner, keep, reserve)
+    is_first = is_done and answer or 1
   end
   return {0, pttl, is_first == 1 and tells(lock) or 1, is_first}
 end

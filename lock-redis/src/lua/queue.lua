@@ -29,11 +29,12 @@ local function companion(prefix, lock)
   return prefix .. ':' .. lock
 end
 
+-- The queue's name. Former versions have another queue, at a name without the number.
 local function queue_of(lock)
   if string.find(lock, '^:*{[^{}]*}$') then
-    return 'distlock_waiters::' .. lock
+    return 'distlock_queue:2::' .. lock
   end
-  return companion('distlock_waiters', lock)
+  return companion('distlock_queue:2', lock)
 end
 
 local function client_of(owner)
@@ -47,7 +48,7 @@ end
 
 -- The fields of this waiter as they are stored, and its position; nothing if it does not wait.
 local function fields_of(queue, name)
-  local position = redis.call('ZSCORE', queue, name)
+  local position = redis.call('ZMSCORE', queue, name)[1]
   if not position then
     return nil
   end
@@ -77,8 +78,9 @@ end
 -- keeps its place. `own` is the waiter that runs this script: it is not granted the lock, but only
 -- returned. `turns` goes with the message: see pass_on. `waiter` is the first one, where it is known.
 --
--- Returns nothing if there is no waiter, or none is reached; else the waiter's name; and if it was
--- only told, for how long it is present yet.
+-- Returns nothing if there is no waiter, or none is reached; else the waiter's name, and for how long
+-- it has waited, in microseconds. If it was only told, nothing stands for that time, and behind it
+-- comes for how long the waiter is present yet, in milliseconds.
 local function grant_next(lock, queue, publish, own, turns, waiter)
   local place = 0
   for _ = 1, MOST do
@@ -103,7 +105,7 @@ local function grant_next(lock, queue, publish, own, turns, waiter)
         reached = tell_owner(publish, queue, owner, owner)
         if reached ~= 0 then
           redis.call('ZADD', queue, position, name, position, text)
-          return name, left
+          return name, nil, left
         end
       else
         local counter = companion('redisson_lock_token', lock)
@@ -114,7 +116,7 @@ local function grant_next(lock, queue, publish, own, turns, waiter)
         local message = {owner, attempt, token, reserve, turns, lock}
         reached = tell_owner(publish, queue, owner, table.concat(message, ' '))
         if type(reached) ~= 'table' and reached > 0 then
-          return name
+          return name, timestamp() - position
         end
         drop(redis.call, lock, owner)
       end
@@ -133,7 +135,7 @@ local function grant_next(lock, queue, publish, own, turns, waiter)
 end
 
 -- The first waiter that is present, for how long it is yet, its owner, and the number of its
--- attempt; nothing if there is none.
+-- attempt; nothing if there is none. Behind too many dead ones it is not known yet: an empty text.
 local function first_present(queue)
   local place = 0
   for _ = 1, MOST do
@@ -151,10 +153,10 @@ local function first_present(queue)
       return name, left, owner, attempt
     end
   end
-  return nil
+  return '', 1, ''
 end
 
--- Tells the first waiter that it is next: it attempts at once.
+-- Tells the first waiter that it is the first: it attempts at once.
 local function tell_next(queue, publish)
   local name, _, owner = first_present(queue)
   if name then
@@ -169,6 +171,9 @@ end
 -- many such grants there were in a row, a colon, and when the first one was, in milliseconds. After
 -- some in a row one release frees the lock, so that clients that poll have a chance.
 local IN_A_ROW, ROW_MILLIS = 4, 100
+-- Where waiters wait for so long, in microseconds, the one that is next after a grant is told so: it
+-- finds out when that grant ends without a release.
+local LONG = 500000
 local function pass_on(lock, queue, publish, others, turns, waiter)
   local count, since = string.match(turns or '', '^(%d+):(%d+)$')
   local now = math.floor(timestamp() / 1000)
@@ -176,7 +181,8 @@ local function pass_on(lock, queue, publish, others, turns, waiter)
   if others == 0 and turns ~= 'free' and not is_over then
     count, since = (count or 0) + 1, since or string.format('%.0f', now)
     turns = string.format('%.0f:%s', count, since)
-    if grant_next(lock, queue, publish, nil, turns, waiter) then
+    local name, waited = grant_next(lock, queue, publish, nil, turns, waiter)
+    if name and (not waited or waited < LONG) then
       return
     end
   end
@@ -226,21 +232,16 @@ local function skip_next(lock, publish)
   end)
 end
 
--- This waiter waits from now on, or still. `wait` is ARGV[5] of acquire.lua. Where the user may not
--- write the queue, or the memory is full, it waits without a place. `has_queue` is whether others
--- wait; nothing if that is not known. Returns 1 if it is the first, else 0.
-local function enter(queue, has_queue, wait, owner, lease, keep, reserve)
-  local name, attempt, presence = string.match(wait, '^(%S+) (%S+) (%S+)')
+-- This waiter waits from now on, or still. `wait` is ARGV[5] of acquire.lua, and `has_queue` whether
+-- others wait; nothing if that is not known. Returns 1 if it is the first, else 0.
+local function enter(queue, has_queue, wait, owner, keep, reserve)
+  local name, attempt, presence, lease = string.match(wait, '^(%S+) (%S+) (%S+) (%S+)')
   local now = timestamp()
-  local granted = math.min(tonumber(lease), tonumber(presence))
   local until_ = math.floor(now / 1000) + presence
-  local fields = {name, owner, attempt, presence, string.format('%.0f', granted), keep or '-',
-    keep and (reserve or '0') or '-', string.format('%.0f', until_)}
+  local fields = {name, owner, attempt, presence, lease, keep or '-', keep and (reserve or '0') or '-',
+    string.format('%.0f', until_)}
   local text = table.concat(fields, ' ')
-  local added = redis.pcall('ZADD', queue, 'NX', now, name, now, text)
-  if type(added) == 'table' then
-    return 0
-  end
+  local added = redis.call('ZADD', queue, 'NX', now, name, now, text)
   if added < 2 then
     -- It waits already, and keeps its place.
     redis.call('ZREM', queue, text)
@@ -250,11 +251,12 @@ local function enter(queue, has_queue, wait, owner, lease, keep, reserve)
     end
     redis.call('ZADD', queue, position, text)
   end
-  if added < 2 or not has_queue or string.find(now, '0$') then
-    redis.pcall('PEXPIRE', queue, LASTS)
+  if added < 2 or not has_queue or tonumber(presence) > LASTS or string.find(now, '0$') then
+    -- Others may count as present for longer.
+    redis.call('PEXPIRE', queue, math.max(redis.call('PTTL', queue), LASTS, tonumber(presence)))
   end
   if added < 2 or has_queue == nil then
-    return redis.call('ZRANK', queue, name) == 0 and 1 or 0
+    return redis.call('ZRANGE', queue, '0', '0')[1] == name and 1 or 0
   end
   return has_queue and 0 or 1
 end
@@ -277,15 +279,15 @@ end
 -- is this waiter's turn, which then waits no longer. `wait` is ARGV[5] of acquire.lua.
 local function others_before(lock, queue, name, wait)
   local publish = wait and string.match(wait, '%S+$') or '-'
-  local next, left
-  if publish == '-' then
-    next, left = first_present(queue)
-  else
+  if publish ~= '-' then
     -- It ended without a release.
     local since = string.format('%.0f', math.floor(timestamp() / 1000))
-    next, left = grant_next(lock, queue, publish, name, '1:' .. since)
-    left = left or next and next ~= name and redis.call('PTTL', lock)
+    local next, _, left = grant_next(lock, queue, publish, name, '1:' .. since)
+    if next and next ~= name then
+      return left or redis.call('PTTL', lock)
+    end
   end
+  local next, left = first_present(queue)
   if next and next ~= name then
     return left
   end

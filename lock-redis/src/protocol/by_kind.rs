@@ -56,7 +56,10 @@ impl OwnedFormat {
         if let Some(kind) = self.kind_format(attempt.name)? {
             let answer = kind.acquire(self, attempt, is_tracked)?;
             let key = self.keys.lock(attempt.name);
-            return Ok(answer.map(move |answer| self.bounded(answer, true, is_tracked(&key))));
+            return Ok(answer.map(move |answer| match attempt.waits {
+                true => self.bounded(answer, true, is_tracked(&key)),
+                false => answer,
+            }));
         }
         let key = self.keys.lock(attempt.name);
         self.refuse_apart(&key)?;
@@ -95,7 +98,7 @@ impl OwnedFormat {
         if !request.has_queue() {
             return Exchange::send(batch, move |received| {
                 let is_tracked = move || is_tracked(&key);
-                self.acquired(received, script, reserve, attempt.name, is_tracked)
+                self.acquired(received, script, reserve, attempt, is_tracked)
             });
         }
         let again = {
@@ -104,7 +107,7 @@ impl OwnedFormat {
         };
         self.send_with_queue(batch, again, move |received| {
             let is_tracked = move || is_tracked(&key);
-            self.acquired(received, script, reserve, attempt.name, is_tracked)
+            self.acquired(received, script, reserve, attempt, is_tracked)
         })
     }
 

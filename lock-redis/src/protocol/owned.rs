@@ -35,6 +35,9 @@ const FALLBACK_POLL: Duration = Duration::from_secs(1);
 /// the server reports changes of the lock from then on. Shorter holds cost nothing.
 const MOMENT: Duration = Duration::from_secs(1);
 
+/// The number of attempts that a waiter sends within its presence, where releases grant nothing.
+const ATTEMPTS_OF_A_PRESENCE: u32 = 3;
+
 /// A format that stores owners, with the settings that it depends on.
 #[derive(Debug)]
 pub(crate) struct OwnedFormat {
@@ -364,15 +367,24 @@ impl OwnedFormat {
         }
         // No release grants other kinds than mutexes.
         let direct = attempt.direct.filter(|_| kinds::format_of(kind).is_none());
-        let number = direct.map_or("-".to_owned(), |number| number.to_string());
+        let number = direct.map_or_else(|| "-".to_owned(), |it| it.to_string());
         let name = kinds::waiter(kind, owner);
-        let presence = attempt.presence.as_millis();
+        // Where releases grant nothing, the first waiter keeps a free lock for itself.
+        let presence = match self.counts_all() {
+            true => attempt.presence,
+            false => attempt.direct_lease,
+        };
+        let presence = presence.as_millis();
         let publish = if self.counts_all() {
             self.channels().publish()
         } else {
             "-"
         };
-        Some(format!("{name} {number} {presence} {publish}"))
+        let granted = attempt
+            .direct_lease
+            .min(attempt.lease.duration())
+            .as_millis();
+        Some(format!("{name} {number} {presence} {granted} {publish}"))
     }
 
     /// Returns true if clients wait for a mutex in a queue in the store.
@@ -398,7 +410,7 @@ impl OwnedFormat {
         received: &mut Received<'_>,
         script: &'static Script,
         reserve: Option<u32>,
-        name: &'a LockName,
+        attempt: &'a Attempt<'a>,
         is_tracked: impl FnOnce() -> bool + 'a,
     ) -> Exchange<'a, Answer> {
         let unexpected = |received: &mut Received<'_>| {
@@ -425,14 +437,24 @@ impl OwnedFormat {
                 ] => {
                     // Only the first of a queue is woken by a release that is not published.
                     let is_first = !matches!(first, [Reply::Int(0)]);
-                    let busy = move || match is_first {
-                        true => self.busy(pttl, told == 1, is_tracked()),
-                        false => busy_from_pttl(pttl),
+                    let is_bounded = attempt.waits && is_first;
+                    let busy = move || {
+                        let answer = match is_bounded {
+                            true => self.busy(pttl, told == 1, is_tracked()),
+                            false => busy_from_pttl(pttl),
+                        };
+                        match (self.counts_all(), answer) {
+                            (false, Answer::Busy(left)) if attempt.waits => {
+                                let again = attempt.direct_lease / ATTEMPTS_OF_A_PRESENCE;
+                                Answer::Busy(Some(left.map_or(again, |left| left.min(again))))
+                            }
+                            (_, answer) => answer,
+                        }
                     };
                     if pttl == FOR_EVER {
                         // Every lock of this library has an expiry. The inspection fails if the
                         // value under the key is no lock at all.
-                        let info = self.inspect(name, Labels::LeftOut);
+                        let info = self.inspect(attempt.name, Labels::LeftOut);
                         return info.then(move |_| Exchange::done(busy()));
                     }
                     Exchange::done(busy())

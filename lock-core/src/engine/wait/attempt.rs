@@ -28,6 +28,10 @@ const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 /// lost.
 const ATTEMPTS_OF_A_PRESENCE: u32 = 3;
 
+/// The longest time between two attempts of a waiter that the store can grant the lock directly. The
+/// store notices by itself if such a waiter is dead, so it need not show itself often.
+const PATIENT_ATTEMPTS: Duration = Duration::from_secs(10);
+
 /// The time that a watch may take before the first attempt. Only a broken subscription takes that
 /// long, because otherwise the watch sends nothing; the attempt then proceeds without the watch.
 const EARLY_WATCH: Duration = Duration::from_millis(100);
@@ -81,8 +85,33 @@ impl<'a> Wait<'a> {
     pub(super) fn shown_every(&self) -> Option<Duration> {
         let kind = self.lock.name.profile();
         let is_queued = kind.queued_in_store || self.engine.abilities.queues_waiters;
-        let is_known = is_queued || kind.readers.is_some();
-        is_known.then(|| self.engine.settings.fair_presence / ATTEMPTS_OF_A_PRESENCE)
+        if !is_queued && kind.readers.is_none() {
+            return None;
+        }
+        let first = self.engine.settings.fair_presence / ATTEMPTS_OF_A_PRESENCE;
+        Some(match self.is_patient() {
+            // A waiter that has waited for long will probably wait for long.
+            true => (first * (1 << self.attempts.min(8))).min(Self::longest_pause(first)),
+            false => first,
+        })
+    }
+
+    /// Returns whether the store notices by itself if this waiter is dead.
+    fn is_patient(&self) -> bool {
+        self.engine.abilities.queues_waiters && self.lock.name.profile().direct_grant
+    }
+
+    fn longest_pause(first: Duration) -> Duration {
+        PATIENT_ATTEMPTS.max(first)
+    }
+
+    /// Returns the time for which this waiter counts as present after each of its attempts.
+    fn presence(&self) -> Duration {
+        let presence = self.engine.settings.fair_presence;
+        match self.is_patient() {
+            true => Self::longest_pause(presence / ATTEMPTS_OF_A_PRESENCE) * ATTEMPTS_OF_A_PRESENCE,
+            false => presence,
+        }
     }
 
     /// Sends attempts until the store grants the lock or the deadline passes. Returns `None` if the
@@ -177,7 +206,8 @@ impl<'a> Wait<'a> {
             .replication(self.plan.replication)
             .beside(self.beside.as_ref().map(|writer| writer.owner))
             .waits(self.plan.waits())
-            .presence(settings.fair_presence)
+            .presence(self.presence())
+            .direct_lease(settings.fair_presence)
             .direct(self.number_attempt(is_watched, sent))
             .label(settings.label.as_ref());
         self.was_sent = true;
@@ -193,16 +223,16 @@ impl<'a> Wait<'a> {
     /// release may grant it the lock. A client that the store cannot notify yet does not enter the
     /// queue, so that an attempt on a free lock costs nothing; except in strict order.
     ///
-    /// A direct grant has a lease of the length of a waiter's presence; the watchdog's first
-    /// renewal extends it to the requested lease.
+    /// The lease of a direct grant is at most the configured presence; the watchdog's first renewal
+    /// extends it to the requested lease.
     fn number_attempt(&mut self, is_watched: bool, sent: Moment) -> Option<NonZeroU64> {
         let profile = self.lock.name.profile();
         let is_queued = profile.queued_in_store || is_watched && self.shown_every().is_some();
         if !(is_queued && self.plan.waits()) {
             return None;
         }
-        let presence = self.engine.settings.fair_presence;
-        let lease = LeaseTime::new(presence).map_or(self.plan.time, |it| it.min(self.plan.time));
+        let lease = LeaseTime::new(self.engine.settings.fair_presence)
+            .map_or(self.plan.time, |it| it.min(self.plan.time));
         // Each attempt has another number: a client sends the next one after the answer.
         let micros = sent.as_nanos() / 1_000;
         let number = NonZeroU64::new(micros).unwrap_or(NonZeroU64::MIN);
@@ -284,6 +314,7 @@ impl<'a> Wait<'a> {
         // the length of this client's own lease.
         let lease = self.engine.settings.lease_time.duration();
         let bounds = [left, self.shown_every()];
+        self.attempts += 1;
         let bound = bounds.into_iter().flatten().fold(lease, Duration::min);
         Ok(Next::Sleep(now + bound.max(SHORTEST_SLEEP)))
     }

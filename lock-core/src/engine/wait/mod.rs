@@ -174,6 +174,7 @@ pub(crate) fn acquire(
         owner: engine.new_owner(),
         beside,
         was_sent: false,
+        attempts: 0,
         asks_once: false,
         knows_limit: false,
         unknown_outcome: false,
@@ -240,6 +241,8 @@ struct Wait<'a> {
     beside: Option<Arc<Acquisition>>,
     /// True if an attempt was sent.
     was_sent: bool,
+    /// The number of sleeps on a busy lock.
+    attempts: u32,
     /// True if the wait ends when the lock is busy, whatever the deadline.
     asks_once: bool,
     /// True if the number of permits of a semaphore was checked.

@@ -68,7 +68,8 @@ if others or (missing > 0 and missing > free) then
       tell_next(queue, ARGV[6])
     end
   elseif waiter then
-    enter(queue, nil, wait, ARGV[7], ARGV[3])
+    -- Where the user may not write the queue, or the memory is full, it waits without a place.
+    pcall(enter, queue, nil, wait, ARGV[7])
   end
   if over > 0 then
     offer(ARGV[6], ARGV[5], free) -- enough for others, perhaps

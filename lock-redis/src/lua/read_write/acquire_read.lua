@@ -27,17 +27,26 @@ local function is_reader(name, attempt)
   return attempt == '-' and not string.find(name, ':write$')
 end
 
--- For how long the next waiter is present, if it goes before this one; and whether this one is the
--- next.
-local function others_before(mode)
-  if not queue or mode and ARGV[5] == 'free' or not mode and ARGV[5] == 'writers' then
+-- For how long others hold the lock or go before this reader; nothing if it is its turn, and then it
+-- waits no longer.
+local function before_us(mode)
+  local which = ARGV[5]
+  if not queue or not mode and which == 'writers' then
+    return nil
+  end
+  if not mode then
+    return others_before(KEYS[1], queue, ARGV[2], wait)
+  end
+  if which == 'free' then
+    leave(queue, ARGV[2])
     return nil
   end
   local name, left, _, attempt = first_present(queue)
   if name == ARGV[2] then
-    return nil, true
+    leave(queue, name)
+    return nil
   end
-  return not (ARGV[5] == 'writers' and name and is_reader(name, attempt)) and left or nil
+  return not (which == 'writers' and name and is_reader(name, attempt)) and left or nil
 end
 
 -- Readers that are next come in one after the other.
@@ -56,20 +65,24 @@ local left = redis.call('PTTL', KEYS[2])
 -- The answer to the first copy of this request was lost.
 local ours = left ~= -2 and redis.call('HEXISTS', KEYS[1], ARGV[2]) == 1
 if not ours then
-  local is_free = mode == 'read' or not mode and redis.call('EXISTS', KEYS[1]) == 0
+  local is_free, may_wait = mode == 'read', true
+  if not mode then
+    -- Mostly neither is there.
+    may_wait = redis.call('EXISTS', KEYS[1], queue or KEYS[1]) > 0
+    is_free = not may_wait or redis.call('EXISTS', KEYS[1]) == 0
+  end
   local is_beside = mode == 'write' and ARGV[3] ~= ''
     and redis.call('HEXISTS', KEYS[1], ARGV[3]) == 1
-  local others, is_next
-  if is_free then
-    others, is_next = others_before(mode)
-  end
+  local others = is_free and may_wait and before_us(mode)
+  queue = may_wait and queue
   if others or not (is_free or is_beside) then
     if wait then
-      enter(queue, nil, wait, ARGV[2], ARGV[1])
+      -- Where the user may not write the queue, or the memory is full, it waits without a place.
+      pcall(enter, queue, nil, wait, ARGV[2])
     end
     return {0, others or redis.call('PTTL', KEYS[1])}
   end
-  if queue and (is_next or is_beside or ARGV[5] == 'free') then
+  if is_beside and queue then
     leave(queue, ARGV[2])
   end
 end

@@ -36,11 +36,11 @@ pub(super) struct Write;
 /// The most times that an attempt of a writer is repeated after it has ended holds of dead readers.
 const MOST_PURGES: usize = 16;
 
-/// Creates a script of readers, with the queue of waiters before it. No release grants these the
-/// lock: they are told, and then attempt. So it needs no function that grants.
+/// Creates a script of readers, with the queue of waiters before it. The end of a reader's hold grants
+/// no waiter the lock, but tells it. So it needs no function that grants.
 macro_rules! of_readers {
     ($name:literal: $($file:literal),+) => {
-        script!($name: "redisson/take", "timestamp", "tell", "queue", $($file),+)
+        script!($name: "timestamp", "tell", "queue", $($file),+)
     };
 }
 /// Creates a script of a writer, with these files before it. The end of a writer's hold may grant
@@ -61,8 +61,10 @@ macro_rules! force {
         )
     };
 }
-static ACQUIRE_READ: Script =
-    of_readers!("acquire_read": "read_write/sweep", "read_write/acquire_read");
+static ACQUIRE_READ: Script = script!("acquire_read":
+    "redisson/drop", "redisson/take", "timestamp", "grant", "tell", "queue", "read_write/sweep",
+    "read_write/acquire_read"
+);
 static RELEASE_READ: Script =
     of_readers!("release_read": "read_write/settle", "read_write/release_read");
 /// For a store without slots: also ends some holds of other readers that died.
@@ -336,7 +338,7 @@ impl<'a> WriterAttempt<'a> {
             ) => (*pttl, Field::all(readers)),
             _ => {
                 let is_tracked = || is_tracked(&format.keys.lock(name));
-                return format.acquired(received, &ACQUIRE_WRITE, reserve, name, is_tracked);
+                return format.acquired(received, &ACQUIRE_WRITE, reserve, attempt, is_tracked);
             }
         };
         if fields.is_empty() {
