@@ -51,8 +51,6 @@ pub(crate) struct KindProfile {
     /// Whether the threads of a client wait in the local queue, and hand the lock off. Otherwise
     /// each thread contends in the store.
     pub(crate) hands_off: bool,
-    /// How long the store keeps others out for an owner that waits.
-    pub(crate) presence: Presence,
     /// Whether grants carry fencing tokens.
     pub(crate) tokens: bool,
     /// Whether the release of another owner may grant the lock:
@@ -70,25 +68,10 @@ pub(crate) struct KindProfile {
     pub(crate) readers: Option<LockKind>,
 }
 
-/// How long the store keeps others out for an owner that waits, after each of its attempts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Presence {
-    /// Not at all: the store does not know the waiters.
-    Unknown,
-    /// [`WAITER_PRESENCE`](crate::backend::WAITER_PRESENCE).
-    Fixed,
-    /// The time in the settings: [`Attempt::presence`](crate::backend::Attempt::presence).
-    Configured,
-    /// As `Configured`, in a store that has a
-    /// [queue](crate::backend::Abilities::queues_mutexes) for this kind; `Unknown` in others.
-    Queued,
-}
-
 const MUTEX: KindProfile = KindProfile {
     shared: false,
     queued_in_store: false,
     hands_off: true,
-    presence: Presence::Queued,
     tokens: true,
     direct_grant: true,
     contends_in_line: false,
@@ -100,21 +83,18 @@ const MUTEX: KindProfile = KindProfile {
 const FAIR: KindProfile = KindProfile {
     queued_in_store: true,
     hands_off: false,
-    presence: Presence::Configured,
     ..MUTEX
 };
 
 const READ: KindProfile = KindProfile {
-    shared: true,
-    presence: Presence::Unknown,
     direct_grant: false,
+    shared: true,
     hands_off: false,
     writer: Some(LockKind::Write),
     ..MUTEX
 };
 
 const WRITE: KindProfile = KindProfile {
-    presence: Presence::Fixed,
     direct_grant: false,
     readers: Some(LockKind::Read),
     ..MUTEX
@@ -122,7 +102,6 @@ const WRITE: KindProfile = KindProfile {
 
 const FAIR_READ: KindProfile = KindProfile {
     queued_in_store: true,
-    presence: Presence::Configured,
     writer: Some(LockKind::FairWrite),
     ..READ
 };
@@ -130,15 +109,13 @@ const FAIR_READ: KindProfile = KindProfile {
 const FAIR_WRITE: KindProfile = KindProfile {
     queued_in_store: true,
     hands_off: false,
-    presence: Presence::Configured,
     readers: Some(LockKind::FairRead),
     ..WRITE
 };
 
 const PERMITS: KindProfile = KindProfile {
-    shared: true,
-    presence: Presence::Unknown,
     direct_grant: false,
+    shared: true,
     hands_off: false,
     tokens: false,
     contends_in_line: true,
@@ -148,7 +125,6 @@ const PERMITS: KindProfile = KindProfile {
 
 const FAIR_PERMITS: KindProfile = KindProfile {
     queued_in_store: true,
-    presence: Presence::Configured,
     contends_in_line: false,
     ..PERMITS
 };
@@ -267,8 +243,6 @@ mod tests {
             let row = kind.profile();
             let is_alone = !row.shared && !row.queued_in_store;
             assert_eq!(row.hands_off, is_alone, "{kind:?}");
-            let is_present = row.presence == Presence::Configured;
-            assert_eq!(row.queued_in_store, is_present, "{kind:?}");
             let excludes = LockKind::EXCLUDING.contains(&kind);
             assert_eq!(row.excludes_kinds, excludes, "{kind:?}");
             assert_eq!(row.tokens, kind.permits().is_none(), "{kind:?}");

@@ -20,10 +20,10 @@ pub struct Abilities {
     /// its lease and no replica must confirm the renewal. From then on the store
     /// [reports](crate::Notices::changed) changes of the lock.
     pub first_renewal: Option<Duration>,
-    /// True if the clients that wait for a mutex take turns by a queue in the store, and a release
-    /// may [grant](Attempt::direct) the lock to the next one. Otherwise they compete for a free
-    /// lock.
-    pub queues_mutexes: bool,
+    /// True if the clients that wait for a lock of any kind take turns by a queue in the store, and
+    /// a release may [grant](Attempt::direct) a mutex to the next one. Otherwise only the kinds in
+    /// the [order of arrival](LockKind::is_queued) queue, and the others compete for a free lock.
+    pub queues_waiters: bool,
     /// The way in which replicas can be asked to confirm a grant.
     pub replication: ReplicaSupport,
     /// The longest lease that the store grants. `None`: the store has no limit of its own.
@@ -43,7 +43,7 @@ impl Abilities {
             tokens: true,
             waking,
             first_renewal: None,
-            queues_mutexes: false,
+            queues_waiters: false,
             longest_lease: None,
             replication,
             all_kinds: false,
@@ -92,10 +92,10 @@ impl Abilities {
         self
     }
 
-    /// Sets whether clients that wait for a mutex queue in the store.
+    /// Sets whether clients that wait for a lock of any kind queue in the store.
     #[must_use]
-    pub fn queues_mutexes(mut self, queues_mutexes: bool) -> Self {
-        self.queues_mutexes = queues_mutexes;
+    pub fn queues_waiters(mut self, queues_waiters: bool) -> Self {
+        self.queues_waiters = queues_waiters;
         self
     }
 

@@ -37,8 +37,8 @@ pub struct Attempt<'a> {
     /// True if the caller waits when the lock is busy. Only then may the store keep other owners
     /// out in favour of this one.
     pub waits: bool,
-    /// The time for which a waiting caller counts as present after this attempt, if the store keeps
-    /// the [order of arrival](LockKind::is_queued). Equal in all attempts of a client.
+    /// The time for which a waiting caller counts as present after this attempt. Equal in all
+    /// attempts of a client.
     pub presence: Duration,
     /// The number of this attempt, if the caller waits in the store's queue and the release of
     /// another owner may grant the lock to it: see [`DirectGrant`]. Each number is greater than the

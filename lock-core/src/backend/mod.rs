@@ -58,7 +58,10 @@
 //!
 //! While a writer waits, no new reader is granted, except a reader whose own thread [holds the
 //! write lock](Attempt::beside). After the end of a write lock, waiting readers and writers
-//! compete. A writer counts as waiting for [`WAITER_PRESENCE`] after its last attempt.
+//! compete. A writer counts as waiting for the [`Attempt::presence`] of its last attempt. A store
+//! with a queue for [all kinds](Abilities::queues_waiters) grants in the order of arrival in that
+//! queue instead. Only an attempt with a [number](Attempt::direct) enters it, and an attempt of a
+//! caller that does not wait may take what is free.
 //!
 //! **Extensions.** Features of only some stores are in separate traits: [`Admin`] for operators and
 //! semaphores, [`Replicated`] for stores whose replicas can be promoted, [`Voter`] for nodes of a
@@ -131,14 +134,13 @@ pub const RENEW_BATCH: usize = 100;
 /// is at most [`RENEW_BATCH`].
 pub const PERMITS_PER_RENEWAL: u32 = 10;
 
-/// The time between two attempts of a waiter, so that the store knows that it still waits. Used for
-/// a [write lock](LockKind::Write), to keep new readers out, and by default in the order of
-/// arrival, to keep the waiter's position.
+/// The time between two attempts of a waiter, by default, so that the store knows that it still
+/// waits: it keeps the waiter's position, and new readers out for a waiting writer.
 pub const WAITER_ATTEMPTS: Duration = Duration::from_secs(1);
 
 /// The time for which the store counts a waiter as present after its last attempt, so that three
-/// attempts may be late or lost. A dead waiter delays the others for this time. In the order of
-/// arrival it is the default of [`Attempt::presence`].
+/// attempts may be late or lost. A dead waiter delays the others for this time. It is the default of
+/// [`Attempt::presence`].
 pub const WAITER_PRESENCE: Duration = Duration::from_secs(3);
 
 /// A store for locks. See the [module's documentation](self) for the contract.

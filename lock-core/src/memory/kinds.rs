@@ -7,11 +7,10 @@ use crate::backend::permit::PermitId;
 use crate::backend::token::{FencingToken, TokenRange};
 use crate::backend::{
     Answer, Attempt, DirectGrant, Failure, Grant, HolderInfo, LockInfo, NextOwner, PermitChange,
-    PermitOutcome, Permits, Readers, Release, Tokens, WAITER_PRESENCE,
+    PermitOutcome, Permits, Readers, Release, Tokens,
 };
 use crate::config::WriterPriority;
 use crate::error::{Error, ErrorKind};
-use crate::kind::Presence;
 use crate::name::LockName;
 use crate::time::Moment;
 use std::collections::VecDeque;
@@ -282,8 +281,10 @@ impl State {
         now: Moment,
     ) -> Result<Option<Answer>, Failure> {
         let (name, owner) = (attempt.name, attempt.owner);
-        let presence = name.profile().presence;
-        if self.shares.is_empty() && presence == Presence::Unknown {
+        let profile = name.profile();
+        let is_ordered = profile.queued_in_store;
+        let is_writer = profile.readers.is_some() && !is_ordered;
+        if self.shares.is_empty() && !is_ordered && !is_writer {
             return Ok(None);
         }
         let holder = self.holder(name, now).map(|held| (held.owner, held.until));
@@ -297,21 +298,20 @@ impl State {
         // A free lock is reserved for the head of the queue until the head's presence ends.
         let Some(until) = busy.or(other) else {
             shares.leave_queue(owner);
-            if presence == Presence::Fixed && attempt.waits {
+            if is_writer && attempt.waits {
                 shares.waiting_writer = None; // readers compete with the next writer
             }
             return Ok(None);
         };
-        match presence {
-            _ if !attempt.waits => {}
-            Presence::Configured => shares.enqueue(attempt, now),
-            Presence::Fixed if writers == WriterPriority::First => {
-                let is_other = |(first, _): &(OwnerId, Moment)| *first != owner;
-                if !shares.waiting_writer.is_some_and(|first| is_other(&first)) {
-                    shares.waiting_writer = Some((owner, now + WAITER_PRESENCE));
-                }
-            }
-            _ => {}
+        let is_first = |first: Option<(OwnerId, _)>| first.is_none_or(|(first, _)| first == owner);
+        if attempt.waits && is_ordered {
+            shares.enqueue(attempt, now);
+        } else if attempt.waits
+            && is_writer
+            && writers == WriterPriority::First
+            && is_first(shares.waiting_writer)
+        {
+            shares.waiting_writer = Some((owner, now + attempt.presence));
         }
         Ok(Some(Answer::Busy(Some(until.since(now)))))
     }
@@ -443,19 +443,15 @@ impl State {
         let Some(shares) = self.shares.get_mut(&*name.plain()) else {
             return false;
         };
-        match name.profile().presence {
-            Presence::Configured => {
-                let is_left = shares.leave_queue(owner);
-                // Also while readers hold the lock: the reader that was queued behind the removed
-                // writer may be admitted now.
-                is_left && is_free
-            }
-            Presence::Fixed => shares
-                .waiting_writer
-                .take_if(|(first, _)| is_holder || *first == owner)
-                .is_some(),
-            Presence::Unknown | Presence::Queued => false,
+        if name.profile().queued_in_store {
+            let is_left = shares.leave_queue(owner);
+            // Also while readers hold the lock: the reader that was queued behind the removed
+            // writer may be admitted now.
+            return is_left && is_free;
         }
+        let is_writer = name.profile().readers.is_some();
+        let ends = |first: &mut (OwnerId, Moment)| is_writer && (is_holder || first.0 == owner);
+        shares.waiting_writer.take_if(ends).is_some()
     }
 
     /// Returns the first waiter in the store's queue.
@@ -570,13 +566,11 @@ impl State {
         let Some(shares) = self.shares.get_mut(&*name.plain()) else {
             return false;
         };
-        match name.profile().presence {
-            Presence::Fixed => shares.waiting_writer.take().is_some(),
-            Presence::Configured if is_free => {
-                shares.next(now).is_some() && shares.queue.pop_front().is_some()
-            }
-            _ => false,
+        let profile = name.profile();
+        if profile.queued_in_store {
+            return is_free && shares.next(now).is_some() && shares.queue.pop_front().is_some();
         }
+        profile.readers.is_some() && shares.waiting_writer.take().is_some()
     }
 
     /// Changes a semaphore's limit, or one of its permits.

@@ -79,7 +79,8 @@ end
 -- returned. `turns` goes with the message: see pass_on. `waiter` is the first one, where it is known.
 --
 -- Returns nothing if there is no waiter, or none is reached; else the waiter's name, and for how long
--- it has waited, in microseconds.
+-- it has waited, in microseconds. If it was only told, nothing stands for that time, and behind it
+-- comes for how long the waiter is present yet, in milliseconds.
 local function grant_next(lock, queue, publish, own, turns, waiter)
   local place = 0
   for _ = 1, MOST do
@@ -90,10 +91,8 @@ local function grant_next(lock, queue, publish, own, turns, waiter)
     end
     local _, owner, attempt, presence, lease, keep, reserve, until_ =
       string.match(text or '', FIELDS)
-    local is_present = owner and presence_left(presence, until_) > 0
-    if is_present and attempt == '-' then
-      return nil
-    end
+    local left = owner and presence_left(presence, until_) or 0
+    local is_present = left > 0
     if is_present and attempt == '0' then
       place = place + 1
     else
@@ -101,11 +100,19 @@ local function grant_next(lock, queue, publish, own, turns, waiter)
       redis.call('ZREM', queue, name, text or name)
     end
     if is_present and attempt ~= '0' then
-      local counter = companion('redisson_lock_token', lock)
-      local token = grant(lock, counter, false, lease, owner, keep ~= '-' and keep,
-        string.find(reserve, '[1-9]') and reserve)
-      local reached = nil
-      if type(token) ~= 'table' then
+      local reached, token = nil, nil
+      if attempt == '-' then
+        reached = tell_owner(publish, queue, owner, owner)
+        if reached ~= 0 then
+          redis.call('ZADD', queue, position, name, position, text)
+          return name, nil, left
+        end
+      else
+        local counter = companion('redisson_lock_token', lock)
+        token = grant(lock, counter, false, lease, owner, keep ~= '-' and keep,
+          string.find(reserve, '[1-9]') and reserve)
+      end
+      if token and type(token) ~= 'table' then
         local message = {owner, attempt, token, reserve, turns, lock}
         reached = tell_owner(publish, queue, owner, table.concat(message, ' '))
         if type(reached) ~= 'table' and reached > 0 then
@@ -127,8 +134,8 @@ local function grant_next(lock, queue, publish, own, turns, waiter)
   return nil
 end
 
--- The first waiter that is present, for how long it is yet, and its owner; nothing if there is
--- none. Behind too many dead ones it is not known yet: an empty text.
+-- The first waiter that is present, for how long it is yet, its owner, and the number of its
+-- attempt; nothing if there is none. Behind too many dead ones it is not known yet: an empty text.
 local function first_present(queue)
   local place = 0
   for _ = 1, MOST do
@@ -143,7 +150,7 @@ local function first_present(queue)
     elseif attempt == '0' then
       place = place + 1
     else
-      return name, left, owner
+      return name, left, owner, attempt
     end
   end
   return '', 1, ''
@@ -175,7 +182,7 @@ local function pass_on(lock, queue, publish, others, turns, waiter)
     count, since = (count or 0) + 1, since or string.format('%.0f', now)
     turns = string.format('%.0f:%s', count, since)
     local name, waited = grant_next(lock, queue, publish, nil, turns, waiter)
-    if name and waited < LONG then
+    if name and (not waited or waited < LONG) then
       return
     end
   end
@@ -254,12 +261,16 @@ local function enter(queue, has_queue, wait, owner, keep, reserve)
   return has_queue and 0 or 1
 end
 
--- An owner that does not hold the lock waits no longer.
+-- An owner that does not hold the lock waits no longer: under its own name, or that of its client,
+-- which has no number. Others may come in beside the holders once it is not the first any more.
 local function give_up(lock, owner, publish, turns)
   local queue = queue_of(lock)
-  if leave(queue, owner, owner) or leave(queue, client_of(owner), owner) then
+  local first, shared = waiter_at(queue, 0)[1], string.gsub(owner, ':%d+', '', 1)
+  if leave(queue, owner, owner) or leave(queue, shared, owner) then
     if redis.call('EXISTS', lock) == 0 then
       pass_on(lock, queue, publish, 0, turns)
+    elseif first == owner or first == shared then
+      tell_next(queue, publish)
     end
   end
 end
@@ -271,9 +282,9 @@ local function others_before(lock, queue, name, wait)
   if publish ~= '-' then
     -- It ended without a release.
     local since = string.format('%.0f', math.floor(timestamp() / 1000))
-    local next = grant_next(lock, queue, publish, name, '1:' .. since)
+    local next, _, left = grant_next(lock, queue, publish, name, '1:' .. since)
     if next and next ~= name then
-      return redis.call('PTTL', lock)
+      return left or redis.call('PTTL', lock)
     end
   end
   local next, left = first_present(queue)

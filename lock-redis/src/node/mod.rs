@@ -242,9 +242,10 @@ impl Node {
         self.inner.dialer.clock().as_ref()
     }
 
-    /// Returns a function that returns whether the waiters of a key are woken after every release.
-    pub(crate) fn tracking(&self) -> impl Fn(&str) -> bool {
-        |key| self.inner.subscriber.track(key)
+    /// Returns a function that returns whether the waiters of a key are woken after every release,
+    /// and has that done from now on, if the waiter `is_first` in its queue.
+    pub(crate) fn tracking(&self) -> impl Fn(&str, bool) -> bool {
+        |key, is_first| self.inner.subscriber.track(key, is_first)
     }
 
     /// Watches the releases of a lock without waiting for the server, for a watch that moves here

@@ -1,13 +1,12 @@
 //! The operations of a format with owners, for each kind of lock. Mutexes are handled here, by the
 //! scripts of the [`Dialect`](super::Dialect), and other kinds by their [`KindFormat`].
 
-use super::exchange::Exchange;
+use super::exchange::{Exchange, Received};
 use super::kinds::{self, KindFormat};
 use super::label::Labels;
-use super::owned::{AcquireRequest, OwnedFormat, fill, is_refusal};
+use super::owned::{AcquireRequest, OwnedFormat, fill};
 use super::{mutexes_only, token};
 use crate::connection::Batch;
-use crate::keys;
 use crate::lua::Scripts;
 use crate::wakeups::ReleaseChannel;
 use lock_core::backend::{
@@ -41,7 +40,7 @@ impl OwnedFormat {
 
     pub(super) fn abilities(&self, replication: ReplicaSupport) -> Abilities {
         Abilities::full()
-            .queues_mutexes(self.dialect.wakes().is_none())
+            .queues_waiters(self.dialect.wakes().is_none())
             .tokens(self.has_tokens())
             .first_renewal(self.first_renewal)
             .all_kinds(self.dialect.has_all_kinds)
@@ -52,13 +51,13 @@ impl OwnedFormat {
     pub(super) fn acquire<'a>(
         &'a self,
         attempt: &'a Attempt<'a>,
-        is_tracked: &'a dyn Fn(&str) -> bool,
+        is_tracked: &'a dyn Fn(&str, bool) -> bool,
     ) -> Result<Exchange<'a, Answer>, Failure> {
         if let Some(kind) = self.kind_format(attempt.name)? {
             let answer = kind.acquire(self, attempt, is_tracked)?;
             let key = self.keys.lock(attempt.name);
             return Ok(answer.map(move |answer| match attempt.waits {
-                true => self.bounded(answer, true, is_tracked(&key)),
+                true => self.bounded(answer, true, is_tracked(&key, true)),
                 false => answer,
             }));
         }
@@ -78,7 +77,7 @@ impl OwnedFormat {
         &'a self,
         attempt: &'a Attempt<'a>,
         key: &str,
-        is_tracked: &'a dyn Fn(&str) -> bool,
+        is_tracked: &'a dyn Fn(&str, bool) -> bool,
     ) -> Result<Exchange<'a, Answer>, Failure> {
         let key = key.to_owned();
         let request = self.acquire_request(attempt, &key)?;
@@ -90,22 +89,41 @@ impl OwnedFormat {
         attempt: &'a Attempt<'a>,
         key: String,
         request: AcquireRequest,
-        is_tracked: &'a dyn Fn(&str) -> bool,
+        is_tracked: &'a dyn Fn(&str, bool) -> bool,
     ) -> Exchange<'a, Answer> {
         let mut arguments = [b"".as_slice(); 5];
         let arguments = fill(&mut arguments, request.arguments());
         let (script, reserve) = (&self.dialect.scripts.acquire, request.reserve);
         let batch = Batch::script(script, &request.keys_with_queue(&key), arguments);
-        Exchange::send(batch, move |received| {
-            if request.has_queue() && is_refusal(received.reply()) {
-                // A user that may not use the queue waits without it. If something else is refused,
-                // the same error follows.
-                self.note_refused_queue(std::slice::from_ref(received.reply()));
-                return self.acquire_with(attempt, key, request.without_queue(), is_tracked);
-            }
-            let is_tracked = move || is_tracked(&key);
+        if !request.has_queue() {
+            return Exchange::send(batch, move |received| {
+                let is_tracked = move |is_first| is_tracked(&key, is_first);
+                self.acquired(received, script, reserve, attempt, is_tracked)
+            });
+        }
+        let again = {
+            let key = key.clone();
+            move || self.acquire_with(attempt, key, request.without_queue(), is_tracked)
+        };
+        self.send_with_queue(batch, again, move |received| {
+            let is_tracked = move |is_first| is_tracked(&key, is_first);
             self.acquired(received, script, reserve, attempt, is_tracked)
         })
+    }
+
+    /// Sends an attempt with a queue. A user that may not use the queue waits without it, by `again`.
+    /// If something else is refused, the same error follows.
+    pub(super) fn send_with_queue<'a, T: 'a>(
+        &'a self,
+        batch: Batch,
+        again: impl FnOnce() -> Exchange<'a, T> + 'a,
+        next: impl FnOnce(&mut Received<'_>) -> Exchange<'a, T> + 'a,
+    ) -> Exchange<'a, T> {
+        let again = move || {
+            self.note_no_queues();
+            again()
+        };
+        Exchange::send_or(batch, again, next)
     }
 
     /// Returns the holder, if it is the owner of this acquisition.
@@ -177,11 +195,8 @@ impl OwnedFormat {
     pub(crate) fn watched_channel(&self, name: &LockName, client: ClientId) -> ReleaseChannel {
         let key = self.keys.lock(name);
         let kind = kinds::format_of(name.kind());
-        let is_tracked = kind.is_none_or(KindFormat::is_tracked);
-        let queue = match kind {
-            None => self.has_queue().then(|| keys::queue(&key)),
-            Some(kind) => kind.queue(&key),
-        };
+        let is_tracked = kind.is_none_or(|kind| kind.is_tracked(name.kind()));
+        let queue = self.queue(name);
         let inbox = queue.as_ref().map(|queue| inbox(queue, client));
         ReleaseChannel {
             kind: self.channels(),
@@ -210,22 +225,9 @@ impl OwnedFormat {
     }
 
     /// Returns the channels on which a client is notified which of its owners in a queue is next,
-    /// for all kinds.
-    pub(crate) fn inboxes(&self, name: &LockName, client: ClientId) -> Vec<String> {
-        self.queues(name)
-            .iter()
-            .map(|queue| inbox(queue, client))
-            .collect()
-    }
-
-    /// Returns the queues of waiters in the store, of all kinds.
-    pub(crate) fn queues(&self, name: &LockName) -> Vec<String> {
-        let key = self.keys.lock(name);
-        let of_mutexes = self.has_queue().then(|| keys::queue(&key));
-        let of_kinds = self.kinds().iter().filter_map(|kind| kind.queue(&key));
-        let mut queues: Vec<_> = of_mutexes.into_iter().chain(of_kinds).collect();
-        queues.dedup(); // a fair semaphore has the queue of a fair lock
-        queues
+    /// for all kinds, if there is a queue.
+    pub(crate) fn inbox(&self, name: &LockName, client: ClientId) -> Option<String> {
+        self.queue(name).map(|queue| inbox(&queue, client))
     }
 
     /// Returns for each other kind of lock the keys that it has besides those of a mutex, and the
@@ -309,7 +311,7 @@ mod tests {
         let mut all: Vec<_> = format.names_beside(name).collect();
         all.extend(format.kinds_beside(name).flat_map(|(names, _)| names));
         all.extend(format.channels_of_all(name));
-        all.extend(format.inboxes(name, owner.client()));
+        all.extend(format.inbox(name, owner.client()));
         all.extend([keys::tombstone(&key, &text), keys::label(&key)]);
         all.push(keys::label_of(&key, text.as_str()));
         all

@@ -41,6 +41,22 @@ impl<'a, T: 'a> Exchange<'a, T> {
         )
     }
 
+    /// Sends this request, and continues with `again` if the server refuses it to this user.
+    pub(crate) fn send_or(
+        batch: Batch,
+        again: impl FnOnce() -> Self + 'a,
+        next: impl FnOnce(&mut Received<'_>) -> Self + 'a,
+    ) -> Self {
+        Self::Send(
+            batch,
+            Box::new(move |received| match received.failure.take() {
+                Some(_) if received.replies.first().is_some_and(is_refusal) => again(),
+                Some(failure) => Self::Done(Err(failure)),
+                None => next(received),
+            }),
+        )
+    }
+
     /// Sends these requests. The operation ends with the result that `read` makes of the replies.
     pub(crate) fn call(
         batch: Batch,
@@ -89,6 +105,11 @@ impl<'a, T: 'a> Exchange<'a, T> {
     pub(crate) fn from_result(exchange: Result<Self, Failure>) -> Self {
         exchange.unwrap_or_else(|failure| Self::Done(Err(failure)))
     }
+}
+
+/// Returns true if the server refuses this user a key or a command.
+pub(super) fn is_refusal(reply: &Reply) -> bool {
+    matches!(reply, Reply::Error(error) if error.code == "NOPERM")
 }
 
 /// Carries out an operation for each item, one after the other, until one fails.
@@ -314,7 +335,7 @@ mod tests {
     fn mutex_is_granted_by_one_reply() {
         let (format, name) = (format(), LockName::new("x").unwrap());
         let attempt = Attempt::new(&name, owner(), lease());
-        let exchange = format.acquire(&attempt, &|_| false).unwrap();
+        let exchange = format.acquire(&attempt, &|_, _| false).unwrap();
         let (sent, exchange) = reply(exchange, vec![Reply::Int(1)]);
         assert_eq!(sent, ["acquire x"]);
         assert!(matches!(outcome(exchange), Ok(Answer::Granted(_))));
@@ -324,7 +345,7 @@ mod tests {
     fn mutex_without_expiry_is_inspected_before_it_counts_as_busy() {
         let (format, name) = (format(), LockName::new("x").unwrap());
         let attempt = Attempt::new(&name, owner(), lease());
-        let exchange = format.acquire(&attempt, &|_| false).unwrap();
+        let exchange = format.acquire(&attempt, &|_, _| false).unwrap();
         let busy = Reply::Array([0, -1, 1].map(Reply::Int).to_vec());
         let (_, exchange) = reply(exchange, vec![busy]);
         let held = vec![

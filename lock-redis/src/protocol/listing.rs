@@ -203,19 +203,12 @@ impl OwnedFormat {
             _ => Vec::new(),
         };
         let labels: Vec<_> = names.iter().zip(&infos).map(of_holders).collect();
-        let queues = |name| {
-            if self.sees_queues() {
-                self.queues(name)
-            } else {
-                Vec::new()
-            }
-        };
-        let queues: Vec<_> = names.iter().map(queues).collect();
+        let queues: Vec<_> = names.iter().map(|name| self.queue(name)).collect();
         let mut pubsub: Vec<&[u8]> = vec![b"PUBSUB", listeners];
         pubsub.extend(channels.iter().flatten().map(String::as_bytes));
         let mut batch = Batch::from_requests(&[Request(&[&pubsub])]);
         for queue in queues.iter().flatten() {
-            batch.add_command("ZCOUNT", queue.as_bytes(), &[b"(0", b"+inf"]);
+            batch.add_command("ZCARD", queue.as_bytes(), &[]);
         }
         add_reads(&mut batch, &counters);
         labels
@@ -240,18 +233,15 @@ impl OwnedFormat {
                 // Collected even for a lock with a failure, so that the next lock gets its own
                 // counts.
                 let counts: Vec<_> = waiters.collect();
-                // Without a right to the queues of fair locks, their waiters are not counted.
+                // Without a right to the queues, the waiters in them are not counted. Each is two
+                // members.
                 let count = |reply: &Reply| match reply {
-                    Reply::Int(count) => u64::try_from(*count).ok(),
+                    Reply::Int(count) => u64::try_from(*count / 2).ok(),
                     _ => None,
                 };
-                // A waiter for a mutex has two members in its queue.
-                let is_double = |queue: &str| queue.starts_with("distlock_queue:2");
                 let queued: u64 = queues[at]
                     .iter()
-                    .filter_map(|queue| {
-                        Some(count(queued.next()?)? / (1 + u64::from(is_double(queue))))
-                    })
+                    .filter_map(|_| count(queued.next()?))
                     .sum();
                 let waiters = counts
                     .into_iter()

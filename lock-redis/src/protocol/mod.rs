@@ -158,11 +158,12 @@ impl Format {
     }
 
     /// Tries once to acquire a lock. See [`Backend::acquire`](lock_core::Backend::acquire).
-    /// `is_tracked` returns true for a key if its waiters are woken after every release.
+    /// `is_tracked` returns true for a key if its waiters are woken after every release, and has
+    /// that done from now on for a waiter that is the first in its queue, and for no other one.
     pub(crate) fn acquire<'a>(
         &'a self,
         attempt: &'a Attempt<'a>,
-        is_tracked: &'a dyn Fn(&str) -> bool,
+        is_tracked: &'a dyn Fn(&str, bool) -> bool,
     ) -> Result<Exchange<'a, Answer>, Failure> {
         match &*self.0 {
             FormatKind::Owned(format) => format.acquire(attempt, is_tracked),

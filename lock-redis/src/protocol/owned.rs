@@ -2,7 +2,8 @@
 //! another client's lock. They share their scripts, and differ only in the [`Dialect`].
 
 use super::dialect::Dialect;
-use super::exchange::{Exchange, Received};
+use super::exchange::{Exchange, Received, is_refusal};
+use super::kinds;
 use super::label::{self, Labels};
 use super::script_call::{ScriptCall, add_reads};
 use super::wakes::Naming;
@@ -258,6 +259,12 @@ impl OwnedFormat {
         !self.are_queues_left_out.load(Ordering::Relaxed)
     }
 
+    /// Notes that this user may not use the queues of waiters. See
+    /// [`note_refusal`](Self::note_refusal).
+    pub(super) fn note_no_queues(&self) {
+        self.are_queues_left_out.store(true, Ordering::Relaxed);
+    }
+
     /// Notes a refusal of queues among these replies. See [`note_refusal`](Self::note_refusal).
     pub(super) fn note_refused_queue(&self, replies: &[Reply]) {
         note_refusal(&self.are_queues_left_out, replies);
@@ -346,7 +353,7 @@ impl OwnedFormat {
         Ok(AcquireRequest {
             token: keys::token_counter(key),
             tombstone: keys::tombstone(key, &owner),
-            queue: self.queue_before(attempt, key),
+            queue: self.queue_before(attempt),
             lease: Text::number(attempt.lease.as_millis()),
             wait: self.wait(attempt, &owner),
             owner,
@@ -357,17 +364,16 @@ impl OwnedFormat {
     }
 
     /// Returns the argument of acquire.lua that says how the caller waits, if it waits in the queue.
-    fn wait(&self, attempt: &Attempt<'_>, owner: &Text) -> Option<String> {
-        let is_in_order = attempt.name.kind().is_queued();
-        let is_queued = attempt.waits && (is_in_order || attempt.direct.is_some());
-        if !(is_queued && self.has_queue()) {
+    pub(super) fn wait(&self, attempt: &Attempt<'_>, owner: &Text) -> Option<String> {
+        let kind = attempt.name.kind();
+        let enters = attempt.waits && (kind.is_queued() || attempt.direct.is_some());
+        if !enters || !self.has_queue() {
             return None;
         }
-        let number = attempt
-            .direct
-            .map_or_else(|| "-".to_owned(), |it| it.to_string());
-        let client = owner.as_str().split(':').next().unwrap_or_default();
-        let name = if is_in_order { owner.as_str() } else { client };
+        // No release grants other kinds than mutexes.
+        let direct = attempt.direct.filter(|_| kinds::format_of(kind).is_none());
+        let number = direct.map_or_else(|| "-".to_owned(), |it| it.to_string());
+        let name = kinds::waiter(kind, owner);
         // Where releases grant nothing, the first waiter keeps a free lock for itself.
         let presence = match self.counts_all() {
             true => attempt.presence,
@@ -392,9 +398,15 @@ impl OwnedFormat {
     }
 
     /// Returns the queue of this lock, if the attempt must not take the lock before those who wait.
-    fn queue_before(&self, attempt: &Attempt<'_>, key: &str) -> Option<String> {
+    pub(super) fn queue_before(&self, attempt: &Attempt<'_>) -> Option<String> {
         let goes_behind = attempt.waits || attempt.name.kind().is_queued();
-        (goes_behind && self.has_queue()).then(|| keys::queue(key))
+        goes_behind.then(|| self.queue(attempt.name)).flatten()
+    }
+
+    /// Returns the queue of those who wait for a lock of this name, of any kind, if this user may
+    /// use it.
+    pub(super) fn queue(&self, name: &LockName) -> Option<String> {
+        self.has_queue().then(|| keys::queue(&self.keys.lock(name)))
     }
 
     /// Reads the reply of the script that acquires a lock. `reserve` must be that of the request.
@@ -404,7 +416,7 @@ impl OwnedFormat {
         script: &'static Script,
         reserve: Option<u32>,
         attempt: &'a Attempt<'a>,
-        is_tracked: impl FnOnce() -> bool + 'a,
+        is_tracked: impl FnOnce(bool) -> bool + 'a,
     ) -> Exchange<'a, Answer> {
         let unexpected = |received: &mut Received<'_>| {
             let failure = received.unexpected(script);
@@ -430,10 +442,10 @@ impl OwnedFormat {
                 ] => {
                     // Only the first of a queue is woken by a release that is not published.
                     let is_first = !matches!(first, [Reply::Int(0)]);
-                    let is_bounded = attempt.waits && is_first;
                     let busy = move || {
-                        let answer = match is_bounded {
-                            true => self.busy(pttl, told == 1, is_tracked()),
+                        let is_tracked = attempt.waits && is_tracked(is_first);
+                        let answer = match attempt.waits && is_first {
+                            true => self.busy(pttl, told == 1, is_tracked),
                             false => busy_from_pttl(pttl),
                         };
                         match (self.counts_all(), answer) {
@@ -539,11 +551,6 @@ impl OwnedFormat {
     }
 }
 
-/// Returns true if the server refuses this user a key or a command.
-pub(super) fn is_refusal(reply: &Reply) -> bool {
-    matches!(reply, Reply::Error(error) if error.code == "NOPERM")
-}
-
 fn note_refusal(is_refused: &AtomicBool, replies: &[Reply]) {
     if replies.iter().any(is_refusal) {
         is_refused.store(true, Ordering::Relaxed);
@@ -625,7 +632,7 @@ pub(super) struct ReleaseRequest<'a> {
     turns: Option<String>,
     /// The data for a script that does more than free the lock.
     closing: Option<Closing>,
-    /// The last key: the list of a foreign client's waiters, or a kind's queue of waiters.
+    /// The last key: the list of a foreign client's waiters.
     list: Option<String>,
 }
 
@@ -656,15 +663,12 @@ impl Closing {
 }
 
 impl ReleaseRequest<'_> {
-    /// Returns a call of this form of close.lua, for a kind of lock with a queue of waiters in the
-    /// store.
-    pub(super) fn queued(mut self, script: &'static Script, queue: String) -> ScriptCall {
+    /// Returns a call of this form of close.lua.
+    pub(super) fn closed_by(mut self, script: &'static Script) -> ScriptCall {
         let (key, owner) = (&self.key, &self.owner);
         self.closing
             .get_or_insert_with(|| Closing::nothing(key, owner));
-        self.list = Some(queue);
         let (mut keys, mut arguments) = ([b"".as_slice(); 4], [b"".as_slice(); 9]);
-        self.turns = None;
         let keys = self
             .keys(&mut keys)
             .iter()

@@ -80,7 +80,8 @@ impl Subscriber {
     ) -> Result<Watch, Failure> {
         let mut table = self.shared.table.lock();
         self.start(&mut table)?;
-        let (id, standing) = table.add_waiter(releases, wake);
+        let now = self.shared.dialer.clock().now();
+        let (id, standing) = table.add_waiter(releases, wake, now);
         drop(table);
         let registration = Registration {
             shared: Arc::clone(&self.shared),
@@ -112,7 +113,8 @@ impl Subscriber {
         releases: &ReleaseChannel,
         wake: Arc<dyn Wake>,
     ) -> Result<Watch, Failure> {
-        self.start_following(|table| table.add_waiter(releases, wake))
+        let now = self.shared.dialer.clock().now();
+        self.start_following(|table| table.add_waiter(releases, wake, now))
     }
 
     /// Watches a channel of other messages in the same way. If the server refuses, there are none.
@@ -141,11 +143,12 @@ impl Subscriber {
     }
 
     /// Has waiters for the lock with this key woken after every release from now on, including that
-    /// of a client that publishes none. Returns whether they already are.
-    pub(crate) fn track(&self, key: &str) -> bool {
+    /// of a client that publishes none, if the waiter `is_first` in its queue. Returns whether they
+    /// already are.
+    pub(crate) fn track(&self, key: &str, is_first: bool) -> bool {
         let now = self.shared.dialer.clock().now();
         let mut table = self.shared.table.lock();
-        table.track(key, now);
+        table.track(key, is_first, now);
         table.is_tracked(key)
     }
 

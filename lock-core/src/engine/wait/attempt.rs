@@ -3,12 +3,9 @@
 
 use super::Wait;
 use crate::backend::owner::OwnerId;
-use crate::backend::{
-    Answer, Attempt, DirectGrant, Failure, Grant, WAITER_ATTEMPTS, Waking, call_backend,
-};
+use crate::backend::{Answer, Attempt, DirectGrant, Failure, Grant, Waking, call_backend};
 use crate::engine::queue::{StoreOutage, WaiterGuard};
 use crate::error::Error;
-use crate::kind::Presence;
 use crate::time::backoff::Backoff;
 use crate::time::lease::LeaseTime;
 use crate::time::{Moment, Woken};
@@ -84,27 +81,24 @@ impl Default for Outage {
 
 impl<'a> Wait<'a> {
     /// Returns how often this waiter must send an attempt so that the store counts it as waiting.
-    /// Needed for locks that queue in the store, and for writers that take precedence over new
-    /// readers.
+    /// Needed where waiters queue in the store, and for writers, which keep new readers out.
     pub(super) fn shown_every(&self) -> Option<Duration> {
-        match self.lock.name.profile().presence {
-            Presence::Unknown => None,
-            Presence::Queued if !self.engine.abilities.queues_mutexes => None,
-            Presence::Fixed => Some(WAITER_ATTEMPTS),
-            Presence::Configured | Presence::Queued => {
-                let first = self.engine.settings.fair_presence / ATTEMPTS_OF_A_PRESENCE;
-                Some(match self.is_patient() {
-                    // A waiter that has waited for long will probably wait for long.
-                    true => (first * (1 << self.attempts.min(8))).min(Self::longest_pause(first)),
-                    false => first,
-                })
-            }
+        let kind = self.lock.name.profile();
+        let is_queued = kind.queued_in_store || self.engine.abilities.queues_waiters;
+        if !is_queued && kind.readers.is_none() {
+            return None;
         }
+        let first = self.engine.settings.fair_presence / ATTEMPTS_OF_A_PRESENCE;
+        Some(match self.is_patient() {
+            // A waiter that has waited for long will probably wait for long.
+            true => (first * (1 << self.attempts.min(8))).min(Self::longest_pause(first)),
+            false => first,
+        })
     }
 
     /// Returns whether the store notices by itself if this waiter is dead.
     fn is_patient(&self) -> bool {
-        self.engine.abilities.queues_mutexes && self.lock.name.profile().direct_grant
+        self.engine.abilities.queues_waiters && self.lock.name.profile().direct_grant
     }
 
     fn longest_pause(first: Duration) -> Duration {
@@ -227,14 +221,14 @@ impl<'a> Wait<'a> {
 
     /// Numbers the attempt that is sent at `sent`, if the caller waits in the store's queue, where a
     /// release may grant it the lock. A client that the store cannot notify yet does not enter the
-    /// queue of a mutex, so that an attempt on a free lock costs nothing.
+    /// queue, so that an attempt on a free lock costs nothing; except in strict order.
     ///
     /// The lease of a direct grant is at most the configured presence; the watchdog's first renewal
     /// extends it to the requested lease.
     fn number_attempt(&mut self, is_watched: bool, sent: Moment) -> Option<NonZeroU64> {
         let profile = self.lock.name.profile();
         let is_queued = profile.queued_in_store || is_watched && self.shown_every().is_some();
-        if !(profile.direct_grant && is_queued && self.plan.waits()) {
+        if !(is_queued && self.plan.waits()) {
             return None;
         }
         let lease = LeaseTime::new(self.engine.settings.fair_presence)

@@ -8,10 +8,20 @@ use super::Wait;
 use super::attempt::Granted;
 use super::local_wait::Queued;
 use crate::engine::holder::Holder;
-use crate::engine::queue::{Entered, Scope, WaiterGuard};
+use crate::engine::queue::{Entered, LocalLock, Scope, WaiterGuard};
 use crate::error::Error;
+use std::sync::Arc;
 
 impl Wait<'_> {
+    /// Returns the line for this number of permits, if there is one.
+    pub(super) fn line(&self) -> Option<Arc<LocalLock>> {
+        let (engine, name) = (self.engine, &self.lock.name);
+        let has_line = name.profile().contends_in_line;
+        has_line
+            .then(|| engine.find_local_lock(name, Scope::CLIENT))
+            .flatten()
+    }
+
     /// Acquires permits at once if they are free and no other thread waits for this number of
     /// permits. Otherwise queues in the line.
     pub(super) fn contend_in_line(
@@ -20,8 +30,7 @@ impl Wait<'_> {
         holder: &Holder,
     ) -> Result<Option<Granted>, Error> {
         let (engine, name) = (self.engine, &self.lock.name);
-        let line = engine.find_local_lock(name, Scope::CLIENT);
-        if line.is_none_or(|line| line.waiting() == 0) {
+        if self.line().is_none_or(|line| line.waiting() == 0) {
             self.asks_once = true;
             let granted = self.contend(waiter)?;
             self.asks_once = false;

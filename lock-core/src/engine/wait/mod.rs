@@ -197,7 +197,8 @@ pub(crate) fn acquire(
     match granted {
         Ok(Some(granted)) => wait.take(waiter, holder.clone(), granted).map(Some),
         refused => {
-            wait.close(waiter.has_followers());
+            let line = wait.line().filter(|line| line.waiting() > 0);
+            wait.close(line.is_some() || waiter.has_followers());
             refused.map(|_| None)
         }
     }
@@ -401,7 +402,7 @@ impl Wait<'_> {
             false => return,
         };
         let (name, time) = (self.lock.name.clone(), self.plan.time);
-        let is_shared_place = !name.profile().queued_in_store;
+        let is_shared_place = name.profile().hands_off || name.profile().contends_in_line;
         let id = AcquisitionId::new(name, self.owner, time, Receipt::default());
         let options = options.keeps_place(has_followers && is_shared_place);
         self.engine.clean_up((id, options));

@@ -1,21 +1,26 @@
--- acquire_permits: takes permits of a semaphore for an owner if so many are free.
+-- acquire_permits: takes permits of a semaphore for an owner if so many are free and no other waiter
+-- is next; otherwise a caller that waits enters the queue, or stays in it.
 --
 -- KEYS[1] the semaphore   string, how many permits are free; never expires
 -- KEYS[2] the permits     sorted set, each that is taken with the time of its expiry in
 --         milliseconds
 -- KEYS[3] the tombstone   present while this owner is closed
+-- KEYS[4] the queue       see queue.lua; left out for a caller that takes free permits whoever waits
 -- ARGV[1] owner: the first 13 bytes of its permits
 -- ARGV[2] how many
 -- ARGV[3] lease in milliseconds
 -- ARGV[4] how many there are, for the first client that uses the semaphore
 -- ARGV[5] channel
 -- ARGV[6] the command that publishes
+-- ARGV[7] the owner as a text
+-- ARGV[8] how the caller waits, as ARGV[5] of acquire.lua
 --
 -- Returns {1, limit, how many} granted; {0, left} too few are free, and in so many milliseconds the
 -- first that is taken expires (-1: never, -2: none is taken), or this owner is closed (-2).
 --
 -- Atomic because two owners must never both take the last permit, one that has expired must be free
--- for one of them only, and a late copy of a request must see the tombstone before it takes any.
+-- for one of them only, and a late copy of a request must see the tombstone before it takes any or
+-- enters the queue.
 
 -- As many that have expired are freed at a time.
 local MOST = 1000
@@ -47,8 +52,25 @@ local expiries = redis.call('ZMSCORE', KEYS[2], unpack(all))
 for i = 1, #all do
   missing = missing + (expiries[i] and 0 or 1)
 end
-local others = missing > 0 and before_us(missing <= free, free + taken)
+local queue, wait = KEYS[4], ARGV[8]
+local waiter = wait and string.match(wait, '^%S+')
+local first, others
+if queue and missing > 0 then
+  first, others = first_present(queue)
+  if first == waiter then
+    others = nil
+  end
+end
 if others or (missing > 0 and missing > free) then
+  if waiter and #all > free + taken then
+    -- It would keep all others out until the limit rises.
+    if leave(queue, waiter) then
+      tell_next(queue, ARGV[6])
+    end
+  elseif waiter then
+    -- Where the user may not write the queue, or the memory is full, it waits without a place.
+    pcall(enter, queue, nil, wait, ARGV[7])
+  end
   if over > 0 then
     offer(ARGV[6], ARGV[5], free) -- enough for others, perhaps
   end
@@ -73,5 +95,12 @@ end
 if over > 0 then
   offer(ARGV[6], ARGV[5], free)
 end
-let_next_in(free)
+if queue and missing > 0 then
+  if first and first == waiter then
+    leave(queue, waiter)
+  end
+  if first and free > 0 then
+    tell_next(queue, ARGV[6]) -- what is left may be enough for it
+  end
+end
 return {1, free + taken + missing, #all}

@@ -2,7 +2,6 @@
 --
 -- KEYS[1] the semaphore
 -- KEYS[2] the permits that are taken
--- KEYS[3] the queue of a fair semaphore
 -- ARGV[1] channel
 -- ARGV[2] the command that publishes
 --
@@ -14,13 +13,8 @@ local free, taken = counted(KEYS[1], KEYS[2])
 if type(free) == 'table' then
   return free
 end
-if queue ~= KEYS[2] and redis.call('ZCOUNT', KEYS[2], '(' .. now, '+inf') == 0 then
-  -- The head of the queue, which does not take what is free, waits no longer. Other data under the
-  -- queue's key is no reason to keep permits.
-  pcall(function()
-    leave(first(clock()) or '')
-    tell_next(ARGV[2])
-  end)
+if redis.call('ZCOUNT', KEYS[2], '(' .. now, '+inf') == 0 then
+  skip_next(KEYS[1], ARGV[2])
 end
 -- Also if there is none: a replica, whose master may have some, refuses to.
 unlink(KEYS[2])

@@ -1,21 +1,61 @@
--- acquire_read: takes the lock for a reader, if no writer has it or goes before this one.
+-- acquire_read: takes the lock for a reader, if no writer has it or goes before this one; otherwise
+-- a caller that waits enters the queue, or stays in it.
 --
 -- KEYS[1] the lock
 -- KEYS[2] the hold           present for as long as the reader's own lease
 -- KEYS[3] the tombstone      present while this owner is closed
 -- KEYS[4] the counter        string, the largest token handed out or set aside
--- KEYS[5] the waiting writer present while one waits; left out: readers do not care. Of a fair lock
---         the queue
+-- KEYS[5] the queue          see queue.lua; left out: no waiter goes before this reader
 -- ARGV[1] lease in milliseconds
 -- ARGV[2] owner
--- ARGV[3] the writer beside which this one may read, as it stands in the lock; "" for none. Behind
--- it what a fair lock needs
+-- ARGV[3] the writer beside which this one may read, as it stands in the lock; "" for none
+-- ARGV[4] the command that publishes
+-- ARGV[5] which waiters go before it: "all"; "free", all if no reader has the lock, and else none;
+--         "writers", none if no reader has it, and else one that is not a reader
+-- ARGV[6] how the caller waits, as ARGV[5] of acquire.lua
 --
 -- Returns the last token as a text, or 1 granted and there is none; {0, pttl} another owner has it
 -- or goes before this one (-1: for ever), or this one is closed (-2).
 --
 -- Atomic because a reader and a writer must never both find the lock free, and a late copy of a
--- request must see the tombstone before it takes the lock.
+-- request must see the tombstone before it takes the lock or enters the queue.
+
+local queue, publish, wait = KEYS[5], ARGV[4], ARGV[6]
+
+-- A mutex's waiter has numbers, and a writer's name this end.
+local function is_reader(name, attempt)
+  return attempt == '-' and not string.find(name, ':write$')
+end
+
+-- For how long others hold the lock or go before this reader; nothing if it is its turn, and then it
+-- waits no longer.
+local function before_us(mode)
+  local which = ARGV[5]
+  if not queue or not mode and which == 'writers' then
+    return nil
+  end
+  if not mode then
+    return others_before(KEYS[1], queue, ARGV[2], wait)
+  end
+  if which == 'free' then
+    leave(queue, ARGV[2])
+    return nil
+  end
+  local name, left, _, attempt = first_present(queue)
+  if name == ARGV[2] then
+    leave(queue, name)
+    return nil
+  end
+  return not (which == 'writers' and name and is_reader(name, attempt)) and left or nil
+end
+
+-- Readers that are next come in one after the other.
+local function tell_next_reader()
+  local name, _, owner, attempt = first_present(queue)
+  if name and is_reader(name, attempt) then
+    tell_owner(publish, queue, owner, owner)
+  end
+end
 
 if redis.call('EXISTS', KEYS[3]) == 1 then
   return {0, -2}
@@ -25,12 +65,25 @@ local left = redis.call('PTTL', KEYS[2])
 -- The answer to the first copy of this request was lost.
 local ours = left ~= -2 and redis.call('HEXISTS', KEYS[1], ARGV[2]) == 1
 if not ours then
-  local is_free = mode == 'read' or not mode and redis.call('EXISTS', KEYS[1]) == 0
+  local is_free, may_wait = mode == 'read', true
+  if not mode then
+    -- Mostly neither is there.
+    may_wait = redis.call('EXISTS', KEYS[1], queue or KEYS[1]) > 0
+    is_free = not may_wait or redis.call('EXISTS', KEYS[1]) == 0
+  end
   local is_beside = mode == 'write' and ARGV[3] ~= ''
     and redis.call('HEXISTS', KEYS[1], ARGV[3]) == 1
-  local others = not is_beside and before_us(is_free)
+  local others = is_free and may_wait and before_us(mode)
+  queue = may_wait and queue
   if others or not (is_free or is_beside) then
-    return {0, is_free and others or redis.call('PTTL', KEYS[1])}
+    if wait then
+      -- Where the user may not write the queue, or the memory is full, it waits without a place.
+      pcall(enter, queue, nil, wait, ARGV[2])
+    end
+    return {0, others or redis.call('PTTL', KEYS[1])}
+  end
+  if is_beside and queue then
+    leave(queue, ARGV[2])
   end
 end
 local token = redis.call('GET', KEYS[4])
@@ -50,7 +103,7 @@ else
     return refused
   end
 end
-if not ours then
-  let_next_in(mode)
+if not ours and mode ~= 'write' and queue then
+  pcall(tell_next_reader)
 end
 return token and string.find(token, '^%d+$') and token or 1

@@ -1,4 +1,5 @@
--- release_read: ends a reader's hold; frees the lock and wakes its waiters if it was the last.
+-- release_read: ends a reader's hold, or its wait; frees the lock and tells its waiters if it was
+-- the last.
 --
 -- KEYS[1] the lock
 -- KEYS[2] the hold
@@ -21,7 +22,12 @@ if KEYS[3] then
 end
 local is_alive = redis.call('DEL', KEYS[2]) == 1
 -- A replica refuses it: what that lacks, its master may have.
-if redis.call('HDEL', KEYS[1], ARGV[1]) == 0 then
+local was_in = redis.call('HDEL', KEYS[1], ARGV[1]) == 1
+if not (is_alive and was_in) then
+  -- One whose lease ended may wait once more.
+  pcall(give_up, KEYS[1], ARGV[1], ARGV[3], 'free')
+end
+if not was_in then
   return 0
 end
 local told = settle(KEYS[1], ARGV[2], ARGV[3])

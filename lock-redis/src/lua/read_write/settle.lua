@@ -5,8 +5,7 @@ local function settle(key, channel, publish)
     return 1
   end
   -- Only `mode` is left.
-  local told = tell(publish, channel, '0')
   redis.call('DEL', key)
-  return told
+  return tell_all(key, publish, channel)
 end
 

@@ -1,11 +1,9 @@
--- Gives it to this writer, which waits no more: readers compete with the next one.
+-- Gives it to this owner, which is a writer, or waits for the mutex of this name.
 local hold = take
 local function take(key, owner, lease)
-  redis.call('HSET', key, 'mode', 'write')
-  local refused = hold(key, owner, lease)
-  if not refused then
-    compete()
+  if string.find(owner, ':write$') then
+    redis.call('HSET', key, 'mode', 'write')
   end
-  return refused
+  return hold(key, owner, lease)
 end
 

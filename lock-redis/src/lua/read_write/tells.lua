@@ -1,16 +1,9 @@
--- Holders that keep a writer out, where they are readers; it waits from now on.
+-- Readers that keep a writer out, with their hold counts: it looks whether those died. One more
+-- than are looked at, so that it is known whether these are all; and `mode`.
 local function tells(key)
-  if redis.call('EXISTS', KEYS[3]) == 1 then
+  if redis.call('HGET', key, 'mode') ~= 'read' then
     return {}
   end
-  if KEYS[4] then
-    -- Of several writers the first. Without it readers may go first, which is no reason to fail.
-    if redis.pcall('GET', KEYS[4]) == ARGV[2] then
-      redis.pcall('PEXPIRE', KEYS[4], PRESENCE)
-    elseif not writer_waits(redis.pcall, KEYS[4]) then
-      redis.pcall('SET', KEYS[4], ARGV[2], 'PX', PRESENCE)
-    end
-  end
-  return readers_of(key)
+  return redis.call('HRANDFIELD', key, 102, 'WITHVALUES')
 end
 

@@ -198,8 +198,8 @@ impl Rights {
                 ChannelKind::Plain => ["publish", "subscribe", "unsubscribe"],
                 ChannelKind::Sharded => ["spublish", "ssubscribe", "sunsubscribe"],
             };
-            let inboxes = owned.inboxes(&name, asking.node.inner.client);
-            for channel in owned.channels_of_all(&name).into_iter().chain(inboxes) {
+            let inbox = owned.inbox(&name, asking.node.inner.client);
+            for channel in owned.channels_of_all(&name).into_iter().chain(inbox) {
                 let place = rights.add(acl_pattern('&', &channel), channel, false);
                 // Unsubscribing requires no right to the channel.
                 for (verb, place) in verbs.into_iter().zip([Some(place), Some(place), None]) {

@@ -114,7 +114,7 @@ impl OwnedFormat {
         attempt: &'a Attempt<'a>,
         proposal: Option<Proposal>,
         terms: Option<&VoteTerms<'a>>,
-        is_tracked: &'a dyn Fn(&str) -> bool,
+        is_tracked: &'a dyn Fn(&str, bool) -> bool,
         is_verified: bool,
     ) -> Result<Exchange<'a, ProposalReply>, Failure> {
         self.propose_once(
@@ -132,7 +132,7 @@ impl OwnedFormat {
         &'a self,
         attempt: &'a Attempt<'a>,
         proposal: Proposal,
-        is_tracked: &'a dyn Fn(&str) -> bool,
+        is_tracked: &'a dyn Fn(&str, bool) -> bool,
     ) -> Result<Exchange<'a, ProposalAnswer>, Failure> {
         let read = |server: &Server, reply: ProposalReply| reply.into_answer(server);
         self.propose_once(attempt, Some(proposal), None, is_tracked, false, read)
@@ -143,7 +143,7 @@ impl OwnedFormat {
         attempt: &'a Attempt<'a>,
         proposal: Option<Proposal>,
         terms: Option<&VoteTerms<'a>>,
-        is_tracked: &'a dyn Fn(&str) -> bool,
+        is_tracked: &'a dyn Fn(&str, bool) -> bool,
         is_verified: bool,
         read: impl FnOnce(&Server, ProposalReply) -> Result<T, Failure> + 'a,
     ) -> Result<Exchange<'a, T>, Failure> {
@@ -181,7 +181,7 @@ impl OwnedFormat {
                 .enumerate()
                 .map(|(place, (reply, proposal))| match reply {
                     Reply::Error(error) => Err(received.refused_at(place, error)),
-                    reply => self.vote(received, proposal, reply, &|_| false),
+                    reply => self.vote(received, proposal, reply, &|_, _| false),
                 })
                 .collect();
             if let Err(error) = received.take_outcome() {
@@ -197,7 +197,7 @@ impl OwnedFormat {
         received: &mut Received<'_>,
         proposal: &ProposalRequest<'_>,
         reply: &Reply,
-        is_tracked: &dyn Fn(&str) -> bool,
+        is_tracked: &dyn Fn(&str, bool) -> bool,
     ) -> Result<ProposalReply, Failure> {
         Ok(match *numbers(reply) {
             [1] => {
@@ -209,7 +209,7 @@ impl OwnedFormat {
                 ))))
             }
             [0, pttl, told] => {
-                let busy = self.busy(pttl, told == 1, is_tracked(&proposal.key));
+                let busy = self.busy(pttl, told == 1, is_tracked(&proposal.key, true));
                 ProposalReply::Answer(ProposalAnswer::Answer(busy))
             }
             [2, stored] => {

@@ -19,7 +19,6 @@ macro_rules! script {
     };
 }
 
-mod fair;
 mod permits;
 mod read_write;
 mod readers;
@@ -48,16 +47,12 @@ pub(crate) trait KindFormat: fmt::Debug + Sync {
         Ok(())
     }
 
-    /// Returns the queue of waiters in the store, if the kind has one. In that case a client is
-    /// notified when one of its own owners is next, and not of releases.
-    fn queue(&self, _key: &str) -> Option<String> {
-        None
-    }
+    /// Returns the name under which this owner waits in the queue: its client's, whose threads wait
+    /// for their turn inside of it, or its own.
+    fn waiter(&self, kind: LockKind, owner: &Text) -> String;
 
     /// Returns true if the server also reports changes of the lock's key to its waiters.
-    fn is_tracked(&self) -> bool {
-        true
-    }
+    fn is_tracked(&self, kind: LockKind) -> bool;
 
     /// Returns the keys that the kind has besides those of a mutex.
     fn names_beside(&self, key: &str) -> Vec<String> {
@@ -75,7 +70,7 @@ pub(crate) trait KindFormat: fmt::Debug + Sync {
         &'static self,
         format: &'a OwnedFormat,
         attempt: &'a Attempt<'a>,
-        is_tracked: &'a dyn Fn(&str) -> bool,
+        is_tracked: &'a dyn Fn(&str, bool) -> bool,
     ) -> Result<Exchange<'a, Answer>, Failure>;
 
     /// Returns the call that ends a hold, or a wait in a queue of the store. Its reply is that of
@@ -134,31 +129,18 @@ pub(crate) fn no_semaphore() -> Failure {
 }
 
 /// The formats of all kinds besides the mutex.
-pub(crate) static ALL: &[&dyn KindFormat] = &[
-    &PERMITS,
-    &FAIR_PERMITS,
-    &READ,
-    &WRITE,
-    &FAIR_READ,
-    &FAIR_WRITE,
-];
+pub(crate) static ALL: &[&dyn KindFormat] = &[&PERMITS, &READ, &WRITE];
 
-static PERMITS: permits::PermitFormat = permits::PermitFormat { is_fair: false };
-static FAIR_PERMITS: permits::PermitFormat = permits::PermitFormat { is_fair: true };
-static READ: read_write::Read = read_write::Read { is_fair: false };
-static WRITE: read_write::Write = read_write::Write { is_fair: false };
-static FAIR_READ: read_write::Read = read_write::Read { is_fair: true };
-static FAIR_WRITE: read_write::Write = read_write::Write { is_fair: true };
+static PERMITS: permits::PermitFormat = permits::PermitFormat;
+static READ: read_write::Read = read_write::Read;
+static WRITE: read_write::Write = read_write::Write;
 
 /// Returns the format of a kind; `None` for a mutex.
 pub(crate) fn format_of(kind: LockKind) -> Option<&'static dyn KindFormat> {
     match kind {
-        LockKind::Read => Some(&READ),
-        LockKind::Write => Some(&WRITE),
-        LockKind::FairRead => Some(&FAIR_READ),
-        LockKind::FairWrite => Some(&FAIR_WRITE),
-        LockKind::Permits { .. } => Some(&PERMITS),
-        LockKind::FairPermits { .. } => Some(&FAIR_PERMITS),
+        LockKind::Read | LockKind::FairRead => Some(&READ),
+        LockKind::Write | LockKind::FairWrite => Some(&WRITE),
+        LockKind::Permits { .. } | LockKind::FairPermits { .. } => Some(&PERMITS),
         LockKind::Mutex | LockKind::Fair => None,
         // Not treated as a mutex: otherwise two kinds would share a key.
         _ => unreachable!("{kind:?} has no format"),
@@ -167,6 +149,22 @@ pub(crate) fn format_of(kind: LockKind) -> Option<&'static dyn KindFormat> {
 
 /// The format whose inspection also shows the readers of a read-write lock.
 pub(super) const READERS: &dyn KindFormat = &WRITE;
+
+/// Returns the name of a waiter, which is its owner if the kind keeps the order of arrival of all
+/// threads, and otherwise its client's, whose threads are a local queue.
+fn owner_or_client(kind: LockKind, owner: &Text) -> &str {
+    let owner = owner.as_str();
+    let client = owner.split(':').next().unwrap_or_default();
+    if kind.is_queued() { owner } else { client }
+}
+
+/// Returns the name under which this owner waits in the queue of a lock of this kind.
+pub(super) fn waiter(kind: LockKind, owner: &Text) -> String {
+    match format_of(kind) {
+        Some(format) => format.waiter(kind, owner),
+        None => owner_or_client(kind, owner).to_owned(),
+    }
+}
 
 /// Returns the owner of an acquisition as [`KindFormat::inspect`] shows it.
 pub(super) fn shown_owner(kind: LockKind, owner: OwnerId) -> String {

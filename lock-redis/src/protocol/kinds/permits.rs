@@ -1,16 +1,14 @@
 //! Permits of a semaphore, as Redisson's `RPermitExpirableSemaphore` stores them: the number of
 //! free permits under the name, and a sorted set of the taken permits in a companion key.
 //!
-//! The waiters of a fair semaphore are in the queue of the fair lock of its name.
-//!
 //! A permit is 16 bytes. Redisson draws them at random. Ours consist of the owner and the permit's
 //! number, so that all requests of an acquisition name the same permits.
 
-use super::{KindFormat, ScriptCall, fair};
+use super::{KindFormat, ScriptCall, owner_or_client};
 use crate::connection::{Batch, Reply, Text};
 use crate::keys;
 use crate::lua::Script;
-use crate::protocol::exchange::Exchange;
+use crate::protocol::exchange::{Exchange, Received};
 use crate::protocol::label::{self, Labels};
 use crate::protocol::script_call::add_reads;
 use crate::protocol::{OwnedFormat, busy_from_pttl, remaining};
@@ -18,7 +16,7 @@ use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, PermitChange,
     PermitOutcome, Permits, ReleaseOptions,
 };
-use lock_core::{Error, ErrorKind, LockName, OwnerId, OwnerText, PermitId, Semaphore};
+use lock_core::{Error, ErrorKind, LockKind, LockName, OwnerId, OwnerText, PermitId, Semaphore};
 
 /// The most permits of one acquisition: a script that takes, renews or frees this many occupies the
 /// server for one to two milliseconds.
@@ -31,55 +29,30 @@ const CHANNEL: &str = "redisson_sc";
 
 /// The format of semaphores. See the [module's text](self).
 #[derive(Debug)]
-pub(super) struct PermitFormat {
-    pub(super) is_fair: bool,
-}
+pub(super) struct PermitFormat;
 
-static ACQUIRE: Script = script!("acquire_permits":
-    "permits/now", "permits/counted", "permits/ids", "tell", "permits/offer", "permits/unordered",
-    "permits/acquire"
+/// Creates a script with the queue of waiters before it, which no release grants permits: they are
+/// told, and then attempt. So it needs no function that grants.
+macro_rules! queued {
+    ($name:literal: $($file:literal),+) => {
+        script!($name: "timestamp", "permits/counted", "tell", "queue", "permits/offer", $($file),+)
+    };
+}
+static ACQUIRE: Script = queued!("acquire_permits":
+    "permits/now", "permits/ids", "permits/acquire"
 );
-static ACQUIRE_FAIR: Script = script!("acquire_permits":
-    "timestamp", "permits/now", "permits/counted", "permits/ids", "tell", "permits/offer",
-    "fair/queue", "fair/enter", "fair/permits", "fair/turn", "fair/permits_turn",
-    "permits/acquire"
-)
-.with_names_beside(names_beside_fair);
-static RELEASE_FAIR: Script = script!("release_permits":
-    "timestamp", "permits/counted", "permits/ids", "tell", "permits/offer", "fair/queue",
-    "fair/offer", "fair/permits", "fair/leave", "permits/release"
-)
-.with_names_beside(names_beside_fair);
-static RELEASE: Script = script!("release_permits":
-    "permits/counted", "permits/ids", "tell", "permits/offer", "permits/release"
+static RELEASE: Script = queued!("release_permits": "permits/ids", "permits/release");
+static DRAIN: Script = queued!("acquire_permits":
+    "permits/now", "permits/ids", "permits/drain", "permits/acquire"
 );
-static DRAIN: Script = script!("acquire_permits":
-    "permits/now", "permits/counted", "permits/ids", "tell", "permits/offer", "permits/unordered",
-    "permits/drain", "permits/acquire"
-);
-static DRAIN_FAIR: Script = script!("acquire_permits":
-    "timestamp", "permits/now", "permits/counted", "permits/ids", "tell", "permits/offer",
-    "fair/queue", "fair/enter", "fair/permits", "fair/turn", "fair/permits_turn",
-    "permits/drain", "permits/acquire"
-)
-.with_names_beside(names_beside_fair);
-static RELEASE_ONE: Script = script!("release_permit":
-    "timestamp", "permits/now", "permits/counted", "tell", "permits/offer", "fair/queue",
-    "fair/offer", "permits/release_one"
-);
+static RELEASE_ONE: Script = queued!("release_permit": "permits/now", "permits/release_one");
 static RENEW_ONE: Script = script!("renew_permits": "permits/now", "permits/one", "permits/renew");
 static RENEW: Script = script!("renew_permits": "permits/now", "permits/ids", "permits/renew");
 static INSPECT: Script = script!("inspect_permits":
     "permits/now", "permits/counted", "permits/ids", "permits/inspect"
 );
-static FORCE: Script = script!("force_permits":
-    "timestamp", "permits/now", "permits/counted", "tell", "permits/offer", "fair/queue",
-    "fair/offer", "unlink", "permits/force"
-);
-static SET: Script = script!("set_permits":
-    "timestamp", "permits/counted", "tell", "permits/offer", "fair/queue", "fair/offer",
-    "permits/limit"
-);
+static FORCE: Script = queued!("force_permits": "permits/now", "unlink", "permits/force");
+static SET: Script = queued!("set_permits": "permits/limit");
 static SCRIPTS: [&Script; 9] = [
     &ACQUIRE,
     &RELEASE,
@@ -91,7 +64,6 @@ static SCRIPTS: [&Script; 9] = [
     &RENEW_ONE,
     &DRAIN,
 ];
-static FAIR_SCRIPTS: [&Script; 3] = [&ACQUIRE_FAIR, &RELEASE_FAIR, &DRAIN_FAIR];
 
 /// Returns the bytes with which all permits of an owner begin.
 fn beginning(owner: OwnerId) -> Vec<u8> {
@@ -125,39 +97,31 @@ impl PermitFormat {
         vec![key.into_owned(), taken]
     }
 
-    /// Returns a call of the plain or the fair script. The fair script gets the queue, the presence
-    /// and the owner behind the other words.
-    fn call(
-        &self,
-        [plain, fair]: [&'static Script; 2],
-        mut keys: Vec<String>,
-        mut arguments: Vec<Vec<u8>>,
-        presence: Option<Text>,
-        owner: OwnerId,
+    /// Returns the call that takes permits, after those that wait in this queue.
+    fn acquire_call(
+        format: &OwnedFormat,
+        attempt: &Attempt<'_>,
+        queue: Option<String>,
     ) -> ScriptCall {
-        if !self.is_fair {
-            return ScriptCall {
-                script: plain,
-                keys,
-                arguments,
-            };
-        }
-        keys.push(fair::queue(&keys[0]));
-        arguments.extend(presence.map(|presence| presence.as_bytes().to_vec()));
-        arguments.push(Text::owner(owner).as_bytes().to_vec());
+        let (limit, count) = numbers(attempt.name);
+        let (mut keys, owner) = (Self::keys(format, attempt.name), Text::owner(attempt.owner));
+        let wait = queue.as_ref().and_then(|_| format.wait(attempt, &owner));
+        keys.push(keys::tombstone(&keys[0], &owner));
+        let mut arguments = Self::named(attempt.name, attempt.owner).to_vec();
+        arguments.extend([number(attempt.lease.as_millis()), number(limit.into())]);
+        arguments.extend(Self.told(format, &keys[0]));
+        arguments.push(owner.as_bytes().to_vec());
+        arguments.extend(wait.map(String::into_bytes));
+        keys.extend(queue);
+        let script = match count {
+            ALL_FREE => &DRAIN,
+            _ => &ACQUIRE,
+        };
         ScriptCall {
-            script: fair,
+            script,
             keys,
             arguments,
         }
-    }
-
-    /// Returns the keys and the queue, so that the next waiter in the queue is notified.
-    fn keys_and_queue(&self, format: &OwnedFormat, name: &LockName) -> Vec<String> {
-        let mut keys = Self::keys(format, name);
-        let queue = self.queue(&keys[0]);
-        keys.extend(queue);
-        keys
     }
 
     /// Returns the channel and the command that publishes.
@@ -177,11 +141,7 @@ impl PermitFormat {
 }
 
 fn names_beside(key: &str) -> Vec<String> {
-    vec![keys::permits(key)]
-}
-
-fn names_beside_fair(key: &str) -> Vec<String> {
-    vec![keys::permits(key), fair::queue(key)]
+    vec![keys::permits(key), keys::queue(key)]
 }
 
 impl KindFormat for PermitFormat {
@@ -203,66 +163,49 @@ impl KindFormat for PermitFormat {
         ))))
     }
 
-    fn queue(&self, key: &str) -> Option<String> {
-        self.is_fair.then(|| fair::queue(key))
+    fn waiter(&self, kind: LockKind, owner: &Text) -> String {
+        let name = owner_or_client(kind, owner);
+        match kind.permits() {
+            // The threads that want equally many wait for their turn inside of the client.
+            Some((_, count)) if !kind.is_queued() => format!("{name}:permits={count}"),
+            _ => name.to_owned(),
+        }
     }
 
     /// Returns false: the key remains when permits become free, and a report of its change does not
     /// show if a waiter's permits are free.
-    fn is_tracked(&self) -> bool {
+    fn is_tracked(&self, _kind: LockKind) -> bool {
         false
     }
 
     fn scripts(&self) -> &'static [&'static Script] {
-        if self.is_fair {
-            &FAIR_SCRIPTS
-        } else {
-            &SCRIPTS
-        }
+        &SCRIPTS
     }
 
     fn acquire<'a>(
         &'static self,
         format: &'a OwnedFormat,
         attempt: &'a Attempt<'a>,
-        _is_tracked: &'a dyn Fn(&str) -> bool,
+        _is_tracked: &'a dyn Fn(&str, bool) -> bool,
     ) -> Result<Exchange<'a, Answer>, Failure> {
-        let (limit, count) = numbers(attempt.name);
+        let (_, count) = numbers(attempt.name);
         if count > MOST_AT_ONCE {
             return Err(Failure::NotSent(Error::misuse(format!(
                 "{count} permits cannot be taken at once: Redis takes {MOST_AT_ONCE} at most, \
                  because it serves no other client meanwhile; count in larger units"
             ))));
         }
-        let mut keys = Self::keys(format, attempt.name);
-        keys.push(keys::tombstone(&keys[0], &Text::owner(attempt.owner)));
-        let mut arguments = Self::named(attempt.name, attempt.owner).to_vec();
-        arguments.extend([number(attempt.lease.as_millis()), number(limit.into())]);
-        arguments.extend(self.told(format, &keys[0]));
-        let scripts = if count == ALL_FREE {
-            [&DRAIN, &DRAIN_FAIR]
-        } else {
-            [&ACQUIRE, &ACQUIRE_FAIR]
-        };
-        let call = self.call(
-            scripts,
-            keys,
-            arguments,
-            Some(fair::presence(attempt)),
-            attempt.owner,
-        );
+        let call = Self::acquire_call(format, attempt, format.queue_before(attempt));
         let script = call.script;
-        Ok(Exchange::call(
-            call.batch(),
-            move |received| match received.reply().as_array() {
-                Some([Reply::Int(1), Reply::Int(limit), Reply::Int(count)]) => {
-                    let grant = Grant::new(None).limit(at_least_none(*limit));
-                    Ok(Answer::Granted(grant.count(at_least_none(*count))))
-                }
-                Some([Reply::Int(0), Reply::Int(left)]) => Ok(busy_from_pttl(*left)),
-                _ => Err(received.unexpected(script)),
-            },
-        ))
+        let again = move || {
+            let call = Self::acquire_call(format, attempt, None);
+            Exchange::call(call.batch(), move |received| acquired(received, script))
+        };
+        Ok(
+            format.send_with_queue(call.batch(), again, move |received| {
+                Exchange::Done(acquired(received, script))
+            }),
+        )
     }
 
     fn release(
@@ -271,20 +214,28 @@ impl KindFormat for PermitFormat {
         acquisition: &AcquisitionId,
         options: ReleaseOptions,
     ) -> ScriptCall {
-        let mut keys = Self::keys(format, &acquisition.name);
-        let mut arguments = Self::named(&acquisition.name, acquisition.owner).to_vec();
+        let AcquisitionId { name, owner, .. } = acquisition;
+        let (mut keys, owner_text) = (Self::keys(format, name), Text::owner(*owner));
+        let mut arguments = Self::named(name, *owner).to_vec();
         arguments.extend(self.told(format, &keys[0]));
+        let waiter = match options.keeps_place {
+            true => String::new(),
+            false => format!(
+                "{} {}",
+                self.waiter(name.kind(), &owner_text),
+                owner_text.as_str()
+            ),
+        };
+        arguments.push(waiter.into_bytes());
         if let Some(lifetime) = format.tombstone_lifetime(acquisition, options) {
-            keys.push(keys::tombstone(&keys[0], &Text::owner(acquisition.owner)));
+            keys.push(keys::tombstone(&keys[0], &owner_text));
             arguments.push(Text::millis(lifetime).as_bytes().to_vec());
         }
-        self.call(
-            [&RELEASE, &RELEASE_FAIR],
+        ScriptCall {
+            script: &RELEASE,
             keys,
             arguments,
-            None,
-            acquisition.owner,
-        )
+        }
     }
 
     fn renew(&self, format: &OwnedFormat, acquisition: &AcquisitionId) -> ScriptCall {
@@ -375,7 +326,7 @@ impl KindFormat for PermitFormat {
     }
 
     fn force(&self, format: &OwnedFormat, name: &LockName) -> ScriptCall {
-        let keys = self.keys_and_queue(format, name);
+        let keys = Self::keys(format, name);
         let arguments = self.told(format, &keys[0]).to_vec();
         ScriptCall {
             script: &FORCE,
@@ -390,7 +341,7 @@ impl KindFormat for PermitFormat {
         name: &'a LockName,
         change: PermitChange,
     ) -> Result<Exchange<'a, PermitOutcome>, Failure> {
-        let keys = self.keys_and_queue(format, name);
+        let keys = Self::keys(format, name);
         let told = self.told(format, &keys[0]);
         let named = numbers(name).0;
         let (limit, more) = match change {
@@ -442,6 +393,18 @@ impl KindFormat for PermitFormat {
                 now: at_least_none(now),
             })
         }))
+    }
+}
+
+/// Reads the reply of the script that takes permits.
+fn acquired(received: &mut Received<'_>, script: &'static Script) -> Result<Answer, Failure> {
+    match received.reply().as_array() {
+        Some([Reply::Int(1), Reply::Int(limit), Reply::Int(count)]) => {
+            let grant = Grant::new(None).limit(at_least_none(*limit));
+            Ok(Answer::Granted(grant.count(at_least_none(*count))))
+        }
+        Some([Reply::Int(0), Reply::Int(left)]) => Ok(busy_from_pttl(*left)),
+        _ => Err(received.unexpected(script)),
     }
 }
 

@@ -4,142 +4,80 @@
 //! with a hold count for each reader; and `owner:write` for the writer. Each hold of a reader has a
 //! key that lasts as long as its lease; the hash lasts as long as the longest lease. So the hold of
 //! a dead reader ends although others renew the hash: a writer that finds readers has those deleted
-//! whose keys are gone. A key of this library says that a writer waits, and keeps new readers out.
+//! whose keys are gone.
 //!
-//! The waiters of a fair read-write lock are in the queue of the fair lock of its name. A writer is
-//! named there as in the hash, and no key keeps readers out.
+//! Readers and writers wait in the queue of the mutex of their name, because all of these exclude
+//! each other. A writer is named there as in the hash, or as its client with the same end. So a
+//! writer that waits keeps new readers out, and readers that wait get their turn after it.
 
-use super::readers::{
-    CHANNEL, Field, INSPECT, LEFT, PURGE, Purged, WRITER, hold, names_beside, waiting_writer,
-};
-use super::{KindFormat, ScriptCall, fair, renewal};
-use crate::connection::{Reply, Text};
+use super::readers::{CHANNEL, Field, INSPECT, LEFT, PURGE, Purged, WRITER, hold, names_beside};
+use super::{KindFormat, ScriptCall, owner_or_client, renewal};
+use crate::connection::{Batch, Reply, Text};
 use crate::keys;
 use crate::lua::Script;
-use crate::protocol::exchange::Exchange;
+use crate::protocol::exchange::{Exchange, Received};
 use crate::protocol::label::Labels;
-use crate::protocol::owned::OwnedFormat;
+use crate::protocol::owned::{AcquireRequest, OwnedFormat};
 use crate::protocol::remaining;
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, ReleaseOptions, Tokens,
     WAITER_PRESENCE,
 };
-use lock_core::{FencingToken, LockName, OwnerId, TokenRange};
+use lock_core::{FencingToken, LockKind, LockName, OwnerId, TokenRange};
 
-/// The format of [`LockKind::Read`](lock_core::LockKind::Read), or of the readers of a fair lock.
+/// The format of [`LockKind::Read`], and of the readers of a fair lock.
 #[derive(Debug)]
-pub(super) struct Read {
-    pub(super) is_fair: bool,
-}
+pub(super) struct Read;
 
-/// The format of [`LockKind::Write`](lock_core::LockKind::Write), or of the writer of a fair lock.
+/// The format of [`LockKind::Write`], and of the writer of a fair lock.
 #[derive(Debug)]
-pub(super) struct Write {
-    pub(super) is_fair: bool,
-}
+pub(super) struct Write;
 
 /// The most times that an attempt of a writer is repeated after it has ended holds of dead readers.
 const MOST_PURGES: usize = 16;
 
-static ACQUIRE_READ: Script = script!("acquire_read":
-    "redisson/take", "read_write/waiting", "read_write/unordered", "read_write/sweep",
-    "read_write/acquire_read"
-);
-static ACQUIRE_READ_FAIR: Script = script!("acquire_read":
-    "redisson/take", "timestamp", "fair/queue", "fair/enter", "fair/turn", "fair/reader",
-    "read_write/sweep", "read_write/acquire_read"
-)
-.with_names_beside(names_beside_fair);
-static RELEASE_READ: Script =
-    script!("release_read": "tell", "read_write/settle", "read_write/release_read");
-/// For a store without slots: also ends some holds of other readers that died.
-static RELEASE_READ_SWEEPING: Script = script!("release_read":
-    "tell", "read_write/settle", "read_write/sweep", "read_write/swept", "read_write/release_read"
-);
-static RENEW_READ: Script =
-    script!("renew_read": "tell", "read_write/settle", "read_write/renew_read");
-static ACQUIRE_WRITE: Script = script!("acquire":
-    "redisson/look",
-    "redisson/take",
-    "read_write/compete",
-    "read_write/take",
-    "read_write/waiting",
-    "read_write/readers",
-    "read_write/tells",
-    "timestamp",
-    "grant",
-    "read_write/attempt",
-    "read_write/acquire"
-);
-static ACQUIRE_WRITE_FAIR: Script = script!("acquire":
-    "redisson/look",
-    "redisson/take",
-    "fair/compete",
-    "read_write/take",
-    "read_write/readers",
-    "fair/readers",
-    "timestamp",
-    "grant",
-    "fair/queue",
-    "fair/enter",
-    "fair/acquire"
-)
-.with_names_beside(names_beside_fair);
-/// Ends the hold of a reader or of the writer.
-static RELEASE_FAIR: Script = script!("close":
-    "redisson/look",
-    "redisson/take",
-    "fair/compete",
-    "read_write/take",
-    "read_write/pass",
-    "timestamp",
-    "fair/queue",
-    "redisson/gone",
-    "fair/gone",
-    "tell",
-    "fair/tell",
-    "read_write/settle",
-    "read_write/sweep",
-    "fair/sweeps",
-    "read_write/close",
-    "fair/free_reader",
-    "read_write/free_writer"
-)
-.with_names_beside(names_beside_fair);
-static RELEASE_WRITE: Script = script!("close":
-    "redisson/look",
-    "read_write/gone",
-    "redisson/take",
-    "read_write/compete",
-    "read_write/take",
-    "read_write/pass",
-    "tell",
-    "read_write/close",
-    "read_write/free_writer"
-);
-/// Creates a script that ends all holds, with these files before `force.lua`.
-macro_rules! force_script {
-    ($($file:literal),+) => {
-        script!("force":
-            "redisson/holder", "tell", "unlink", $($file),+, "read_write/force_old", "read_write/free_all"
+/// Creates a script of readers, with the queue of waiters before it. The end of a reader's hold grants
+/// no waiter the lock, but tells it. So it needs no function that grants.
+macro_rules! of_readers {
+    ($name:literal: $($file:literal),+) => {
+        script!($name: "timestamp", "tell", "queue", $($file),+)
+    };
+}
+/// Creates a script of a writer, with these files before it. The end of a writer's hold may grant
+/// the mutex of the name to its next waiter.
+macro_rules! of_writer {
+    ($name:literal: $($file:literal),+) => {
+        script!($name:
+            "redisson/look", "redisson/drop", "redisson/gone", "redisson/take", "read_write/take",
+            "timestamp", "grant", "tell", "queue", $($file),+
         )
     };
 }
-static FORCE: Script = force_script!("read_write/force");
-static FORCE_READERS: Script = force_script!("read_write/only_readers");
-static FORCE_FAIR: Script =
-    force_script!("timestamp", "fair/queue", "fair/force").with_names_beside(names_beside_fair);
-static FORCE_READERS_FAIR: Script = force_script!(
-    "timestamp",
-    "fair/queue",
-    "read_write/only_readers",
-    "fair/force"
-)
-.with_names_beside(names_beside_fair);
-
-fn names_beside_fair(key: &str) -> Vec<String> {
-    vec![hold(key, "0", 1), fair::queue(key)]
+/// Creates a script that ends all holds, with these files before it.
+macro_rules! force {
+    ($($file:literal),*) => {
+        of_writer!("force":
+            "redisson/holder", "unlink", "read_write/free", $($file,)* "force", "endings/writer"
+        )
+    };
 }
+static ACQUIRE_READ: Script = script!("acquire_read":
+    "redisson/drop", "redisson/take", "timestamp", "grant", "tell", "queue", "read_write/sweep",
+    "read_write/acquire_read"
+);
+static RELEASE_READ: Script =
+    of_readers!("release_read": "read_write/settle", "read_write/release_read");
+/// For a store without slots: also ends some holds of other readers that died.
+static RELEASE_READ_SWEEPING: Script = of_readers!("release_read":
+    "read_write/settle", "read_write/sweep", "read_write/swept", "read_write/release_read"
+);
+static RENEW_READ: Script = of_readers!("renew_read": "read_write/settle", "read_write/renew_read");
+static ACQUIRE_WRITE: Script = of_writer!("acquire": "read_write/tells", "attempt", "acquire");
+static RELEASE_WRITE: Script = of_writer!("close":
+    "unlink", "read_write/free", "read_write/pass", "close", "endings/writer"
+);
+static FORCE: Script = force!();
+static FORCE_READERS: Script = force!("read_write/only_readers");
 
 /// Returns the name of a writer's field in the hash.
 fn writer(owner: OwnerId) -> String {
@@ -147,24 +85,74 @@ fn writer(owner: OwnerId) -> String {
 }
 
 impl Read {
-    fn acquire_script(&self) -> &'static Script {
-        if self.is_fair {
-            &ACQUIRE_READ_FAIR
-        } else {
-            &ACQUIRE_READ
-        }
+    /// Returns the call that takes the lock, after those that wait in this queue.
+    fn acquire_call(
+        format: &OwnedFormat,
+        attempt: &Attempt<'_>,
+        queue: Option<String>,
+    ) -> ScriptCall {
+        let key = format.keys.lock(attempt.name);
+        let lease = Text::number(attempt.lease.as_millis());
+        let owner = Text::owner(attempt.owner);
+        let wait = queue.as_ref().and_then(|_| format.wait(attempt, &owner));
+        let beside = attempt.beside.map(writer).unwrap_or_default();
+        let before = match (attempt.name.kind().is_queued(), format.writers_first) {
+            (false, false) => "free",
+            (false, true) if !attempt.waits => "writers",
+            _ => "all",
+        };
+        let mut keys = vec![
+            key.to_string(),
+            hold(&key, owner.as_str(), 1),
+            keys::tombstone(&key, &owner),
+            keys::token_counter(&key),
+        ];
+        keys.extend(queue);
+        let mut words = vec![
+            lease.as_bytes(),
+            owner.as_bytes(),
+            beside.as_bytes(),
+            format.publish(),
+            before.as_bytes(),
+        ];
+        words.extend(wait.as_ref().map(|wait| wait.as_bytes()));
+        ScriptCall::new(&ACQUIRE_READ, keys, &words)
     }
-}
 
-impl Write {
-    /// Returns the key that notes waiting writers: the queue of a fair lock, or a key for one
-    /// writer.
-    fn companion(&self, key: &str) -> String {
-        if self.is_fair {
-            fair::queue(key)
-        } else {
-            waiting_writer(key)
+    /// Reads the reply of the script that takes the lock.
+    fn acquired<'a>(
+        format: &'a OwnedFormat,
+        attempt: &'a Attempt<'a>,
+        is_tracked: &'a dyn Fn(&str, bool) -> bool,
+        received: &mut Received<'_>,
+    ) -> Exchange<'a, Answer> {
+        match received.reply() {
+            Reply::Int(1) => return Exchange::done(Answer::Granted(Grant::new(None))),
+            Reply::Bulk(token) => {
+                let wants_token = attempt.tokens != Tokens::None && format.has_tokens();
+                let token = std::str::from_utf8(token)
+                    .ok()
+                    .and_then(|token| token.parse().ok());
+                let token = token.filter(|_| wants_token).map(FencingToken::new);
+                let range = token.and_then(|token| TokenRange::new(token, token));
+                return Exchange::done(Answer::Granted(Grant::new(range)));
+            }
+            Reply::Array(items) => {
+                if let [Reply::Int(0), Reply::Int(pttl)] = items[..] {
+                    let busy = format.busy_kind(attempt.name, pttl, is_tracked);
+                    // A writer of Redisson publishes nothing if it continues as a reader, so other
+                    // readers poll. Readers in strict order poll often enough.
+                    return busy.map(|busy| match busy {
+                        Answer::Busy(left) if !attempt.name.kind().is_queued() => {
+                            Answer::Busy(left.map(|left| left.min(WAITER_PRESENCE)))
+                        }
+                        other => other,
+                    });
+                }
+            }
+            _ => {}
         }
+        Exchange::Done(Err(received.unexpected(&ACQUIRE_READ)))
     }
 }
 
@@ -173,13 +161,13 @@ impl KindFormat for Read {
         keys::channel(CHANNEL, key)
     }
 
-    fn queue(&self, key: &str) -> Option<String> {
-        self.is_fair.then(|| fair::queue(key))
+    fn waiter(&self, _kind: LockKind, owner: &Text) -> String {
+        owner.as_str().to_owned()
     }
 
     /// Returns false for a fair lock: a report would wake all waiters in the queue.
-    fn is_tracked(&self) -> bool {
-        !self.is_fair
+    fn is_tracked(&self, kind: LockKind) -> bool {
+        !kind.is_queued()
     }
 
     fn scripts(&self) -> &'static [&'static Script] {
@@ -190,66 +178,24 @@ impl KindFormat for Read {
             &RENEW_READ,
             &FORCE_READERS,
         ];
-        static FAIR: [&Script; 3] = [&ACQUIRE_READ_FAIR, &RELEASE_FAIR, &FORCE_READERS_FAIR];
-        if self.is_fair { &FAIR } else { &ALL }
+        &ALL
     }
 
     fn acquire<'a>(
         &'static self,
         format: &'a OwnedFormat,
         attempt: &'a Attempt<'a>,
-        is_tracked: &'a dyn Fn(&str) -> bool,
+        is_tracked: &'a dyn Fn(&str, bool) -> bool,
     ) -> Result<Exchange<'a, Answer>, Failure> {
-        let key = format.keys.lock(attempt.name);
-        let (lease, owner) = (
-            Text::number(attempt.lease.as_millis()),
-            Text::owner(attempt.owner),
-        );
-        let mut keys = vec![
-            key.to_string(),
-            hold(&key, owner.as_str(), 1),
-            keys::tombstone(&key, &owner),
-            keys::token_counter(&key),
-        ];
-        let beside = attempt.beside.map(writer).unwrap_or_default();
-        let mut words = vec![lease.as_bytes(), owner.as_bytes(), beside.as_bytes()];
-        let (script, presence) = (self.acquire_script(), fair::presence(attempt));
-        if self.is_fair {
-            keys.push(fair::queue(&key));
-            words.extend([format.publish(), presence.as_bytes()]);
-        } else {
-            keys.extend(format.writers_first.then(|| waiting_writer(&key)));
-        }
-        let batch = ScriptCall::new(script, keys, &words).batch();
-        Ok(Exchange::send(batch, move |received| {
-            match received.reply() {
-                Reply::Int(1) => return Exchange::done(Answer::Granted(Grant::new(None))),
-                Reply::Bulk(token) => {
-                    let wants_token = attempt.tokens != Tokens::None && format.has_tokens();
-                    let token = std::str::from_utf8(token)
-                        .ok()
-                        .and_then(|token| token.parse().ok());
-                    let token = token.filter(|_| wants_token).map(FencingToken::new);
-                    let range = token.and_then(|token| TokenRange::new(token, token));
-                    return Exchange::done(Answer::Granted(Grant::new(range)));
-                }
-                Reply::Array(items) => {
-                    if let [Reply::Int(0), Reply::Int(pttl)] = items[..] {
-                        let busy = format.busy_kind(attempt.name, pttl, is_tracked);
-                        // A writer of Redisson publishes nothing if it continues as a reader, so
-                        // other readers poll. Readers in a queue poll often enough.
-                        return busy.map(|busy| match busy {
-                            Answer::Busy(left) if !self.is_fair => {
-                                Answer::Busy(left.map(|left| left.min(WAITER_PRESENCE)))
-                            }
-                            other => other,
-                        });
-                    }
-                }
-                _ => {}
-            }
-            Exchange::Done(Err(received.unexpected(script)))
-        }))
+        let call = Self::acquire_call(format, attempt, format.queue_before(attempt));
+        let read = move |received: &mut Received<'_>| {
+            Self::acquired(format, attempt, is_tracked, received)
+        };
+        let again = move || {
+            let call = Self::acquire_call(format, attempt, None);
+            Exchange::send(call.batch(), read)
+        };
+        Ok(format.send_with_queue(call.batch(), again, read))
     }
 
     fn release(
@@ -260,14 +206,6 @@ impl KindFormat for Read {
     ) -> ScriptCall {
         let key = format.keys.lock(&acquisition.name);
         let owner = Text::owner(acquisition.owner);
-        if self.is_fair {
-            let hold = hold(&key, owner.as_str(), 1);
-            let mut call = release_fair(format, acquisition, options);
-            call.keys.insert(3, hold);
-            let sweeps = if format.has_slots() { b"0" } else { b"1" };
-            call.arguments.push(sweeps.to_vec());
-            return call;
-        }
         let lifetime = format
             .tombstone_lifetime(acquisition, options)
             .map(Text::millis);
@@ -329,82 +267,86 @@ impl KindFormat for Read {
     }
 
     fn force(&self, format: &OwnedFormat, name: &LockName) -> ScriptCall {
-        if self.is_fair {
-            return force(&FORCE_READERS_FAIR, format, name, Some(fair::queue));
-        }
-        force(&FORCE_READERS, format, name, None)
+        force(&FORCE_READERS, format, name)
     }
 }
 
 /// Returns the call of a script that ends all holds, or those of readers.
-fn force(
-    script: &'static Script,
-    format: &OwnedFormat,
-    name: &LockName,
-    companion: Option<fn(&str) -> String>,
-) -> ScriptCall {
+fn force(script: &'static Script, format: &OwnedFormat, name: &LockName) -> ScriptCall {
     let key = format.keys.lock(name);
     let channel = keys::channel(CHANNEL, &key);
     let words = [channel.as_bytes(), format.publish(), b"many"];
-    let companion = companion.map(|name| name(&key));
-    let keys = std::iter::once(key.into_owned()).chain(companion);
-    ScriptCall::new(script, keys.collect(), &words)
-}
-
-/// Returns the call that ends a hold of a fair lock, or the wait for one, without the words that
-/// its kind adds.
-fn release_fair(
-    format: &OwnedFormat,
-    acquisition: &AcquisitionId,
-    options: ReleaseOptions,
-) -> ScriptCall {
-    let request = format.release_request(acquisition, options);
-    let (queue, channel) = (
-        fair::queue(&request.key),
-        keys::channel(CHANNEL, &request.key),
-    );
-    let mut call = request.queued(&RELEASE_FAIR, queue);
-    call.arguments[1] = channel.into_bytes();
-    call
+    ScriptCall::new(script, vec![key.into_owned()], &words)
 }
 
 /// An attempt of a writer, which ends holds of dead readers.
+#[derive(Clone, Copy)]
 struct WriterAttempt<'a> {
     format: &'a OwnedFormat,
     attempt: &'a Attempt<'a>,
-    is_tracked: &'a dyn Fn(&str) -> bool,
-    call: ScriptCall,
-    reserve: Option<u32>,
+    is_tracked: &'a dyn Fn(&str, bool) -> bool,
     round: usize,
 }
 
 impl<'a> WriterAttempt<'a> {
     fn exchange(self) -> Exchange<'a, Answer> {
-        Exchange::send(self.call.batch(), move |received| {
-            let Self {
-                format,
-                attempt,
-                is_tracked,
-                ..
-            } = self;
-            let (pttl, fields) = match received.reply().as_array() {
-                Some([Reply::Int(0), Reply::Int(pttl), Reply::Array(readers)]) => {
-                    (*pttl, Field::all(readers))
-                }
-                _ => {
-                    let (script, reserve) = (self.call.script, self.reserve);
-                    let is_tracked = || is_tracked(&format.keys.lock(attempt.name));
-                    return format.acquired(received, script, reserve, attempt, is_tracked);
-                }
-            };
-            if fields.is_empty() {
-                return format.busy_kind(attempt.name, pttl, is_tracked);
-            }
+        let Self {
+            format, attempt, ..
+        } = self;
+        let key = format.keys.lock(attempt.name);
+        let request = match format.acquire_request(attempt, &key) {
+            Ok(request) => request,
+            Err(failure) => return Exchange::Done(Err(failure)),
+        };
+        let reserve = request.reserve;
+        let batch = Self::batch(&request, &key, attempt.owner);
+        let read = move |received: &mut Received<'_>| self.answered(received, reserve);
+        if !request.has_queue() {
+            return Exchange::send(batch, read);
+        }
+        let again = move || {
+            let request = request.without_queue();
             let key = format.keys.lock(attempt.name);
-            format
-                .purge(&key, fields)
-                .then(move |purged| self.after_purge(pttl, &purged))
-        })
+            Exchange::send(Self::batch(&request, &key, attempt.owner), read)
+        };
+        format.send_with_queue(batch, again, read)
+    }
+
+    fn batch(request: &AcquireRequest, key: &str, owner: OwnerId) -> Batch {
+        let owner = writer(owner);
+        let mut words: Vec<_> = request.arguments().collect();
+        words[1] = owner.as_bytes();
+        Batch::script(&ACQUIRE_WRITE, &request.keys_with_queue(key), &words)
+    }
+
+    fn answered(self, received: &mut Received<'_>, reserve: Option<u32>) -> Exchange<'a, Answer> {
+        let Self {
+            format,
+            attempt,
+            is_tracked,
+            ..
+        } = self;
+        let name = attempt.name;
+        let (pttl, fields) = match received.reply().as_array() {
+            Some(
+                [
+                    Reply::Int(0),
+                    Reply::Int(pttl),
+                    Reply::Array(readers),
+                    Reply::Int(_),
+                ],
+            ) => (*pttl, Field::all(readers)),
+            _ => {
+                let is_tracked = |is_first| is_tracked(&format.keys.lock(name), is_first);
+                return format.acquired(received, &ACQUIRE_WRITE, reserve, attempt, is_tracked);
+            }
+        };
+        if fields.is_empty() {
+            return format.busy_kind(name, pttl, is_tracked);
+        }
+        format
+            .purge(&format.keys.lock(name), fields)
+            .then(move |purged| self.after_purge(pttl, &purged))
     }
 
     fn after_purge(self, pttl: i64, purged: &Purged) -> Exchange<'a, Answer> {
@@ -437,13 +379,13 @@ impl KindFormat for Write {
         keys::channel(CHANNEL, key)
     }
 
-    fn queue(&self, key: &str) -> Option<String> {
-        self.is_fair.then(|| fair::queue(key))
+    fn waiter(&self, kind: LockKind, owner: &Text) -> String {
+        format!("{}{WRITER}", owner_or_client(kind, owner))
     }
 
     /// Returns false for a fair lock: a report would wake all waiters in the queue.
-    fn is_tracked(&self) -> bool {
-        !self.is_fair
+    fn is_tracked(&self, kind: LockKind) -> bool {
+        !kind.is_queued()
     }
 
     /// Returns no keys, because [`Read`] names them.
@@ -460,40 +402,19 @@ impl KindFormat for Write {
             &INSPECT,
             &LEFT,
         ];
-        static FAIR: [&Script; 2] = [&ACQUIRE_WRITE_FAIR, &FORCE_FAIR];
-        if self.is_fair { &FAIR } else { &ALL }
+        &ALL
     }
 
     fn acquire<'a>(
         &'static self,
         format: &'a OwnedFormat,
         attempt: &'a Attempt<'a>,
-        is_tracked: &'a dyn Fn(&str) -> bool,
+        is_tracked: &'a dyn Fn(&str, bool) -> bool,
     ) -> Result<Exchange<'a, Answer>, Failure> {
-        let key = format.keys.lock(attempt.name);
-        let request = format.acquire_request(attempt, &key)?;
-        let owner = writer(attempt.owner);
-        let mut keys = request.keys(&key).to_vec();
-        let mut words: Vec<_> = request.arguments().collect();
-        words[1] = owner.as_bytes();
-        let (companion, presence) = (self.companion(&key), fair::presence(attempt));
-        let script = if self.is_fair {
-            keys.push(companion.as_bytes());
-            words.splice(2..2, [presence.as_bytes(), b"0"]);
-            &ACQUIRE_WRITE_FAIR
-        } else {
-            let shows = format.writers_first && attempt.waits;
-            keys.extend(shows.then_some(companion.as_bytes()));
-            &ACQUIRE_WRITE
-        };
-        let keys = keys.iter().map(|key| String::from_utf8_lossy(key).into());
-        let call = ScriptCall::new(script, keys.collect(), &words);
         let attempt = WriterAttempt {
             format,
             attempt,
             is_tracked,
-            call,
-            reserve: request.reserve,
             round: 0,
         };
         Ok(attempt.exchange())
@@ -505,19 +426,14 @@ impl KindFormat for Write {
         acquisition: &AcquisitionId,
         options: ReleaseOptions,
     ) -> ScriptCall {
-        let key = format.keys.lock(&acquisition.name);
-        let mut call = if self.is_fair {
-            release_fair(format, acquisition, options)
-        } else {
-            let request = format.release_request(acquisition, options);
-            request.queued(&RELEASE_WRITE, waiting_writer(&key))
-        };
+        let request = format.release_request(acquisition, options);
+        let channel = self.channel(&request.key);
+        let mut call = request.closed_by(&RELEASE_WRITE);
         call.arguments[0].extend_from_slice(WRITER.as_bytes());
-        call.arguments[1] = self.channel(&key).into_bytes();
-        if let Some(kept) = call.arguments.get_mut(6) {
+        call.arguments[1] = channel.into_bytes();
+        if let Some(kept) = call.arguments.get_mut(6).filter(|kept| !kept.is_empty()) {
             kept.extend_from_slice(WRITER.as_bytes());
         }
-        call.arguments.extend(self.is_fair.then(|| b"0".to_vec()));
         call
     }
 
@@ -551,11 +467,7 @@ impl KindFormat for Write {
     }
 
     fn force(&self, format: &OwnedFormat, name: &LockName) -> ScriptCall {
-        let (script, companion): (_, fn(&str) -> String) = match self.is_fair {
-            true => (&FORCE_FAIR, fair::queue),
-            false => (&FORCE, waiting_writer),
-        };
-        force(script, format, name, Some(companion))
+        force(&FORCE, format, name)
     }
 }
 
@@ -567,17 +479,6 @@ mod tests {
     use crate::protocol::settings;
     use lock_core::{ClientId, Config, LeaseTime, LockKind};
     use std::time::Duration;
-
-    #[test]
-    fn script_keeps_readers_out_for_the_presence_of_a_waiter() {
-        let presence = format!("PRESENCE = {}\n", WAITER_PRESENCE.as_millis());
-        for script in [&ACQUIRE_READ, &ACQUIRE_WRITE, &INSPECT] {
-            assert!(
-                script.source.contains(&presence),
-                "waiting.lua lacks {presence}"
-            );
-        }
-    }
 
     #[test]
     fn renewal_of_a_fair_lock_is_that_of_the_other() {
@@ -607,7 +508,7 @@ mod tests {
     #[test]
     fn scripts_name_one_reader_more_than_are_looked_at() {
         // One field is `mode`.
-        for script in [&ACQUIRE_WRITE, &ACQUIRE_WRITE_FAIR, &INSPECT] {
+        for script in [&ACQUIRE_WRITE, &INSPECT] {
             let count = format!("'HRANDFIELD', key, {}, ", MOST_READERS + 2);
             let count = [count.replace("key", "KEYS[1]"), count];
             assert!(

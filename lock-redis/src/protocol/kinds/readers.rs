@@ -5,7 +5,7 @@ use super::ScriptCall;
 use crate::connection::Reply;
 use crate::keys;
 use crate::lua::Script;
-use crate::protocol::exchange::{Exchange, Replies};
+use crate::protocol::exchange::{Exchange, Received, Replies};
 use crate::protocol::label::{self, Labels};
 use crate::protocol::owned::OwnedFormat;
 use crate::protocol::{FOR_EVER, remaining};
@@ -22,16 +22,13 @@ pub(super) const CHANNEL: &str = "redisson_rwlock";
 /// The end of a writer's field name, behind the owner.
 pub(super) const WRITER: &str = ":write";
 
-pub(super) static PURGE: Script = script!("purge": "tell", "read_write/settle", "read_write/purge");
+pub(super) static PURGE: Script = script!("purge":
+    "timestamp", "tell", "queue", "read_write/settle", "read_write/purge"
+);
 pub(super) static INSPECT: Script = script!("inspect_rw":
-    "redisson/holder", "redisson/gone", "read_write/waiting", "read_write/inspect_rw"
+    "redisson/holder", "redisson/gone", "timestamp", "tell", "queue", "read_write/inspect_rw"
 );
 pub(super) static LEFT: Script = script!("left": "read_write/left");
-
-/// Returns the key that says that a writer waits.
-pub(super) fn waiting_writer(key: &str) -> String {
-    keys::channel("distlock_writer", key)
-}
 
 /// Returns the key of a reader's hold.
 pub(super) fn hold(key: &str, reader: &str, number: usize) -> String {
@@ -39,7 +36,7 @@ pub(super) fn hold(key: &str, reader: &str, number: usize) -> String {
 }
 
 pub(super) fn names_beside(key: &str) -> Vec<String> {
-    vec![hold(key, "0", 1), waiting_writer(key)]
+    vec![hold(key, "0", 1), keys::queue(key)]
 }
 
 /// A holder, as a field of the hash.
@@ -127,9 +124,9 @@ impl OwnedFormat {
         &'a self,
         name: &'a LockName,
         pttl: i64,
-        is_tracked: &'a dyn Fn(&str) -> bool,
+        is_tracked: &'a dyn Fn(&str, bool) -> bool,
     ) -> Exchange<'a, Answer> {
-        let busy = move || self.busy(pttl, true, is_tracked(&self.keys.lock(name)));
+        let busy = move || self.busy(pttl, true, is_tracked(&self.keys.lock(name), true));
         if pttl == FOR_EVER {
             return self.inspect(name, Labels::LeftOut).map(move |_| busy());
         }
@@ -194,19 +191,25 @@ impl OwnedFormat {
     ) -> Exchange<'a, LockInfo> {
         let key = self.keys.lock(name);
         let mut keys = vec![key.to_string()];
-        keys.extend(self.writers_first.then(|| waiting_writer(&key)));
+        keys.extend(self.queue(name).filter(|_| self.writers_first));
         let call = ScriptCall::new(&INSPECT, keys, &[]);
         let read = self.reads(labels, || vec![keys::label(&key)]);
-        let name = name.clone();
-        Exchange::send(call.batch_with_reads(&read), move |received| {
+        let (batch, asked) = (call.batch_with_reads(&read), name.clone());
+        let read = move |received: &mut Received<'_>| {
             let replies = received.take_replies();
             let (reply, found) = (&replies[0], &replies[1..]);
             self.note_refusal(found);
             match ShownHolders::read(reply) {
-                Some(shown) => self.inspect_holders(&name, labels, shown, found),
+                Some(shown) => self.inspect_holders(&asked, labels, shown, found),
                 None => Exchange::Done(Err(received.unexpected(&INSPECT))),
             }
-        })
+        };
+        if call.keys.len() == 1 {
+            return Exchange::send(batch, read);
+        }
+        let name = name.clone();
+        let again = move || self.inspect_read_write(&name, labels);
+        self.send_with_queue(batch, again, read)
     }
 
     fn inspect_holders<'a>(

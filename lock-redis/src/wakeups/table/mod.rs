@@ -119,9 +119,9 @@ impl SubscriptionTable {
         &mut self,
         releases: &ReleaseChannel,
         wake: Arc<dyn Wake>,
+        now: Moment,
     ) -> (WatchId, SubscriptionState) {
         let (id, standing) = self.add(releases.kind, &releases.name, wake);
-        let is_queue = releases.grants.is_some();
         let channel = self
             .channels
             .get_mut(&id.0)
@@ -131,13 +131,16 @@ impl SubscriptionTable {
             grants: releases.grants.as_deref().map(Arc::from),
             polls: releases.polls,
         });
-        let is_new = channel.watches.len() == 1;
-        if let Some(key) = &of.key {
-            if is_queue {
-                self.keys.watch_in_queue(key, &id.0, is_new);
-            } else if self.keys.watch(key, &id.0) {
-                self.wake_thread();
-            }
+        if of.key.is_none() {
+            // The kinds of a name share a channel, and not all use the changes of the key.
+            of.key = releases.key.as_deref().map(Arc::from);
+        }
+        if let Some(key) = &of.key
+            && self
+                .keys
+                .watch(key, &id.0, of.grants.is_some().then_some(now))
+        {
+            self.wake_thread();
         }
         (id, standing)
     }
@@ -549,9 +552,9 @@ impl SubscriptionTable {
         self.keys.set_support(support);
     }
 
-    /// Has waiters of this lock woken after every release from now on.
-    pub(super) fn track(&mut self, key: &str, now: Moment) {
-        if self.keys.track(key, now) {
+    /// Has waiters of this lock woken after every release from now on, or no longer.
+    pub(super) fn track(&mut self, key: &str, is_first: bool, now: Moment) {
+        if self.keys.track(key, is_first, now) {
             self.wake_thread();
         }
     }

@@ -39,7 +39,7 @@ fn add_with(
         grants: grants.map(str::to_owned),
         polls: PollInterval::default(),
     };
-    let (id, standing) = table.add_waiter(&releases, Arc::new(NoWaiter));
+    let (id, standing) = table.add_waiter(&releases, Arc::new(NoWaiter), at(0));
     match standing {
         SubscriptionState::Live => (id, None),
         SubscriptionState::Awaited(confirmation) => (id, Some(confirmation)),
@@ -335,8 +335,9 @@ fn only_the_first_of_a_queue_has_its_key_read() {
     let first_wait = add_in_queue(&mut table);
     let asked = subscription(&table.take_work(at(0)));
     let _confirmed = table.confirmed(&asked);
+    table.track("k", false, at(1));
     assert!(table.take_work(at(100)).reads.is_empty() && !table.is_tracked("k"));
-    table.track("k", at(100));
+    table.track("k", true, at(100));
     assert!(
         table.take_work(at(100)).reads.is_empty(),
         "most grants come sooner"
@@ -348,9 +349,10 @@ fn only_the_first_of_a_queue_has_its_key_read() {
     table.remove(&first_wait, at(107));
     // In its next wait it is not the first, until it is said to be.
     let _second_wait = add_in_queue(&mut table);
+    table.track("k", false, at(150));
     table.changed(Some(vec!["k".to_owned()]), at(200));
     assert!(table.take_work(at(300)).reads.is_empty() && !table.is_tracked("k"));
-    table.track("k", at(300));
+    table.track("k", true, at(300));
     assert_eq!(table.take_work(at(306)).reads.len(), 1);
 }
 

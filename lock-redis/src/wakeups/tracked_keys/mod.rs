@@ -29,8 +29,8 @@ const FIRST_RETRY: Duration = Duration::from_millis(500);
 /// The longest such pause, because a waiter may miss a release meanwhile.
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
 
-/// The delay of the first read of a key for the first waiter in a queue, because most grants come
-/// sooner, by a message.
+/// The delay of the first read of a key for a waiter in a queue, because most grants come sooner, by
+/// a message.
 const AFTER_FIRST: Duration = Duration::from_millis(5);
 
 /// The number of keys that are read in a second, and the number that are read at once after a quiet
@@ -105,37 +105,38 @@ pub(super) enum KeyState {
 }
 
 impl TrackedKeys {
-    /// Records that the lock of this key is watched, with its releases on `channel`. Returns
-    /// whether the key must be read.
-    pub(super) fn watch(&mut self, key: &Arc<str>, channel: &Arc<str>) -> bool {
+    /// Records that the lock of this key is watched, with its releases on `channel`; `queued` is the
+    /// present time if its waiters queue there. Returns whether the key must be read.
+    pub(super) fn watch(
+        &mut self,
+        key: &Arc<str>,
+        channel: &Arc<str>,
+        queued: Option<Moment>,
+    ) -> bool {
         self.add(key, channel).is_wanted = true;
         let entry = self.keys.get_mut(key).expect("it was put in just now");
         let is_idle = entry.phase == Phase::Idle;
         if is_idle {
-            entry.schedule(AT_ONCE, &mut self.due);
+            entry.schedule(
+                queued.map_or(AT_ONCE, |now| now + AFTER_FIRST),
+                &mut self.due,
+            );
         }
         is_idle
     }
 
-    /// Records that the lock of this key is watched by waiters in a queue, whose releases come on
-    /// `channel`. Only the [first](Self::track) of them needs reports.
-    pub(super) fn watch_in_queue(&mut self, key: &Arc<str>, channel: &Arc<str>, is_new: bool) {
-        let entry = self.add(key, channel);
-        entry.is_wanted &= !is_new || entry.channels.len() > 1;
-    }
-
-    /// Records that a waiter needs reports of this key, because it is the first in the queue.
-    /// Returns whether the key must be read.
-    pub(super) fn track(&mut self, key: &str, now: Moment) -> bool {
+    /// Records whether a waiter needs reports of this key: the first in its queue does, others do
+    /// not. Returns whether the key must be read.
+    pub(super) fn track(&mut self, key: &str, is_first: bool, now: Moment) -> bool {
         let Some(entry) = self.keys.get_mut(key) else {
             return false;
         };
-        entry.is_wanted = true;
-        let is_idle = entry.phase == Phase::Idle;
-        if is_idle {
+        entry.is_wanted = is_first;
+        let is_due = is_first && entry.phase == Phase::Idle;
+        if is_due {
             entry.schedule(now + AFTER_FIRST, &mut self.due);
         }
-        is_idle
+        is_due
     }
 
     fn add(&mut self, key: &Arc<str>, channel: &Arc<str>) -> &mut TrackedKey {

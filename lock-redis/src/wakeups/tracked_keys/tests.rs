@@ -19,7 +19,7 @@ fn key(name: &str) -> Arc<str> {
 fn tracked() -> TrackedKeys {
     let mut keys = TrackedKeys::default();
     keys.set_support(TrackingSupport::Requested);
-    assert!(keys.watch(&key("k"), &key("c")));
+    assert!(keys.watch(&key("k"), &key("c"), None));
     assert_eq!(keys.take_due(all, at(0)).0, [key("k")]);
     keys.set_support(TrackingSupport::Confirmed);
     keys
@@ -94,7 +94,7 @@ fn key_whose_waiters_have_gone_is_not_read() {
     let mut keys = put_off();
     assert_eq!(keys.take_due(|_| false, at(50)), (Vec::new(), None));
     assert!(!keys.is_tracked("k"));
-    assert!(keys.watch(&key("k"), &key("c")));
+    assert!(keys.watch(&key("k"), &key("c"), None));
     assert_eq!(keys.take_due(all, at(60)).0.len(), 1);
 }
 
@@ -116,10 +116,10 @@ fn key_without_watches_is_read_when_it_is_watched_again() {
     read(&mut keys, KeyState::Held, 1);
     assert!(keys.changed("k", |_| false, at(10)));
     assert!(keys.take_due(all, at(100)).0.is_empty() && !keys.is_tracked("k"));
-    assert!(keys.watch(&key("k"), &key("c")));
+    assert!(keys.watch(&key("k"), &key("c"), None));
     assert_eq!(keys.take_due(all, at(100)).0.len(), 1);
     read(&mut keys, KeyState::Held, 101);
-    assert!(!keys.watch(&key("k"), &key("c")), "it is tracked");
+    assert!(!keys.watch(&key("k"), &key("c"), None), "it is tracked");
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn nothing_is_tracked_without_support() {
     assert!(!keys.is_tracked("k"));
     for count in 0..1_000 {
         keys.forget("k", "c");
-        keys.watch(&key("k"), &key("c"));
+        keys.watch(&key("k"), &key("c"), None);
         assert_eq!(keys.take_due(all, at(count)), (Vec::new(), None));
         assert!(keys.due.is_empty(), "nothing is queued up");
     }
@@ -167,7 +167,7 @@ fn nothing_is_tracked_without_support() {
 fn reconnection_and_flush_read_all_keys() {
     let mut keys = tracked();
     for name in ["a", "b"] {
-        keys.watch(&key(name), &key("c"));
+        keys.watch(&key(name), &key("c"), None);
     }
     let count = |keys: &mut TrackedKeys, now| {
         let reads = keys.take_due(all, at(now)).0;
@@ -191,7 +191,7 @@ fn reads_are_limited_when_every_read_reports_a_change() {
     let mut keys = tracked();
     read(&mut keys, KeyState::Held, 0);
     for number in 0..200 {
-        keys.watch(&key(&number.to_string()), &key("c"));
+        keys.watch(&key(&number.to_string()), &key("c"), None);
     }
     let mut reads = 0;
     for now in 0..30_000 {
