@@ -21,8 +21,11 @@
 
 pub mod choice;
 pub mod node;
+pub mod queue;
 pub mod quorum;
 pub mod walk;
 
 #[cfg(test)]
 mod checked;
+#[cfg(test)]
+mod report;
