@@ -1,7 +1,7 @@
 //! What the checker asks: where it begins, and what must hold.
 
 use super::server::{Hold, Owner, Request, Server};
-use super::{Action, Fault, Order, PRESENCE, Phase, Queue, State, Turn};
+use super::{ALL, Action, Fault, Limit, Order, PRESENCE, Phase, Queue, State, Turn};
 use stateright::{Model, Property};
 
 impl Model for Queue {
@@ -27,7 +27,10 @@ impl Model for Queue {
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        if state.fault.is_some() || state.wasted > self.waste || state.idle > self.idle {
+        if state.fault.is_some()
+            || exceeds(state.wasted, self.waste)
+            || exceeds(state.idle, self.idle)
+        {
             return;
         }
         for client in 0..self.clients {
@@ -50,7 +53,7 @@ impl Model for Queue {
             ),
             Property::sometimes(
                 "a direct grant is trusted",
-                |model: &Self, state: &State| state.was_trusted || !model.rules.direct,
+                |model: &Self, state: &State| state.was_trusted || model.rules.named == ALL,
             ),
             Property::always("one holder at a time", |_, state: &State| {
                 state.fault != Some(Fault::TwoHolders)
@@ -65,13 +68,17 @@ impl Model for Queue {
                 state.fault != Some(Fault::OutOfTurn)
             }),
             Property::always("no time is wasted", |model: &Self, state: &State| {
-                state.wasted <= model.waste
+                !exceeds(state.wasted, model.waste)
             }),
             Property::always("a free lock is taken", |model: &Self, state: &State| {
-                state.idle <= model.idle
+                !exceeds(state.idle, model.idle)
             }),
         ]
     }
+}
+
+fn exceeds(ticks: u8, limit: Limit) -> bool {
+    limit.is_some_and(|limit| ticks > limit)
 }
 
 impl State {
@@ -178,10 +185,10 @@ impl State {
         let holder = self.server.lock.map(|hold| hold.owner.client);
         let mut turns = self.turns.iter();
         let is_wanted = turns.any(|turn| Some(turn.owner.client) != holder && self.is_ready(turn));
-        let is_idle = self.server.lock.is_none() && is_wanted;
+        let is_idle = self.server.lock.is_none() && is_wanted && model.idle.is_some();
         self.idle = if is_idle { self.idle + 1 } else { 0 };
-        if holder.is_some() && !self.is_used && is_wanted {
-            self.wasted = (model.waste + 1).min(self.wasted + 1);
+        if holder.is_some() && !self.is_used && is_wanted && model.waste.is_some() {
+            self.wasted += 1;
         }
         for turn in &mut self.turns {
             turn.left -= 1;

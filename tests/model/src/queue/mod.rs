@@ -28,7 +28,7 @@
 
 mod checking;
 mod choices;
-mod server;
+pub mod server;
 mod steps;
 
 #[cfg(test)]
@@ -46,6 +46,8 @@ const DIRECT_LEASE: u8 = 3;
 const INTERVAL: u8 = 1;
 
 const MOST_CLIENTS: usize = 3;
+/// All of them, each a bit.
+const ALL: u8 = 0b111;
 
 /// What may happen, how often, and what it may cost.
 #[derive(Clone, Debug)]
@@ -55,21 +57,30 @@ pub struct Queue {
     /// The acquisitions of each client.
     pub rounds: u8,
     pub budget: Budget,
-    /// For how many ticks a lock may, all in all, be granted to a waiter that does not use it,
-    /// while another waiter is ready.
-    pub waste: u8,
+    /// For how many ticks, all in all, waiters that do not use their direct grants may keep the lock
+    /// from a waiter that is ready.
+    pub waste: Limit,
     /// For how many ticks at a stretch the lock may be free while a waiter is ready.
-    pub idle: u8,
+    pub idle: Limit,
 }
+
+/// A number of ticks, if they are counted.
+pub type Limit = Option<u8>;
 
 /// The rules of the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rules {
     pub order: Order,
-    /// A release grants the lock to the next waiter. Otherwise the count of `PUBLISH` proves
-    /// nothing: the lock is freed and the next waiter is named.
-    pub direct: bool,
+    /// The clients, each a bit, that a release does not grant the lock but only names as next: all
+    /// of them where the count of `PUBLISH` proves nothing.
+    pub named: u8,
     pub flaw: Flaw,
+}
+
+impl Rules {
+    fn is_only_named(self, owner: Owner) -> bool {
+        self.named & 1 << owner.client != 0
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,6 +104,8 @@ pub enum Flaw {
     ReleasesAnyOwner,
     /// An attempt that waits takes a free lock, even if another waiter is first.
     Barges,
+    /// An attempt that waits takes a free lock if the first waiter is one that is only named.
+    OvertakesNamed,
     /// A waiter that was not reached loses its place.
     RemovesUnreached,
     /// A waiter that gives up sends no release.

@@ -79,8 +79,7 @@ pub struct Publishing {
     pub fails: bool,
     pub only_names: bool,
     pub message: Option<Message>,
-    /// Published on the channel of the lock: it may be free.
-    pub is_announced: bool,
+    pub has_failed: bool,
 }
 
 impl Owner {
@@ -147,16 +146,22 @@ impl Server {
         if self.lock.is_some() {
             return Answer::Busy;
         }
-        let barges = rules.flaw == Flaw::Barges || !waits && rules.order == Order::Any;
-        if barges || self.pass_on(rules, Some(owner), publishing) {
-            self.queue
-                .retain(|entry| !entry.owner.is_member_of(owner, rules.order));
-            self.counter += 1;
-            self.lock = Some(Hold { owner, left: LEASE });
-            let token = self.counter;
-            return Answer::Granted { token };
+        let is_next = match rules.order {
+            _ if waits => {
+                rules.flaw == Flaw::Barges || self.pass_on(rules, Some(owner), publishing)
+            }
+            Order::Any => true,
+            Order::Fair => self.queue.iter().all(|entry| entry.attempt.is_none()),
+        };
+        if !is_next {
+            return Answer::Busy;
         }
-        Answer::Busy
+        self.queue
+            .retain(|entry| !entry.owner.is_member_of(owner, rules.order));
+        self.counter += 1;
+        self.lock = Some(Hold { owner, left: LEASE });
+        let token = self.counter;
+        Answer::Granted { token }
     }
 
     /// `release.lua`, or with a tombstone `close.lua`.
@@ -173,8 +178,13 @@ impl Server {
         if self.is_held_by(owner) || self.lock.is_some() && rules.flaw == Flaw::ReleasesAnyOwner {
             self.lock = None;
             self.pass_on(rules, None, publishing);
-        } else {
-            self.queue.retain(|entry| entry.owner != owner);
+            return;
+        }
+        let waiters = self.queue.len();
+        self.queue.retain(|entry| entry.owner != owner);
+        if self.lock.is_none() && self.queue.len() < waiters {
+            // It may have been named as the next one.
+            self.pass_on(rules, None, publishing);
         }
     }
 
@@ -199,15 +209,6 @@ impl Server {
         caller: Option<Owner>,
         publishing: &mut Publishing,
     ) -> bool {
-        if !rules.direct || publishing.only_names {
-            let next = self.queue.first().map(|entry| entry.owner);
-            if let Some(owner) = next.filter(|owner| Some(*owner) != caller) {
-                let message = Message { owner, grant: None };
-                publishing.message = publishing.reaches(owner).then_some(message);
-                return false;
-            }
-            return true;
-        }
         let mut at = 0;
         while let Some(Entry { owner, attempt, .. }) = self.queue.get(at).copied() {
             if Some(owner) == caller {
@@ -217,14 +218,19 @@ impl Server {
                 at += 1;
                 continue;
             };
+            let is_reached = publishing.reaches(owner);
+            if rules.is_only_named(owner) || publishing.only_names {
+                let message = Message { owner, grant: None };
+                publishing.message = is_reached.then_some(message);
+                return rules.flaw == Flaw::OvertakesNamed;
+            }
             let token = self.counter + 1;
             let grant = Some(DirectGrant { attempt, token });
-            let is_reached = publishing.reaches(owner);
             if publishing.fails {
                 // What was written is undone, and no waiter loses its place.
-                publishing.is_announced = true;
                 let is_published = is_reached && rules.flaw == Flaw::PublishesFirst;
                 publishing.message = is_published.then_some(Message { owner, grant });
+                publishing.has_failed = true;
                 return false;
             }
             self.counter = token;

@@ -204,7 +204,6 @@ impl State {
         match answer {
             Answer::Granted { token } if it.age < LEASE => {
                 let left = LEASE - it.age;
-                it.is_robbed = false;
                 self.believe(client, token, left);
             }
             // By its own clock the lease is over.
@@ -299,11 +298,6 @@ impl State {
                 is_late: twist == Twist::MessageIsLate,
             });
         }
-        if publishing.is_announced {
-            for it in &mut self.clients {
-                it.is_woken |= it.phase == Phase::Waiting && it.is_connected;
-            }
-        }
         match twist {
             Twist::None => return true,
             Twist::AnswerIsLate => self.budget.late -= 1,
@@ -313,7 +307,7 @@ impl State {
             }
             Twist::PublishFails => {
                 self.budget.errors -= 1;
-                return publishing.is_announced;
+                return publishing.has_failed;
             }
             Twist::OnlyNames => {
                 self.budget.pauses -= 1;
