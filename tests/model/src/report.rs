@@ -11,10 +11,10 @@ pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     (done, began.elapsed())
 }
 
+pub(crate) type PathOf<M> = Path<<M as Model>::State, <M as Model>::Action>;
+
 /// A property that does not hold, and how it comes to that.
-pub(crate) fn fault<M>(
-    checker: &impl Checker<M>,
-) -> Option<(&'static str, Path<M::State, M::Action>)>
+pub(crate) fn fault<M>(checker: &impl Checker<M>) -> Option<(&'static str, PathOf<M>)>
 where
     M: Model<State: Clone + PartialEq, Action: Clone + PartialEq>,
 {

@@ -290,7 +290,7 @@ fn frozen_and_late_waiters_that_are_named() {
 
 #[test]
 #[ignore = "long: run by `tests/run.sh --all`"]
-fn two_clients_and_every_trouble() {
+fn two_clients_with_all_their_trouble() {
     let budget = Budget {
         late: 1,
         repeats: 1,
@@ -300,19 +300,51 @@ fn two_clients_and_every_trouble() {
         leaves: 1,
         tries: 1,
         errors: 1,
-        pauses: 1,
-        deletes: 1,
-        foreign: 1,
-        failovers: 1,
+        ..NONE
     };
     let model = Queue {
         clients: 2,
         ..untimed(with(budget))
     };
-    holds("two clients", model);
+    holds_in_both_orders("two clients", model);
+}
+
+#[test]
+#[ignore = "long: run by `tests/run.sh --all`"]
+fn two_clients_with_all_trouble_of_servers() {
+    let budget = Budget {
+        late: 1,
+        repeats: 1,
+        freezes: 1,
+        errors: 1,
+        pauses: 1,
+        deletes: 1,
+        foreign: 1,
+        failovers: 1,
+        ..NONE
+    };
+    let model = Queue {
+        clients: 2,
+        ..untimed(with(budget))
+    };
+    holds("two clients, servers", model);
+}
+
+#[test]
+#[ignore = "long: run by `tests/run.sh --all`"]
+fn late_messages_beside_other_libraries() {
+    let budget = Budget {
+        errors: 1,
+        pauses: 1,
+        deletes: 1,
+        foreign: 1,
+        ..late(1).budget
+    };
+    holds("late, others", untimed(with(budget)));
 }
 
 const ONE_HOLDER: &str = "one holder at a time";
+const TOKENS: &str = "tokens grow";
 const RELEASED: &str = "released owners stay so";
 const TURNS: &str = "waiters take turns";
 const NO_WASTE: &str = "no time is wasted";
@@ -331,7 +363,8 @@ fn every_rule_of_a_release_is_needed() {
         tries: 1,
         ..NONE
     });
-    refuted(Flaw::PublishesFirst, ONE_HOLDER, untimed(fails));
+    refuted(Flaw::PublishesFirst, ONE_HOLDER, untimed(fails.clone()));
+    refuted(Flaw::PublishesFirst, TOKENS, untimed(fails));
     let repeats = with(Budget { repeats: 1, ..NONE });
     refuted(Flaw::ReleasesAnyOwner, ONE_HOLDER, untimed(repeats.clone()));
     refuted(Flaw::NoTombstone, RELEASED, untimed(repeats));
@@ -340,6 +373,8 @@ fn every_rule_of_a_release_is_needed() {
 #[test]
 fn every_rule_of_an_attempt_is_needed() {
     refuted(Flaw::Barges, TURNS, with(NONE));
+    let tries = with(Budget { tries: 1, ..NONE });
+    refuted(Flaw::TriesBarge, TURNS, fair(tries));
     refuted(Flaw::OvertakesNamed, TURNS, naming(1, with(NONE)));
     let dies = with(Budget { deaths: 1, ..NONE });
     refuted(Flaw::NoPresence, NOT_IDLE, naming(ALL, dies));

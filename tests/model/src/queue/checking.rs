@@ -88,13 +88,16 @@ impl State {
 
     /// A client begins to believe in the lock, or `None`: one of another library does.
     pub(super) fn check_that_no_other_holds(&mut self, client: Option<usize>) {
-        let is_robbed = client.is_some_and(|client| self.clients[client].is_robbed);
+        let is_excused = client.is_some_and(|client| self.clients[client].lost_to_operator);
         let mut clients = self.clients.iter().enumerate();
         let is_held = clients.any(|(other, it)| {
-            Some(other) != client && it.phase == Phase::Holding && it.belief > 0 && !it.is_robbed
+            Some(other) != client
+                && it.phase == Phase::Holding
+                && it.belief > 0
+                && !it.lost_to_operator
         });
         let is_foreign = client.is_some() && self.server.is_held_by(Owner::FOREIGN);
-        if (is_held || is_foreign) && !is_robbed {
+        if (is_held || is_foreign) && !is_excused {
             self.set_fault(Fault::TwoHolders);
         }
     }
@@ -104,15 +107,15 @@ impl State {
     pub(super) fn check_token(&mut self, client: usize, token: u8) {
         if self.last_token < token {
             self.last_token = token;
-        } else if !self.clients[client].is_robbed {
+        } else if !self.clients[client].lost_to_operator {
             self.set_fault(Fault::OldToken);
         }
     }
 
-    /// This time, the client itself is to blame that it does not use the lock.
+    /// If the client holds the lock without using it, that is its own trouble, and not the queue's.
     pub(super) fn excuse(&mut self, client: usize) {
-        let mine = |hold: Hold| usize::from(hold.owner.client) == client;
-        self.is_used |= self.server.lock.is_some_and(mine);
+        let is_its = |hold: Hold| usize::from(hold.owner.client) == client;
+        self.is_used |= self.server.lock.is_some_and(is_its);
     }
 
     /// An attempt of a waiter has arrived.
@@ -131,8 +134,8 @@ impl State {
         }
     }
 
-    /// A script was run, and may have granted the lock: to its `caller`, or to the waiter whose turn
-    /// it is.
+    /// A script was run, and may have granted the lock: to its `caller`, or to the waiter whose
+    /// turn it is.
     pub(super) fn note_grant(
         &mut self,
         model: &Queue,
@@ -164,7 +167,7 @@ impl State {
         if self.released & owner.bit() != 0 {
             self.set_fault(Fault::Revived);
         }
-        // What the caller does with the answer is another matter.
+        // What a caller costs that does not use the granted lock, it costs without a queue, too.
         self.is_used = is_caller;
         if let Some(at) = at {
             self.turns.remove(at);

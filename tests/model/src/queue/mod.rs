@@ -19,8 +19,8 @@
 //! within a client, the expiry of tombstones (they outlast the late requests), clocks of different
 //! rates, and a store that loses the lock. The time that a request takes is within a tick, or late.
 //!
-//! A release arrives at last: its client repeats it until it is answered. If the client dies, or
-//! the release is made late, it may be lost as well.
+//! A client trusts a direct grant that names its last attempt, while less than half of the granted
+//! lease has passed since that attempt was sent. Otherwise it confirms the grant by an attempt.
 //!
 //! All times are counted in ticks from now, so that states at different times are the same. Of the
 //! number of an attempt the model keeps only if it is the last one of its client, because it is
@@ -57,8 +57,8 @@ pub struct Queue {
     /// The acquisitions of each client.
     pub rounds: u8,
     pub budget: Budget,
-    /// For how many ticks, all in all, waiters that do not use their direct grants may keep the lock
-    /// from a waiter that is ready.
+    /// For how many ticks, all in all, waiters that do not use their direct grants may keep the
+    /// lock from a waiter that is ready.
     pub waste: Limit,
     /// For how many ticks at a stretch the lock may be free while a waiter is ready.
     pub idle: Limit,
@@ -104,6 +104,8 @@ pub enum Flaw {
     ReleasesAnyOwner,
     /// An attempt that waits takes a free lock, even if another waiter is first.
     Barges,
+    /// A call that does not wait takes a free fair lock, even if others wait.
+    TriesBarge,
     /// An attempt that waits takes a free lock if the first waiter is one that is only named.
     OvertakesNamed,
     /// A waiter that was not reached loses its place.
@@ -216,7 +218,7 @@ struct Client {
     /// For how long it believes in the lock.
     belief: u8,
     /// An operator has deleted its lock.
-    is_robbed: bool,
+    lost_to_operator: bool,
     /// The answer to its last attempt, if not yet received.
     answer: Option<Sent<Answer>>,
     inbox: Vec<Sent<Message>>,
@@ -290,7 +292,7 @@ impl Default for Client {
             is_unsure: false,
             is_woken: false,
             belief: 0,
-            is_robbed: false,
+            lost_to_operator: false,
             answer: None,
             inbox: Vec::new(),
         }

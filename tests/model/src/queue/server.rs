@@ -151,6 +151,7 @@ impl Server {
                 rules.flaw == Flaw::Barges || self.pass_on(rules, Some(owner), publishing)
             }
             Order::Any => true,
+            Order::Fair if rules.flaw == Flaw::TriesBarge => true,
             Order::Fair => self.queue.iter().all(|entry| entry.attempt.is_none()),
         };
         if !is_next {

@@ -93,7 +93,7 @@ impl Queue {
                 state.budget.deletes -= 1;
                 let hold = state.server.lock.take()?;
                 if let Some(client) = state.client_of(hold.owner) {
-                    state.clients[client].is_robbed = true;
+                    state.clients[client].lost_to_operator = true;
                 }
             }
             Action::ForeignTakes => {
