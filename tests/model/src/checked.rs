@@ -3,19 +3,11 @@
 //! first.
 
 use crate::node::{Flaw, Rules};
-use crate::quorum::{Action, Column, Event, Outsider, Protocol, Quorum, State};
+use crate::quorum::{Column, Event, Outsider, Protocol, Quorum};
+use crate::report::{fault, timed};
 use crate::walk::Walk;
-use stateright::{Checker, DiscoveryClassification, HasDiscoveries, Model, Path};
+use stateright::{Checker, HasDiscoveries, Model};
 use std::ops::Range;
-use std::time::{Duration, Instant};
-
-/// How long something takes, to be printed.
-fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
-    #[allow(clippy::disallowed_methods, reason = "nothing hangs on it")]
-    let began = Instant::now();
-    let done = work();
-    (done, began.elapsed())
-}
 
 /// Kept for ever.
 const FOR_EVER: u8 = u8::MAX;
@@ -159,20 +151,6 @@ fn three() -> Quorum {
         rounds: 1,
         ..plain()
     }
-}
-
-/// A property that does not hold, and how it comes to that.
-fn fault(checker: &impl Checker<Quorum>) -> Option<(&'static str, Path<State, Action>)> {
-    let is_fault = |property: &&str| {
-        matches!(
-            checker.discovery_classification(property),
-            DiscoveryClassification::Counterexample
-        )
-    };
-    checker
-        .discoveries()
-        .into_iter()
-        .find(|(property, _)| is_fault(property))
 }
 
 fn holds(what: &str, model: Quorum) {
