@@ -2,10 +2,12 @@
 
 mod chart;
 mod child;
+mod faults;
 mod figures;
 mod goals;
 mod notes;
 mod page;
+mod pairs;
 mod ping;
 mod summary;
 mod visits;
@@ -18,6 +20,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub(crate) use pairs::{Comparison, pairs};
 pub(crate) use works::{Scale, scripts, works};
 
 /// One table: the same work done by several columns in turns.
@@ -49,6 +52,8 @@ struct Column {
     program: Option<PathBuf>,
     arguments: Vec<String>,
     processes: usize,
+    /// The port that the second half of the processes have, if it is another.
+    far: Option<u16>,
 }
 
 /// Who takes a lock by a plain `SET`.
@@ -109,10 +114,7 @@ impl Work {
             }
             self.complete(&mut fresh);
             for ((column, samples), sample) in self.columns.iter().zip(&mut samples).zip(fresh) {
-                let head = json!({ "work": self.name, "column": column.name, "round": round });
-                let mut line = head.as_object().expect("it is one").clone();
-                line.extend(sample.clone());
-                writeln!(out, "{}", Value::Object(line)).expect("there is room for the samples");
+                self.record(out, column, round, &sample);
                 samples.push(sample);
             }
         }
@@ -120,6 +122,13 @@ impl Work {
             work: self,
             samples,
         }
+    }
+
+    fn record(&self, out: &mut dyn Write, column: &Column, round: usize, sample: &Sample) {
+        let head = json!({ "work": self.name, "column": column.name, "round": round });
+        let mut line = head.as_object().expect("it is one").clone();
+        line.extend(sample.clone());
+        writeln!(out, "{}", Value::Object(line)).expect("there is room for the samples");
     }
 
     /// Adds what follows from the samples of all columns of a round.
@@ -154,10 +163,23 @@ impl Column {
             .program
             .as_ref()
             .expect("a work has no columns without a program");
+        let second = |index| index >= self.processes / 2;
+        let arguments = |index| match self.far.filter(|_| second(index)) {
+            Some(port) => with(&self.arguments, "--port", &port.to_string()),
+            None => self.arguments.clone(),
+        };
         (0..self.processes)
-            .map(|_| Child::start(program, &self.arguments))
+            .map(|index| Child::start(program, &arguments(index)))
             .collect()
     }
+}
+
+/// The arguments with another value of this option.
+fn with(arguments: &[String], option: &str, value: &str) -> Vec<String> {
+    let mut arguments = arguments.to_vec();
+    let at = arguments.iter().position(|it| it == option);
+    arguments[at.expect("it is given") + 1] = value.to_owned();
+    arguments
 }
 
 fn figure(sample: &Sample, key: &str) -> f64 {
@@ -218,6 +240,7 @@ fn derived(answers: &[Value], before: Counters, after: Counters) -> Sample {
         "client_s_per_min": cpu * 60.0 / seconds,
         "server_s_per_min": server * 60.0 / seconds,
         "requests_each": (after.requests - before.requests) / cycles,
+        "commands_each": (after.commands - before.commands) / cycles,
         "sets_each": (after.sets - before.sets) / cycles,
     });
     sample.extend(more.as_object().expect("it is one").clone());
