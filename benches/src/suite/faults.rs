@@ -19,7 +19,7 @@ pub(super) const LEASE_MILLIS: usize = 9_000;
 
 const WARM: Duration = Duration::from_secs(1);
 const CALM: Duration = Duration::from_secs(3);
-const FAULTS: Duration = Duration::from_secs(12);
+const FAULTS: Duration = Duration::from_secs(8);
 const KILL_EACH: Duration = Duration::from_millis(100);
 const STOP_EACH: Duration = Duration::from_secs(1);
 const STOPPED: Duration = Duration::from_secs(5);
@@ -40,11 +40,43 @@ pub(super) const METRICS: &[(&str, &str)] = &[
     ("failed", "errors"),
 ];
 
-pub(super) fn title() -> String {
-    format!(
-        "{PROCESSES} processes with holds of 2 ms, lease {LEASE_MILLIS} ms, one that waits killed \
-         each {KILL_EACH:?}, one stopped each {STOP_EACH:?} for {STOPPED:?}"
-    )
+/// What befalls processes that wait.
+pub(super) struct Faults {
+    pub(super) name: &'static str,
+    /// Some are killed, and replaced.
+    kills: bool,
+    /// Some are stopped for a while.
+    stops: bool,
+}
+
+impl Faults {
+    pub(super) const ALL: [Self; 3] = [
+        Self {
+            name: "faults-killed",
+            kills: true,
+            stops: false,
+        },
+        Self {
+            name: "faults-stopped",
+            kills: false,
+            stops: true,
+        },
+        Self {
+            name: "faults-both",
+            kills: true,
+            stops: true,
+        },
+    ];
+
+    pub(super) fn title(&self) -> String {
+        let kills = format!(", one that waits killed each {KILL_EACH:?}");
+        let stops = format!(", one that waits stopped each {STOP_EACH:?} for {STOPPED:?}");
+        format!(
+            "{PROCESSES} processes with holds of 2 ms, lease {LEASE_MILLIS} ms{}{}",
+            if self.kills { &kills } else { "" },
+            if self.stops { &stops } else { "" },
+        )
+    }
 }
 
 struct Process {
@@ -81,87 +113,91 @@ impl Drop for Process {
     }
 }
 
-/// One turn: without faults, and then with them.
-pub(super) fn turn(server: &Server, column: &Column) -> Sample {
-    let directory = tempfile::tempdir().expect("a directory of our own");
-    let shared = directory.path().display().to_string();
-    let mut arguments = column.arguments.clone();
-    arguments.extend(["--shared".to_owned(), shared]);
-    let at = arguments.iter().position(|it| it == "--lock");
-    let lock = arguments[at.expect("it is given") + 1].clone();
-    let mut processes: Vec<_> = (0..column.processes)
-        .map(|_| Process::start(column, &arguments))
-        .collect();
-    thread::sleep(WARM);
-    let calm = nanos();
-    thread::sleep(CALM);
-    let begin = nanos();
-    let is_over = AtomicBool::new(false);
-    let (killed, stopped, looks) = thread::scope(|scope| {
-        let looks = scope.spawn(|| look(server.port, &lock, &is_over));
-        let (want, wanted) = channel();
-        let (started, fresh) = channel();
-        // Apart from the clock of the faults: a process takes a while to start.
-        let (column, arguments) = (&column, &arguments);
-        let replace = move || {
-            wanted.into_iter().for_each(|()| {
-                let _over = started.send(Process::start(column, arguments)).is_err();
-            });
-        };
-        scope.spawn(replace);
-        let mut raw = Raw::connect(server.port);
-        let (mut killed, mut stopped, start) = (0_u32, 0_u32, Instant::now());
-        while start.elapsed() < FAULTS {
-            processes.extend(fresh.try_iter());
-            for process in &mut processes {
-                if process
-                    .stopped
-                    .is_some_and(|since| since.elapsed() >= STOPPED)
-                {
-                    process.signal(Signal::CONT);
-                    process.stopped = None;
+impl Faults {
+    /// One turn: without faults, and then with them.
+    pub(super) fn turn(&self, server: &Server, column: &Column) -> Sample {
+        let directory = tempfile::tempdir().expect("a directory of our own");
+        let shared = directory.path().display().to_string();
+        let mut arguments = column.arguments.clone();
+        arguments.extend(["--shared".to_owned(), shared]);
+        let at = arguments.iter().position(|it| it == "--lock");
+        let lock = arguments[at.expect("it is given") + 1].clone();
+        let mut processes: Vec<_> = (0..column.processes)
+            .map(|_| Process::start(column, &arguments))
+            .collect();
+        thread::sleep(WARM);
+        let calm = nanos();
+        thread::sleep(CALM);
+        let begin = nanos();
+        let is_over = AtomicBool::new(false);
+        let (killed, stopped, looks) = thread::scope(|scope| {
+            let looks = scope.spawn(|| look(server.port, &lock, &is_over));
+            let (want, wanted) = channel();
+            let (started, fresh) = channel();
+            // Apart from the clock of the faults: a process takes a while to start.
+            let (column, arguments) = (&column, &arguments);
+            let replace = move || {
+                wanted.into_iter().for_each(|()| {
+                    let _over = started.send(Process::start(column, arguments)).is_err();
+                });
+            };
+            scope.spawn(replace);
+            let mut raw = Raw::connect(server.port);
+            let (mut killed, mut stopped, start) = (0_u32, 0_u32, Instant::now());
+            while start.elapsed() < FAULTS {
+                processes.extend(fresh.try_iter());
+                for process in &mut processes {
+                    if process
+                        .stopped
+                        .is_some_and(|since| since.elapsed() >= STOPPED)
+                    {
+                        process.signal(Signal::CONT);
+                        process.stopped = None;
+                    }
                 }
+                if self.kills
+                    && start.elapsed() >= KILL_EACH * (killed + 1)
+                    && let Some(victim) = waiting(&processes, &mut raw, &lock)
+                {
+                    drop(processes.swap_remove(victim));
+                    want.send(()).expect("replacements are made");
+                    killed += 1;
+                }
+                if self.stops
+                    && start.elapsed() >= STOP_EACH * stopped
+                    && let Some(victim) = waiting(&processes, &mut raw, &lock)
+                {
+                    let process = &mut processes[victim];
+                    process.signal(Signal::STOP);
+                    process.stopped = Some(Instant::now());
+                    stopped += 1;
+                }
+                thread::sleep(Duration::from_millis(5));
             }
-            if start.elapsed() >= KILL_EACH * (killed + 1)
-                && let Some(victim) = waiting(&processes, &mut raw, &lock)
-            {
-                drop(processes.swap_remove(victim));
-                want.send(()).expect("replacements are made");
-                killed += 1;
-            }
-            if start.elapsed() >= STOP_EACH * stopped
-                && let Some(victim) = waiting(&processes, &mut raw, &lock)
-            {
-                let process = &mut processes[victim];
-                process.signal(Signal::STOP);
-                process.stopped = Some(Instant::now());
-                stopped += 1;
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
-        is_over.store(true, Ordering::Relaxed);
-        drop(want);
-        (killed, stopped, looks.join().expect("no panic"))
-    });
-    let end = nanos();
-    drop(processes);
-    let events = events(directory.path());
-    let rate = |from: u64, to: u64| {
-        let entries = events
-            .iter()
-            .filter(|it| (from..to).contains(&it[0]) && is_entry(it));
-        entries.count() as f64 / ((to - from) as f64 / 1e9)
-    };
-    let (quiet, rate) = (rate(calm, begin), rate(begin, end));
-    let count = |what: u64| events.iter().filter(|it| it[1] == what).count();
-    let (empty, free) = longest(&events, &looks, begin, end);
-    let sample = json!({
-        "visits_per_s": rate, "calm_visits_per_s": quiet, "of_calm": rate / quiet,
-        "violations": count(ENTERED_WITH_ANOTHER), "failed": count(FAILED), "late": late(&events),
-        "longest_empty_ms": empty as f64 / 1e6, "longest_free_ms": free as f64 / 1e6,
-        "killed": killed, "stopped": stopped,
-    });
-    sample.as_object().expect("it is one").clone()
+            is_over.store(true, Ordering::Relaxed);
+            drop(want);
+            (killed, stopped, looks.join().expect("no panic"))
+        });
+        let end = nanos();
+        drop(processes);
+        let events = events(directory.path());
+        let rate = |from: u64, to: u64| {
+            let entries = events
+                .iter()
+                .filter(|it| (from..to).contains(&it[0]) && is_entry(it));
+            entries.count() as f64 / ((to - from) as f64 / 1e9)
+        };
+        let (quiet, rate) = (rate(calm, begin), rate(begin, end));
+        let count = |what: u64| events.iter().filter(|it| it[1] == what).count();
+        let (empty, free) = longest(&events, &looks, begin, end);
+        let sample = json!({
+            "visits_per_s": rate, "calm_visits_per_s": quiet, "of_calm": rate / quiet,
+            "violations": count(ENTERED_WITH_ANOTHER), "failed": count(FAILED), "late": late(&events),
+            "longest_empty_ms": empty as f64 / 1e6, "longest_free_ms": free as f64 / 1e6,
+            "killed": killed, "stopped": stopped,
+        });
+        sample.as_object().expect("it is one").clone()
+    }
 }
 
 /// One that runs and does not hold the lock.

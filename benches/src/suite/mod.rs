@@ -13,6 +13,7 @@ mod summary;
 mod visits;
 mod works;
 
+use crate::learn::count_sent;
 use crate::server::{Counters, Priority, Server};
 use child::Child;
 use serde_json::{Map, Value, json};
@@ -70,6 +71,9 @@ const WITHOUT_SCRIPT: [&str; 7] = [
 /// What has no columns that take turns, but stands with the figures: see `instructions.rs`.
 const INSTRUCTIONS: &str = "instructions";
 
+/// The commands that clients send for each cycle, counted by MONITOR: of works that show it.
+const SENT: &str = "sent_each";
+
 /// What one turn of one column gave.
 type Sample = Map<String, Value>;
 
@@ -95,6 +99,14 @@ impl Work {
         for children in &mut all {
             turn(server, children, self.turn / 2, self.solo);
         }
+        // In a turn of its own: the server tells of each command, which takes time.
+        let sent_each: Vec<f64> = match self.is_counted() {
+            true => all
+                .iter_mut()
+                .map(|it| self.sent_each(server, it))
+                .collect(),
+            false => Vec::new(),
+        };
         for round in 1..=self.rounds {
             let mut fresh = vec![Sample::new(); self.columns.len()];
             // Each round begins with another column, so that none always follows the same.
@@ -113,6 +125,9 @@ impl Work {
                 }
             }
             self.complete(&mut fresh);
+            for (sample, sent) in fresh.iter_mut().zip(&sent_each) {
+                sample.insert(SENT.to_owned(), json!(sent));
+            }
             for ((column, samples), sample) in self.columns.iter().zip(&mut samples).zip(fresh) {
                 self.record(out, column, round, &sample);
                 samples.push(sample);
@@ -122,6 +137,17 @@ impl Work {
             work: self,
             samples,
         }
+    }
+
+    fn is_counted(&self) -> bool {
+        !self.solo && self.metrics.iter().any(|(metric, _)| *metric == SENT)
+    }
+
+    /// The commands that clients send for each cycle.
+    fn sent_each(&self, server: &Server, children: &mut [Child]) -> f64 {
+        let work = || turn(server, children, self.turn / 2, false);
+        let (sample, count) = count_sent(server.port, work);
+        count as f64 / figure(&sample, "cycles")
     }
 
     fn record(&self, out: &mut dyn Write, column: &Column, round: usize, sample: &Sample) {

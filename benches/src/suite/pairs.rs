@@ -1,9 +1,10 @@
 //! Two builds of this program beside each other, in turns against one server: an old and a new
 //! version of the library, and the raw loop whose release grants the lock to the next waiter.
 
+use super::faults::{self, Faults};
 use super::notes::short;
 use super::summary::{Spread, Summary};
-use super::{Column, Measured, Sample, Work, faults, figure};
+use super::{Column, Measured, Sample, Work, figure};
 use crate::instructions;
 use crate::server::{Priority, Server};
 use distance::Distance;
@@ -23,7 +24,8 @@ the one that is named, within a round: median (least - most). `raw` is the direc
 program; `any` and `fair` are the orders.
 - requests: EVALSHA, EVAL, SUBSCRIBE, UNSUBSCRIBE and PING from clients (INFO commandstats, before \
 and after a turn). commands: total_commands_processed, which includes those that scripts call and \
-about five of the measurement in each turn.
+about ten of the measurement in each turn. sent/visit: all commands that clients send, for each \
+visit, not only those with a change: counted by MONITOR in one more turn of half the length.
 - client us: processor time of all processes of the column, server us: of the server.
 - longest wait: from a release to the next entry of the same thread, or to the end of the turn. \
 round: the time in which as many entries follow each other as there are threads.
@@ -32,6 +34,7 @@ round: the time in which as many entries follow each other as there are threads.
 const CONTENDED: &[(&str, &str)] = &[
     ("process_changes_per_s", "changes/s"),
     ("requests_per_change", "requests/change"),
+    (super::SENT, "sent/visit"),
     ("commands_per_change", "commands/change"),
     ("client_us_per_change", "client us/change"),
     ("server_us_per_change", "server us/change"),
@@ -43,6 +46,7 @@ const HANDOFF: &[(&str, &str)] = &[
     ("handoff_p50_us", "p50 us"),
     ("handoff_p99_us", "p99 us"),
     ("requests_per_process_change", "requests/change"),
+    (super::SENT, "sent/visit"),
     ("commands_per_change", "commands/change"),
     ("process_least_of_most", "least/most"),
 ];
@@ -66,6 +70,7 @@ const CYCLES: &[(&str, &str)] = &[
     ("client_us", "client us/cycle"),
     ("server_us", "server us/cycle"),
     ("requests_each", "requests/cycle"),
+    (super::SENT, "sent/cycle"),
     ("commands_each", "commands/cycle"),
 ];
 const HELD: &[(&str, &str)] = &[
@@ -83,6 +88,7 @@ const WAITING: &[(&str, &str)] = &[
     ("waiting_requests", "requests"),
     ("waiting_commands", "commands"),
     ("requests_per_minute", "requests/client and minute"),
+    ("sent_per_minute", "sent/client and minute"),
     ("waiting_cpu", "client s"),
     ("served_per_s", "then served/s"),
     ("failed", "failed"),
@@ -108,7 +114,8 @@ pub(crate) struct Comparison {
     waiting: usize,
     /// The beginnings of the names of what is measured: `contended-2` ... `contended-64`,
     /// `handoff-3` `handoff-130`, `threads`, `far-4` `far-50`, `own-1` ... `own-128`, `held-1000`
-    /// `held-10000`, `instructions`, `waiting`, `faults`. By default all.
+    /// `held-10000`, `instructions`, `waiting`, `faults-killed` `faults-stopped` `faults-both`. By
+    /// default all.
     rows: Vec<String>,
 }
 
@@ -152,20 +159,27 @@ pub(crate) fn pairs(comparison: &Comparison, server: &Server, samples: &mut dyn 
         let turn = |column: &Column| {
             server.flush();
             let mut sample = super::turn(server, &mut column.start(), maker.wait(), false);
-            let clients = comparison.waiting as f64 * comparison.wait as f64 / 60.0;
-            let each = figure(&sample, "waiting_requests") / clients;
-            sample.insert("requests_per_minute".to_owned(), json!(each));
+            let clients = comparison.waiting as f64;
+            for (metric, sum, seconds) in [
+                ("requests_per_minute", "waiting_requests", "seconds"),
+                ("sent_per_minute", "sent", "sent_seconds"),
+            ] {
+                let each = figure(&sample, sum) / clients / figure(&sample, seconds) * 60.0;
+                sample.insert(metric.to_owned(), json!(each));
+            }
             sample
         };
         print(&maker.waiting().measure_by(samples, turn));
     }
-    if is_wanted("faults") {
+    for faults in Faults::ALL {
         let turn = |column: &Column| {
-            let sample = faults::turn(server, column);
+            let sample = faults.turn(server, column);
             server.flush();
             sample
         };
-        print(&maker.faults().measure_by(samples, turn));
+        if is_wanted(faults.name) {
+            print(&maker.faults(&faults).measure_by(samples, turn));
+        }
     }
 }
 
@@ -362,13 +376,13 @@ impl Maker<'_> {
         Work { rounds: 1, ..work }
     }
 
-    fn faults(&self) -> Work {
+    fn faults(&self, faults: &Faults) -> Work {
         let options = [("hold", 2_000), ("lease", faults::LEASE_MILLIS)];
         let mut columns = self.versions("faults", &ORDERS, &options);
-        columns
-            .iter_mut()
-            .for_each(|column| column.processes = faults::PROCESSES);
-        let work = self.work("faults", faults::title(), columns, faults::METRICS);
+        for column in &mut columns {
+            column.processes = faults::PROCESSES;
+        }
+        let work = self.work(faults.name, faults.title(), columns, faults::METRICS);
         Work {
             rounds: self.comparison.rounds.div_ceil(2),
             ..work
