@@ -300,7 +300,16 @@ impl Maker<'_> {
     fn contended(&self, processes: usize) -> Work {
         let name = format!("contended-{processes}");
         let title = format!("One lock, {processes} processes of one thread");
-        self.work(&name, title, self.contending(processes, &[]), CONTENDED)
+        let work = self.work(&name, title, self.contending(processes, &[]), CONTENDED);
+        // Many processes need a second for a round.
+        if processes > 16 {
+            return work;
+        }
+        Work {
+            turn: Duration::from_secs(1),
+            rounds: 2 * work.rounds,
+            ..work
+        }
     }
 
     fn handoff(&self, name: &str, [least, most]: [usize; 2], seconds: u64) -> Work {

@@ -213,6 +213,19 @@ mod tests {
     }
 
     #[test]
+    fn shares_of_processes_are_compared() {
+        let some = visits(&[0, 1, 1, 0, 1, 1]);
+        assert!((least_of_most(&some, 2, |it| (it.process, 0)) - 0.5).abs() < 1e-9);
+        assert!((second_half_share(&some, 2) - 4.0 / 6.0).abs() < 1e-9);
+        assert_eq!(least_of_most(&some, 3, |it| (it.process, 0)), 0.0);
+    }
+
+    #[test]
+    fn median_round_is_that_of_as_many_visits_as_contenders() {
+        assert_eq!(median_round(&visits(&[0, 1, 0, 1, 0]), 2), 2_000.0);
+    }
+
+    #[test]
     fn longest_wait_is_counted_in_times_of_a_visit_each() {
         let in_turn: Vec<usize> = (0..8).cycle().take(800).collect();
         let is_near = |times: f64, expected: f64| (times / expected - 1.0).abs() < 0.05;
