@@ -92,6 +92,7 @@ const WAITING: &[(&str, &str)] = &[
     ("waiting_cpu", "client s"),
     ("served_per_s", "then served/s"),
     ("failed", "failed"),
+    ("lost", "holder's lock lost"),
 ];
 
 /// What is compared, and how.
