@@ -4,8 +4,11 @@
 
 use crate::server::Server;
 use crate::suite::{self, Place};
+use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
+const COUNTING: [&str; 2] = ["--tool=callgrind", "--callgrind-out-file=/dev/null"];
 const FEW: u64 = 200;
 const MANY: u64 = 2_200;
 /// More than this, of what is written down, is a regression.
@@ -70,10 +73,51 @@ fn count() -> Vec<(&'static str, u64)> {
     PATHS.iter().map(each).collect()
 }
 
+/// Instructions of the server for a cycle of this worker.
+pub(crate) fn of_server(program: &Path, worker: &[&str]) -> u64 {
+    let [few, many] = [FEW, MANY].map(|cycles| counted_of_server(program, worker, cycles));
+    many.saturating_sub(few) / (MANY - FEW)
+}
+
+/// All instructions of a server for so many cycles.
+fn counted_of_server(program: &Path, worker: &[&str], cycles: u64) -> u64 {
+    let directory = tempfile::tempdir().expect("a directory of our own");
+    let log = directory.path().join("log");
+    let log_option = format!("--log-file={}", log.display());
+    // Its timer ticks as seldom as it can.
+    let server = Server::start_under(
+        &["valgrind", COUNTING[0], COUNTING[1], &log_option],
+        &["--hz", "1"],
+    );
+    let (port, cycles) = (server.port.to_string(), cycles.to_string());
+    let status = Command::new(program)
+        .arg("worker")
+        .args(worker)
+        .args(["--port", &port, "--cycles", &cycles])
+        .status();
+    assert!(status.is_ok_and(|it| it.success()), "the worker fails");
+    server.shut_down();
+    let end = Instant::now() + Duration::from_secs(10);
+    loop {
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        if let Some(count) = collected(&text) {
+            return count;
+        }
+        assert!(Instant::now() < end, "valgrind does not end:\n{text}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The number in the report of valgrind.
+fn collected(report: &str) -> Option<u64> {
+    let number = |line: &str| line.split_once("Collected : ")?.1.trim().parse().ok();
+    report.lines().find_map(number)
+}
+
 /// All instructions of a process that does so many cycles.
 fn counted(server: &Server, worker: &[&str], cycles: u64) -> u64 {
     let output = Command::new("valgrind")
-        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .args(COUNTING)
         .arg(std::env::current_exe().expect("this program is a file"))
         .arg("worker")
         .args(worker)
@@ -90,9 +134,5 @@ fn counted(server: &Server, worker: &[&str], cycles: u64) -> u64 {
         output.status.success(),
         "the worker fails under valgrind:\n{text}"
     );
-    let line = text
-        .lines()
-        .find_map(|line| line.split_once("Collected : "));
-    let number = line.and_then(|(_, number)| number.trim().parse().ok());
-    number.unwrap_or_else(|| panic!("valgrind does not say how many it counted:\n{text}"))
+    collected(&text).unwrap_or_else(|| panic!("valgrind does not say how many it counted:\n{text}"))
 }

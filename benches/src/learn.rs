@@ -343,6 +343,31 @@ pub(crate) fn url(port: u16) -> String {
     format!("redis://127.0.0.1:{port}")
 }
 
+/// How many commands clients send during `work`, except those that scripts call.
+pub(crate) fn count_sent<T>(port: u16, work: impl FnOnce() -> T) -> (T, u64) {
+    const END: &str = "the end of the count";
+    let mut monitor = Monitor::start(port);
+    thread::scope(|scope| {
+        let count = scope.spawn(move || {
+            let mut count = 0;
+            loop {
+                match monitor.0.read() {
+                    Ok(Reply::Text(line)) if line.ends_with(format!("{END}\"").as_bytes()) => break,
+                    Ok(Reply::Text(line)) => {
+                        let head = line.split(|byte| *byte == b']').next();
+                        count += u64::from(head.is_some_and(|head| !head.ends_with(b" lua")));
+                    }
+                    other => panic!("MONITOR says {other:?}"),
+                }
+            }
+            count
+        });
+        let done = work();
+        Raw::connect(port).call(&request(&["ECHO", END]));
+        (done, count.join().expect("no panic"))
+    })
+}
+
 /// The requests, other than those inside scripts, that the server carried out during `work`.
 fn watched(port: u16, work: impl FnOnce()) -> Vec<Vec<String>> {
     let mut monitor = Monitor::start(port);

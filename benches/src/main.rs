@@ -54,6 +54,8 @@ enum Task {
         #[arg(long, default_value_t = 20)]
         rounds: usize,
     },
+    /// Measures two builds of this program beside each other and prints tables.
+    Pairs(suite::Comparison),
     /// Writes the tables of the page and the chart from the recorded figures. Measures nothing.
     Draw {
         #[command(flatten)]
@@ -107,6 +109,11 @@ fn main() {
             check: false,
             place,
         } => instructions::write(&place),
+        Task::Pairs(comparison) => {
+            let server = Server::start();
+            server.pin();
+            suite::pairs(&comparison, &server, &mut samples().1);
+        }
         Task::Draw { place } => suite::draw(&place),
         Task::Cluster { rounds } => cluster::measure(rounds),
         Task::All(options) => measure(&options, |_| true, &[]),
@@ -148,8 +155,7 @@ fn measure(options: &Options, wanted: impl Fn(&Work) -> bool, trials: &[String])
         server.go_first();
     }
     learn::check_all(server.port);
-    let path = build_directory().join("samples.jsonl");
-    let mut samples = BufWriter::new(File::create(&path).expect("the build directory is ours"));
+    let (path, mut samples) = samples();
     let works = if trials.is_empty() {
         suite::works(server.port, &peers, scale)
     } else {
@@ -167,6 +173,13 @@ fn measure(options: &Options, wanted: impl Fn(&Work) -> bool, trials: &[String])
         suite::publish(&measured, is_whole, scale, &options.place);
     }
     eprintln!("samples: {}", path.display());
+}
+
+/// The file to which each sample is written.
+fn samples() -> (PathBuf, BufWriter<File>) {
+    let path = build_directory().join("samples.jsonl");
+    let file = File::create(&path).expect("the build directory is ours");
+    (path, BufWriter::new(file))
 }
 
 /// Where this program was built.

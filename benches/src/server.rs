@@ -41,6 +41,8 @@ pub(crate) struct Counters {
     pub(crate) cpu: f64,
     /// Requests from clients; what scripts call is not counted.
     pub(crate) requests: f64,
+    /// All commands; what scripts call is counted, too.
+    pub(crate) commands: f64,
     /// Requests that were sent elsewhere: of a cluster only.
     pub(crate) redirects: f64,
     /// SET, sent by clients and called by scripts.
@@ -57,14 +59,19 @@ impl Server {
 
     /// The same with more on the command line.
     pub(crate) fn start_with(arguments: &[&str]) -> Self {
+        Self::start_under(&[], arguments)
+    }
+
+    /// The same as an argument of another program.
+    pub(crate) fn start_under(program: &[&str], arguments: &[&str]) -> Self {
         // Another process may take the port before the server does.
         (0..10)
-            .find_map(|_| Self::start_on(free_port(), arguments))
+            .find_map(|_| Self::start_on(free_port(), program, arguments))
             .expect("one of ten ports stays free until the server listens")
     }
 
     /// `None` if another server listens on the port by then.
-    fn start_on(port: u16, arguments: &[&str]) -> Option<Self> {
+    fn start_on(port: u16, program: &[&str], arguments: &[&str]) -> Option<Self> {
         let directory = tempfile::tempdir().expect("a directory of our own");
         let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
         // The shell kills the server when no process holds its other end any more, in whatever way
@@ -72,10 +79,11 @@ impl Server {
         let process = Command::new("sh")
             .args([
                 "-c",
-                "\"$@\" & server=$!; cat >/dev/null; kill -KILL $server",
+                "\"$@\" & server=$!; cat >/dev/null; kill -KILL $server 2>&-",
                 "sh",
-                &binary,
             ])
+            .args(program)
+            .arg(&binary)
             .args([
                 "--bind",
                 "127.0.0.1",
@@ -203,6 +211,11 @@ impl Server {
         }
     }
 
+    /// Ends it as an administrator does.
+    pub(crate) fn shut_down(&self) {
+        Raw::connect(self.port).send(&request(&["SHUTDOWN", "NOSAVE"]));
+    }
+
     fn pid(&self) -> i32 {
         let text = info(&mut Raw::connect(self.port), "server");
         let pid = text
@@ -242,7 +255,7 @@ impl Counters {
     pub(crate) fn of(raw: &mut Raw) -> Self {
         let mut counters = Self::default();
         // In a request each: servers before 7.0 know no more than one section at a time.
-        for line in ["cpu", "clients", "commandstats", "errorstats"]
+        for line in ["cpu", "clients", "stats", "commandstats", "errorstats"]
             .map(|part| info(raw, part))
             .concat()
             .lines()
@@ -254,6 +267,7 @@ impl Counters {
                 "used_cpu_user" | "used_cpu_sys" => counters.cpu += number(value),
                 // But not this one.
                 "connected_clients" => counters.clients = number(value) - 1.0,
+                "total_commands_processed" => counters.commands += number(value),
                 "cmdstat_evalsha" => {
                     counters.script_us += field(value, "usec=");
                     counters.requests += field(value, "calls=");
@@ -295,7 +309,7 @@ mod tests {
     #[test]
     fn port_that_another_server_has_taken_is_left_to_it() {
         let other = Server::start();
-        assert!(Server::start_on(other.port, &[]).is_none());
+        assert!(Server::start_on(other.port, &[], &[]).is_none());
         assert!(other.answers());
     }
 }

@@ -1,5 +1,6 @@
 //! [`Child`]: the parent's end of a worker.
 
+use rustix::process::Pid;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -50,6 +51,11 @@ impl Child {
     pub(super) fn end(&mut self) -> Value {
         let line = self.line();
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("not JSON ({error}): {line:?}"))
+    }
+
+    /// Its number in the system.
+    pub(super) fn id(&self) -> Pid {
+        Pid::from_child(&self.process)
     }
 
     fn line(&mut self) -> String {

@@ -2,15 +2,18 @@
 
 mod chart;
 mod child;
+mod faults;
 mod figures;
 mod goals;
 mod notes;
 mod page;
+mod pairs;
 mod ping;
 mod summary;
 mod visits;
 mod works;
 
+use crate::learn::count_sent;
 use crate::server::{Counters, Priority, Server};
 use child::Child;
 use serde_json::{Map, Value, json};
@@ -18,6 +21,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub(crate) use pairs::{Comparison, pairs};
 pub(crate) use works::{Scale, scripts, works};
 
 /// One table: the same work done by several columns in turns.
@@ -49,6 +53,8 @@ struct Column {
     program: Option<PathBuf>,
     arguments: Vec<String>,
     processes: usize,
+    /// The port that the second half of the processes have, if it is another.
+    far: Option<u16>,
 }
 
 /// Who takes a lock by a plain `SET`.
@@ -64,6 +70,9 @@ const WITHOUT_SCRIPT: [&str; 7] = [
 
 /// What has no columns that take turns, but stands with the figures: see `instructions.rs`.
 const INSTRUCTIONS: &str = "instructions";
+
+/// The commands that clients send for each cycle, counted by MONITOR: of works that show it.
+const SENT: &str = "sent_each";
 
 /// What one turn of one column gave.
 type Sample = Map<String, Value>;
@@ -90,6 +99,14 @@ impl Work {
         for children in &mut all {
             turn(server, children, self.turn / 2, self.solo);
         }
+        // In a turn of its own: the server tells of each command, which takes time.
+        let sent_each: Vec<f64> = match self.is_counted() {
+            true => all
+                .iter_mut()
+                .map(|it| self.sent_each(server, it))
+                .collect(),
+            false => Vec::new(),
+        };
         for round in 1..=self.rounds {
             let mut fresh = vec![Sample::new(); self.columns.len()];
             // Each round begins with another column, so that none always follows the same.
@@ -108,11 +125,11 @@ impl Work {
                 }
             }
             self.complete(&mut fresh);
+            for (sample, sent) in fresh.iter_mut().zip(&sent_each) {
+                sample.insert(SENT.to_owned(), json!(sent));
+            }
             for ((column, samples), sample) in self.columns.iter().zip(&mut samples).zip(fresh) {
-                let head = json!({ "work": self.name, "column": column.name, "round": round });
-                let mut line = head.as_object().expect("it is one").clone();
-                line.extend(sample.clone());
-                writeln!(out, "{}", Value::Object(line)).expect("there is room for the samples");
+                self.record(out, column, round, &sample);
                 samples.push(sample);
             }
         }
@@ -120,6 +137,24 @@ impl Work {
             work: self,
             samples,
         }
+    }
+
+    fn is_counted(&self) -> bool {
+        !self.solo && self.metrics.iter().any(|(metric, _)| *metric == SENT)
+    }
+
+    /// The commands that clients send for each cycle.
+    fn sent_each(&self, server: &Server, children: &mut [Child]) -> f64 {
+        let work = || turn(server, children, self.turn / 2, false);
+        let (sample, count) = count_sent(server.port, work);
+        count as f64 / figure(&sample, "cycles")
+    }
+
+    fn record(&self, out: &mut dyn Write, column: &Column, round: usize, sample: &Sample) {
+        let head = json!({ "work": self.name, "column": column.name, "round": round });
+        let mut line = head.as_object().expect("it is one").clone();
+        line.extend(sample.clone());
+        writeln!(out, "{}", Value::Object(line)).expect("there is room for the samples");
     }
 
     /// Adds what follows from the samples of all columns of a round.
@@ -154,10 +189,23 @@ impl Column {
             .program
             .as_ref()
             .expect("a work has no columns without a program");
+        let second = |index| index >= self.processes / 2;
+        let arguments = |index| match self.far.filter(|_| second(index)) {
+            Some(port) => with(&self.arguments, "--port", &port.to_string()),
+            None => self.arguments.clone(),
+        };
         (0..self.processes)
-            .map(|_| Child::start(program, &self.arguments))
+            .map(|index| Child::start(program, &arguments(index)))
             .collect()
     }
+}
+
+/// The arguments with another value of this option.
+fn with(arguments: &[String], option: &str, value: &str) -> Vec<String> {
+    let mut arguments = arguments.to_vec();
+    let at = arguments.iter().position(|it| it == option);
+    arguments[at.expect("it is given") + 1] = value.to_owned();
+    arguments
 }
 
 fn figure(sample: &Sample, key: &str) -> f64 {
@@ -218,6 +266,7 @@ fn derived(answers: &[Value], before: Counters, after: Counters) -> Sample {
         "client_s_per_min": cpu * 60.0 / seconds,
         "server_s_per_min": server * 60.0 / seconds,
         "requests_each": (after.requests - before.requests) / cycles,
+        "commands_each": (after.commands - before.commands) / cycles,
         "sets_each": (after.sets - before.sets) / cycles,
     });
     sample.extend(more.as_object().expect("it is one").clone());

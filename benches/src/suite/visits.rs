@@ -45,6 +45,12 @@ pub(super) fn add(sample: &mut Sample, logs: &[&Path]) {
         "handoff_p50_us": at(0.5),
         "handoff_p99_us": at(0.99),
         "longest_wait": longest_wait(&visits, threads),
+        "longest_wait_ms": longest_wait_nanos(&visits, threads) as f64 / 1e6,
+        "longest_of_median_round":
+            longest_wait_nanos(&visits, threads) as f64 / median_round(&visits, threads),
+        "process_least_of_most": least_of_most(&visits, logs.len(), |it| (it.process, 0)),
+        "thread_least_of_most": least_of_most(&visits, threads, |it| (it.process, it.thread)),
+        "second_half_share": second_half_share(&visits, logs.len()),
         "thread_share": shares(&visits, threads, |visit| (visit.process, visit.thread)),
         "process_share": shares(&visits, logs.len(), |visit| (visit.process, 0)),
     });
@@ -73,13 +79,33 @@ fn overtaken(visits: &[Visit]) -> f64 {
     overtakes as f64 / count.max(1) as f64
 }
 
-/// The longest that one of so many had to wait, or waited in vain at the end, in the time in which
-/// each would come in once. Who leaves is taken to ask again at once.
+/// The longest wait in the time in which each of so many would come in once.
 fn longest_wait(visits: &[Visit], contenders: usize) -> f64 {
     let (Some(first), Some(end)) = (visits.first(), visits.last()) else {
         return 0.0;
     };
     let round = (end.entered - first.entered) as f64 / visits.len() as f64 * contenders as f64;
+    longest_wait_nanos(visits, contenders) as f64 / round.max(1.0)
+}
+
+/// The median time of as many visits in a row as there are contenders, in nanoseconds.
+fn median_round(visits: &[Visit], contenders: usize) -> f64 {
+    let rounds = visits.windows(contenders + 1);
+    let mut rounds: Vec<u64> = rounds
+        .filter_map(|round| Some(round.last()?.entered - round.first()?.entered))
+        .collect();
+    rounds.sort_unstable();
+    rounds
+        .get(rounds.len() / 2)
+        .map_or(f64::NAN, |&it| it as f64)
+}
+
+/// The longest that one of so many had to wait, or waited in vain at the end. Who leaves is taken
+/// to ask again at once.
+fn longest_wait_nanos(visits: &[Visit], contenders: usize) -> u64 {
+    let (Some(first), Some(end)) = (visits.first(), visits.last()) else {
+        return 0;
+    };
     let mut last = BTreeMap::new();
     let mut longest = 0;
     for visit in visits {
@@ -92,8 +118,7 @@ fn longest_wait(visits: &[Visit], contenders: usize) -> f64 {
     } else {
         last.values().min()
     };
-    let longest = longest.max(in_vain.map_or(0, |since| end.entered.saturating_sub(*since)));
-    longest as f64 / round.max(1.0)
+    longest.max(in_vain.map_or(0, |since| end.entered.saturating_sub(*since)))
 }
 
 fn read(process: usize, log: &Path) -> Vec<Visit> {
@@ -121,6 +146,8 @@ pub(super) fn per_change(sample: &mut Sample) {
             "process_changes",
         ),
         ("server_us_per_change", "server_us", "changes"),
+        ("client_us_per_change", "client_us", "changes"),
+        ("commands_per_change", "commands_each", "changes"),
     ] {
         let cost = figure(sample, each) * cycles / figure(sample, changes).max(1.0);
         sample.insert(name.to_owned(), json!(cost));
@@ -130,10 +157,7 @@ pub(super) fn per_change(sample: &mut Sample) {
 /// How far the share that is farthest from a fair one is away from it: 0 is fair, 1 is nothing at
 /// all or twice as much.
 fn shares(visits: &[Visit], contenders: usize, who: impl Fn(&Visit) -> (usize, u64)) -> f64 {
-    let mut counts = BTreeMap::new();
-    for visit in visits {
-        *counts.entry(who(visit)).or_insert(0_u64) += 1;
-    }
+    let counts = counts(visits, who);
     let fair = visits.len() as f64 / contenders.max(1) as f64;
     let worst = counts
         .values()
@@ -145,6 +169,32 @@ fn shares(visits: &[Visit], contenders: usize, who: impl Fn(&Visit) -> (usize, u
     } else {
         worst
     }
+}
+
+/// The least share, divided by the greatest.
+fn least_of_most(visits: &[Visit], contenders: usize, who: impl Fn(&Visit) -> (usize, u64)) -> f64 {
+    let counts = counts(visits, who);
+    let least = counts.values().min().copied().unwrap_or(0);
+    let most = counts.values().max().copied().unwrap_or(0).max(1);
+    if counts.len() < contenders {
+        0.0
+    } else {
+        least as f64 / most as f64
+    }
+}
+
+fn counts(visits: &[Visit], who: impl Fn(&Visit) -> (usize, u64)) -> BTreeMap<(usize, u64), u64> {
+    let mut counts = BTreeMap::new();
+    for visit in visits {
+        *counts.entry(who(visit)).or_insert(0) += 1;
+    }
+    counts
+}
+
+/// The share of the second half of the processes, which may be farther away.
+fn second_half_share(visits: &[Visit], processes: usize) -> f64 {
+    let second = visits.iter().filter(|it| it.process >= processes / 2);
+    second.count() as f64 / visits.len().max(1) as f64
 }
 
 #[cfg(test)]
@@ -160,6 +210,19 @@ mod tests {
             thread: 0,
         };
         processes.iter().zip(1..).map(visit).collect()
+    }
+
+    #[test]
+    fn shares_of_processes_are_compared() {
+        let some = visits(&[0, 1, 1, 0, 1, 1]);
+        assert!((least_of_most(&some, 2, |it| (it.process, 0)) - 0.5).abs() < 1e-9);
+        assert!((second_half_share(&some, 2) - 4.0 / 6.0).abs() < 1e-9);
+        assert_eq!(least_of_most(&some, 3, |it| (it.process, 0)), 0.0);
+    }
+
+    #[test]
+    fn median_round_is_that_of_as_many_visits_as_contenders() {
+        assert_eq!(median_round(&visits(&[0, 1, 0, 1, 0]), 2), 2_000.0);
     }
 
     #[test]

@@ -188,6 +188,7 @@ impl Maker<'_> {
             program: Some(self.own.clone()),
             arguments,
             processes: 1,
+            far: None,
         }
     }
 

@@ -4,9 +4,8 @@
 
 use super::direct_grant::DirectGrant;
 use super::{Task, cpu_time, nanos, pause, serve};
-use crate::learn::{Requests, is_granted, url};
+use crate::learn::{Requests, is_granted};
 use crate::raw::{Raw, Reply, request};
-use distlock::config::LockOrder;
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -40,20 +39,9 @@ pub(super) fn run(task: &Task) {
 fn contenders(task: &Task) -> Vec<Box<dyn Contender>> {
     // Each column has a lock of its own, and so a channel: those that wait for their turn stay
     // subscribed.
-    let name = format!("contended:{}", task.who);
+    let name = task.lock();
     if let "ours" | "ours-fair" = task.who.as_str() {
-        let order = if task.who == "ours" {
-            LockOrder::Any
-        } else {
-            LockOrder::Fair
-        };
-        let builder = distlock::builder()
-            .url(&url(task.port))
-            .expect("a URL of ours");
-        let client = builder
-            .configure(|it| it.with_order(order))
-            .connect()
-            .expect("it is there");
+        let client = task.client();
         let lock = || Box::new(client.mutex(name.as_str()).expect("a name")) as Box<dyn Contender>;
         return (0..task.threads).map(|_| lock()).collect();
     }
@@ -94,7 +82,7 @@ fn turn(task: &Task, contenders: &mut [Box<dyn Contender>], time: Duration) -> (
                     while Instant::now() < end {
                         contender.cycle(&mut || {
                             let entered = nanos();
-                            pause(task.hold);
+                            task.pause_inside();
                             visits.push([entered, nanos(), thread]);
                         });
                         pause(task.pause);

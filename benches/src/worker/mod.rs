@@ -7,14 +7,18 @@ mod contend;
 mod crowd;
 mod cycles;
 mod direct_grant;
+pub(crate) mod faults;
 mod foreign_client;
 mod hold;
 mod lean;
 mod nested;
 mod redisson;
 mod scripts;
+mod waiting;
 
-use crate::learn::Pair;
+use crate::learn::{Pair, url};
+use distlock::Client;
+use distlock::config::LockOrder;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 use std::io::{BufRead, Write};
@@ -54,9 +58,15 @@ pub(crate) struct Task {
     /// How many locks.
     #[arg(long, default_value_t = 1)]
     pub(crate) locks: usize,
+    /// The name of the one lock that all threads want. By default each column has its own.
+    #[arg(long)]
+    pub(crate) lock: Option<String>,
     /// How long a lock is held, in microseconds.
     #[arg(long, default_value_t = 0)]
     pub(crate) hold: u64,
+    /// If longer than `hold`: each hold is of a random length between these two.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) hold_most: u64,
     /// How long a thread does something else after each cycle, in microseconds.
     #[arg(long, default_value_t = 0)]
     pub(crate) pause: u64,
@@ -69,6 +79,9 @@ pub(crate) struct Task {
     /// Do that many cycles and end, for counting instructions.
     #[arg(long)]
     pub(crate) cycles: Option<u64>,
+    /// A directory that all processes of a column share.
+    #[arg(long)]
+    pub(crate) shared: Option<PathBuf>,
     /// The program that does it, in another language.
     #[arg(long)]
     pub(crate) program: Option<PathBuf>,
@@ -78,6 +91,38 @@ impl Task {
     /// What the library sends, with this lease.
     fn learn(&self) -> Pair {
         Pair::learn(self.port, Duration::from_millis(self.lease))
+    }
+
+    /// The name of the one lock.
+    fn lock(&self) -> String {
+        let own = || format!("contended:{}", self.who);
+        self.lock.clone().unwrap_or_else(own)
+    }
+
+    /// A client of the library, in order if the column is called so.
+    fn client(&self) -> Client {
+        let order = if self.who.ends_with("-fair") {
+            LockOrder::Fair
+        } else {
+            LockOrder::Any
+        };
+        let lease = Duration::from_millis(self.lease);
+        let builder = distlock::builder()
+            .url(&url(self.port))
+            .expect("a URL of ours");
+        builder
+            .configure(|it| it.with_order(order).with_watchdog(lease))
+            .connect()
+            .expect("the server is there")
+    }
+
+    /// Waits as long as a hold lasts.
+    fn pause_inside(&self) {
+        pause(if self.hold_most > self.hold {
+            fastrand::u64(self.hold..=self.hold_most)
+        } else {
+            self.hold
+        });
     }
 }
 
@@ -93,6 +138,8 @@ pub(crate) fn run(task: &Task) {
         "hold" => hold::run(task),
         "scripts" => scripts::run(task),
         "crowd" => crowd::run(task),
+        "waiting" => waiting::run(task),
+        "faults" => faults::run(task),
         other => panic!("no work is called {other:?}"),
     }
 }
@@ -137,7 +184,7 @@ fn seconds_of(clock: ClockId) -> f64 {
 }
 
 /// Nanoseconds on the clock that all processes of this machine share.
-fn nanos() -> u64 {
+pub(crate) fn nanos() -> u64 {
     let now = Duration::try_from(clock_gettime(ClockId::Monotonic)).expect("after the start");
     u64::try_from(now.as_nanos()).expect("five hundred years")
 }
