@@ -233,7 +233,14 @@ local function enter(queue, has_queue, wait, owner, keep, reserve)
   local fields = {name, owner, attempt, presence, lease, keep or '-', keep and (reserve or '0') or '-',
     string.format('%.0f', until_)}
   local text = table.concat(fields, ' ')
-  local added = redis.call('ZADD', queue, 'NX', now, name, now, text)
+  local added = redis.pcall('ZADD', queue, 'NX', now, name, now, text)
+  if type(added) == 'table' then
+    -- A full server refuses what takes memory as a script's first write, and so new waiters.
+    if not fields_of(queue, name) then
+      error(added.err)
+    end
+    added = 0
+  end
   if added < 2 then
     -- It waits already, and keeps its place.
     redis.call('ZREM', queue, text)

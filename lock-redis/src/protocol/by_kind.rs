@@ -56,9 +56,10 @@ impl OwnedFormat {
         if let Some(kind) = self.kind_format(attempt.name)? {
             let answer = kind.acquire(self, attempt, is_tracked)?;
             let key = self.keys.lock(attempt.name);
-            return Ok(answer.map(move |answer| match attempt.waits {
-                true => self.bounded(answer, true, is_tracked(&key, true)),
-                false => answer,
+            // Only a client that the store cannot notify goes on without a number.
+            return Ok(answer.map(move |answer| match attempt.direct {
+                Some(_) => self.bounded(answer, true, is_tracked(&key, true)),
+                None => answer,
             }));
         }
         let key = self.keys.lock(attempt.name);

@@ -37,16 +37,18 @@ local function before_us(mode)
   if not mode then
     return others_before(KEYS[1], queue, ARGV[2], wait)
   end
-  if which == 'free' then
+  local name, left, _, attempt
+  if which ~= 'free' then
+    name, left, _, attempt = first_present(queue)
+  end
+  local is_after = name and name ~= ARGV[2]
+  if is_after and not (which == 'writers' and is_reader(name, attempt)) then
+    return left
+  end
+  if wait then
     leave(queue, ARGV[2])
-    return nil
   end
-  local name, left, _, attempt = first_present(queue)
-  if name == ARGV[2] then
-    leave(queue, name)
-    return nil
-  end
-  return not (which == 'writers' and name and is_reader(name, attempt)) and left or nil
+  return nil
 end
 
 -- Readers that are next come in one after the other.

@@ -125,7 +125,6 @@ impl Read {
     fn acquired<'a>(
         format: &'a OwnedFormat,
         attempt: &'a Attempt<'a>,
-        is_tracked: &'a dyn Fn(&str, bool) -> bool,
         received: &mut Received<'_>,
     ) -> Exchange<'a, Answer> {
         match received.reply() {
@@ -141,7 +140,7 @@ impl Read {
             }
             Reply::Array(items) => {
                 if let [Reply::Int(0), Reply::Int(pttl)] = items[..] {
-                    let busy = format.busy_kind(attempt.name, pttl, is_tracked);
+                    let busy = format.busy_kind(attempt.name, pttl);
                     // A writer of Redisson publishes nothing if it continues as a reader, so other
                     // readers poll. Readers in strict order poll often enough.
                     return busy.map(|busy| match busy {
@@ -187,12 +186,10 @@ impl KindFormat for Read {
         &'static self,
         format: &'a OwnedFormat,
         attempt: &'a Attempt<'a>,
-        is_tracked: &'a dyn Fn(&str, bool) -> bool,
+        _is_tracked: &'a dyn Fn(&str, bool) -> bool,
     ) -> Result<Exchange<'a, Answer>, Failure> {
         let call = Self::acquire_call(format, attempt, format.queue_before(attempt));
-        let read = move |received: &mut Received<'_>| {
-            Self::acquired(format, attempt, is_tracked, received)
-        };
+        let read = move |received: &mut Received<'_>| Self::acquired(format, attempt, received);
         let again = move || {
             let call = Self::acquire_call(format, attempt, None);
             Exchange::send(call.batch(), read)
@@ -344,7 +341,7 @@ impl<'a> WriterAttempt<'a> {
             }
         };
         if fields.is_empty() {
-            return format.busy_kind(name, pttl, is_tracked);
+            return format.busy_kind(name, pttl);
         }
         format
             .purge(&format.keys.lock(name), fields)
@@ -371,8 +368,7 @@ impl<'a> WriterAttempt<'a> {
             } => last.min(pttl),
             Purged { last: None, .. } => pttl,
         };
-        let (name, is_tracked) = (self.attempt.name, self.is_tracked);
-        self.format.busy_kind(name, left, is_tracked)
+        self.format.busy_kind(self.attempt.name, left)
     }
 }
 

@@ -259,6 +259,8 @@ impl Side {
                 waits,
             } => {
                 let name = self.name.of_kind(kind);
+                // Where order does not matter, only Redis keeps those that wait in its queue.
+                let waits = waits && kind.is_queued();
                 let writer = match kind {
                     LockKind::FairRead => LockKind::FairWrite,
                     _ => LockKind::Write,
