@@ -116,9 +116,7 @@ impl Client {
         Error: From<N::Error>,
     {
         let name = name.try_into()?.of_kind(LockKind::of_mutex(true));
-        self.0
-            .refuse_kind("fair locks")
-            .map_err(|error| error.on(&name))?;
+        self.0.refuse_fair().map_err(|error| error.on(&name))?;
         Mutex::new(Arc::clone(&self.0), &name)
     }
 
