@@ -139,8 +139,8 @@ pub const PERMITS_PER_RENEWAL: u32 = 10;
 pub const WAITER_ATTEMPTS: Duration = Duration::from_secs(1);
 
 /// The time for which the store counts a waiter as present after its last attempt, so that three
-/// attempts may be late or lost. A dead waiter delays the others for this time. It is the default of
-/// [`Attempt::presence`].
+/// attempts may be late or lost. A dead waiter delays the others for this time. It is the default
+/// of [`Attempt::presence`].
 pub const WAITER_PRESENCE: Duration = Duration::from_secs(3);
 
 /// A store for locks. See the [module's documentation](self) for the contract.

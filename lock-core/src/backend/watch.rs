@@ -54,10 +54,10 @@ impl NextOwner {
 /// A grant by the release of another owner, to an attempt that [allowed](Attempt::direct) it.
 ///
 /// The attempt was the last one of that owner that the store had received. The store keeps the lock
-/// for the owner for its [`Attempt::direct_lease`] from the release on, so the owner may trust it for
-/// that time, counted from before it sent the attempt. This holds however late the message comes,
-/// and even if the answer to the attempt was lost. An owner that misses the message learns of the
-/// grant by its next attempt.
+/// for the owner for its [`Attempt::direct_lease`] from the release on, so the owner may trust it
+/// for that time, counted from before it sent the attempt. This holds however late the message
+/// comes, and even if the answer to the attempt was lost. An owner that misses the message learns
+/// of the grant by its next attempt.
 #[derive(Clone, Debug)]
 #[allow(clippy::exhaustive_structs, reason = "all that such a message says")]
 pub struct DirectGrant {

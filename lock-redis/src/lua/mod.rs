@@ -84,7 +84,9 @@ macro_rules! scripts {
             ]
         )
     };
-    (words: $format:literal, channel: $channel:expr, wakes: $wakes:expr, ending: $ending:literal) => {
+    (
+        words: $format:literal, channel: $channel:expr, wakes: $wakes:expr, ending: $ending:literal
+    ) => {
         $crate::lua::scripts!(
             words: $format, channel: $channel, wakes: Some($wakes), ending: $ending,
             acquire: [

@@ -7,10 +7,10 @@
 --
 -- The fields are the owner, the number of the attempt, for how long in milliseconds the waiter
 -- counts as present after an attempt, the lease in milliseconds of a grant by a release, two words
--- for the tokens (`keep` and `reserve` of grant.lua, "-" for none), and up to when the waiter counts
--- as present, in milliseconds of this server's clock. The number is "-" if a release may not grant
--- the lock to the waiter, but only tells it that it is next; and "0" after a release found that the
--- waiter was not connected: it is skipped until its next attempt.
+-- for the tokens (`keep` and `reserve` of grant.lua, "-" for none), and up to when the waiter
+-- counts as present, in milliseconds of this server's clock. The number is "-" if a release may not
+-- grant the lock to the waiter, but only tells it that it is next; and "0" after a release found
+-- that the waiter was not connected: it is skipped until its next attempt.
 local FIELDS = '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$'
 
 -- A script looks at so many waiters at most.
@@ -67,11 +67,12 @@ end
 -- Grants the lock, which is free, to the first waiter that is present and connected. A grant is
 -- written before it is published, and undone where the message reached no connection: that waiter
 -- keeps its place. `own` is the waiter that runs this script: it is not granted the lock, but only
--- returned. `turns` goes with the message: see pass_on. `waiter` is the first one, where it is known.
+-- returned. `turns` goes with the message: see pass_on. `waiter` is the first one, where it is
+-- known.
 --
--- Returns nothing if there is no waiter, or none is reached; else the waiter's name, and for how long
--- it has waited, in microseconds. If it was only told, nothing stands for that time, and behind it
--- comes for how long the waiter is present yet, in milliseconds.
+-- Returns nothing if there is no waiter, or none is reached; else the waiter's name, and for how
+-- long it has waited, in microseconds. If it was only told, nothing stands for that time, and
+-- behind it comes for how long the waiter is present yet, in milliseconds.
 local function grant_next(lock, queue, publish, own, turns, waiter)
   local place = 0
   for _ = 1, MOST do
@@ -162,8 +163,8 @@ end
 -- many such grants there were in a row, a colon, and when the first one was, in milliseconds. After
 -- some in a row one release frees the lock, so that clients that poll have a chance.
 local IN_A_ROW, ROW_MILLIS = 4, 100
--- Where waiters wait for so long, in microseconds, the one that is next after a grant is told so: it
--- finds out when that grant ends without a release.
+-- Where waiters wait for so long, in microseconds, the one that is next after a grant is told so:
+-- it finds out when that grant ends without a release.
 local LONG = 500000
 local function pass_on(lock, queue, publish, others, turns, waiter)
   waiter = waiter or waiter_at(queue, 0)
@@ -185,8 +186,8 @@ local function pass_on(lock, queue, publish, others, turns, waiter)
 end
 
 -- How a release ends that told the waiters of other libraries: `told` is what tell.lua returned,
--- `turns` as for pass_on, and `waiter` the first one, where it is known. The lock is free whatever is
--- found under the queue's key. Returns what release.lua returns.
+-- `turns` as for pass_on, and `waiter` the first one, where it is known. The lock is free whatever
+-- is found under the queue's key. Returns what release.lua returns.
 local function let_next_in(lock, publish, told, turns, waiter)
   local is_refused = type(told) == 'table'
   pcall(pass_on, lock, queue_of(lock), publish, is_refused and 1 or told - 1, turns, waiter)
@@ -224,14 +225,14 @@ local function skip_next(lock, publish)
   end)
 end
 
--- This waiter waits from now on, or still. `wait` is ARGV[5] of acquire.lua, and `has_queue` whether
--- others wait; nothing if that is not known. Returns 1 if it is the first, else 0.
+-- This waiter waits from now on, or still. `wait` is ARGV[5] of acquire.lua, and `has_queue`
+-- whether others wait; nothing if that is not known. Returns 1 if it is the first, else 0.
 local function enter(queue, has_queue, wait, owner, keep, reserve)
   local name, attempt, presence, lease = string.match(wait, '^(%S+) (%S+) (%S+) (%S+)')
   local now = timestamp()
   local until_ = math.floor(now / 1000) + presence
-  local fields = {name, owner, attempt, presence, lease, keep or '-', keep and (reserve or '0') or '-',
-    string.format('%.0f', until_)}
+  local fields = {name, owner, attempt, presence, lease, keep or '-',
+    keep and (reserve or '0') or '-', string.format('%.0f', until_)}
   local text = table.concat(fields, ' ')
   local added = redis.pcall('ZADD', queue, 'NX', now, name, now, text)
   if type(added) == 'table' then
