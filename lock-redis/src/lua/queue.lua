@@ -20,21 +20,12 @@ local MOST = 100
 -- milliseconds. Not renewed with each attempt, which would be one more command.
 local LASTS = 120000
 
--- The name of a lock's companion, as in keys.rs. It is made here, because a key that is declared
--- would keep a release from going on while the lock's slot is moved.
-local function companion(prefix, lock)
-  if not string.find(lock, '{', 1, true) then
-    return prefix .. ':{' .. lock .. '}'
+-- The counter of the lock's tokens, as in keys.rs.
+local function counter_of(lock)
+  if string.find(lock, '{', 1, true) then
+    return 'redisson_lock_token:' .. lock
   end
-  return prefix .. ':' .. lock
-end
-
--- The queue's name. Former versions have another queue, at a name without the number.
-local function queue_of(lock)
-  if string.find(lock, '^:*{[^{}]*}$') then
-    return 'distlock_queue:2::' .. lock
-  end
-  return companion('distlock_queue:2', lock)
+  return 'redisson_lock_token:{' .. lock .. '}'
 end
 
 local function client_of(owner)
@@ -175,6 +166,10 @@ local IN_A_ROW, ROW_MILLIS = 4, 100
 -- finds out when that grant ends without a release.
 local LONG = 500000
 local function pass_on(lock, queue, publish, others, turns, waiter)
+  waiter = waiter or waiter_at(queue, 0)
+  if not waiter[1] then
+    return
+  end
   local count, since = string.match(turns or '', '^(%d+):(%d+)$')
   local now = math.floor(timestamp() / 1000)
   local is_over = count and count + 0 >= IN_A_ROW and now - since >= ROW_MILLIS
@@ -189,15 +184,12 @@ local function pass_on(lock, queue, publish, others, turns, waiter)
   tell_next(queue, publish)
 end
 
--- How a release ends; `told` is what tell.lua returned, and `turns` as for pass_on. The lock is free
--- whatever is found under the queue's key. Returns what release.lua returns.
-local function let_next_in(lock, publish, told, turns)
-  local queue = queue_of(lock)
+-- How a release ends that told the waiters of other libraries: `told` is what tell.lua returned,
+-- `turns` as for pass_on, and `waiter` the first one, where it is known. The lock is free whatever is
+-- found under the queue's key. Returns what release.lua returns.
+local function let_next_in(lock, publish, told, turns, waiter)
   local is_refused = type(told) == 'table'
-  local waiter = redis.pcall('ZRANGE', queue, '0', '1', 'WITHSCORES')
-  if waiter[1] then
-    pcall(pass_on, lock, queue, publish, is_refused and 1 or told - 1, turns, waiter)
-  end
+  pcall(pass_on, lock, queue_of(lock), publish, is_refused and 1 or told - 1, turns, waiter)
   return is_refused and told or 1
 end
 

@@ -10,15 +10,22 @@
 --
 -- Atomic because each release must be, as in release.lua.
 
-local n, publish, answers = #KEYS, ARGV[1], {}
+local n, publish, answers, others = #KEYS, ARGV[1], {}, {}
 for i, lock in ipairs(KEYS) do
   local answer = drop(redis.pcall, lock, ARGV[1 + i])
   if answer == 1 then
     answer = tell(publish, ARGV[1 + n + i], '0')
-    answer = let_next_in(lock, publish, answer)
+    local waiter = redis.pcall('ZRANGE', queue_of(lock), '0', '1', 'WITHSCORES')
+    if waiter[1] then
+      others[i] = waiter
+    elseif type(answer) ~= 'table' then
+      answer = 1
+    end
   elseif answer == 0 then
-    pcall(give_up, lock, ARGV[1 + i], publish)
+    others[i] = {}
   end
   answers[i] = answer
 end
-return answers
+if next(others) == nil then
+  return answers
+end

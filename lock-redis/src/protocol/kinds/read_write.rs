@@ -40,7 +40,7 @@ const MOST_PURGES: usize = 16;
 /// no waiter the lock, but tells it. So it needs no function that grants.
 macro_rules! of_readers {
     ($name:literal: $($file:literal),+) => {
-        script!($name: "timestamp", "tell", "queue", $($file),+)
+        script!($name: "timestamp", "tell", "queue_of", "queue", $($file),+)
     };
 }
 /// Creates a script of a writer, with these files before it. The end of a writer's hold may grant
@@ -49,7 +49,7 @@ macro_rules! of_writer {
     ($name:literal: $($file:literal),+) => {
         script!($name:
             "redisson/look", "redisson/drop", "redisson/gone", "redisson/take", "read_write/take",
-            "timestamp", "grant", "tell", "queue", $($file),+
+            "timestamp", "grant", "tell", "queue_of", "queue", $($file),+
         )
     };
 }
@@ -62,7 +62,7 @@ macro_rules! force {
     };
 }
 static ACQUIRE_READ: Script = script!("acquire_read":
-    "redisson/drop", "redisson/take", "timestamp", "grant", "tell", "queue", "read_write/sweep",
+    "redisson/drop", "redisson/take", "timestamp", "grant", "tell", "queue_of", "queue", "read_write/sweep",
     "read_write/acquire_read"
 );
 static RELEASE_READ: Script =
@@ -72,7 +72,9 @@ static RELEASE_READ_SWEEPING: Script = of_readers!("release_read":
     "read_write/settle", "read_write/sweep", "read_write/swept", "read_write/release_read"
 );
 static RENEW_READ: Script = of_readers!("renew_read": "read_write/settle", "read_write/renew_read");
-static ACQUIRE_WRITE: Script = of_writer!("acquire": "read_write/tells", "attempt", "acquire");
+static ACQUIRE_WRITE: Script = of_writer!(
+    "acquire": "acquire", "read_write/tells", "attempt", "endings/busy"
+);
 static RELEASE_WRITE: Script = of_writer!("close":
     "unlink", "read_write/free", "read_write/pass", "close", "endings/writer"
 );
