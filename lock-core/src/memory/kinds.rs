@@ -478,7 +478,12 @@ impl State {
         if !is_queued || self.holder(name, now).is_some() {
             return None;
         }
-        let first = self.shares.get_mut(&*name.plain())?.next(now)?;
+        let shares = self.shares.get_mut(&*name.plain())?;
+        shares.purge(now);
+        if !shares.readers.is_empty() {
+            return None;
+        }
+        let first = shares.next(now)?;
         let is_other = first.owner != attempt.owner && first.direct.is_some();
         is_other.then(|| self.grant_next(name, now, unix))?
     }
@@ -497,8 +502,8 @@ impl State {
         let Some(attempt) = first.direct else {
             return Some(next);
         };
-        shares.leave_queue(owner);
         let tokens = self.next_tokens(&name.plain(), 0, now, unix)?;
+        self.shares.get_mut(&*name.plain())?.leave_queue(owner);
         self.hold(name, owner, now + lease, None);
         let grant = Grant::new(Some(tokens));
         Some(next.granted(DirectGrant { attempt, grant }))
