@@ -15,12 +15,11 @@
 -- cluster a release goes on while the slot is moved.
 
 local lock, channel, publish, turns = KEYS[1], ARGV[2], ARGV[3], ARGV[4]
-local freed, told, waiter = drop(redis.call, lock, ARGV[1]), nil, nil
+local freed, told = drop(redis.call, lock, ARGV[1]), nil
 if freed == 1 then
-  -- Told behind the end: no client can act on it before the script ends.
+  -- No client can act on it before the script ends.
   told = tell(publish, channel, '0')
-  waiter = redis.pcall('ZRANGE', queue_of(lock), '0', '1', 'WITHSCORES')
-  if not waiter[1] then
+  if redis.pcall('EXISTS', queue_of(lock)) ~= 1 then
     return type(told) == 'table' and told or 1
   end
 end

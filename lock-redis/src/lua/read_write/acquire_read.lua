@@ -23,8 +23,8 @@
 local queue, publish, wait = KEYS[5], ARGV[4], ARGV[6]
 
 -- A mutex's waiter has numbers, and a writer's name this end.
-local function is_reader(name, attempt)
-  return attempt == '-' and not string.find(name, ':write$')
+local function is_reader(attempt)
+  return attempt == 'r'
 end
 
 -- For how long others hold the lock or go before this reader; nothing if it is its turn, and then
@@ -42,7 +42,7 @@ local function before_us(mode)
     name, left, _, attempt = first_present(queue)
   end
   local is_after = name and name ~= ARGV[2]
-  if is_after and not (which == 'writers' and is_reader(name, attempt)) then
+  if is_after and not (which == 'writers' and is_reader(attempt)) then
     return left
   end
   if wait then
@@ -54,7 +54,7 @@ end
 -- Readers that are next come in one after the other.
 local function tell_next_reader()
   local name, _, owner, attempt = first_present(queue)
-  if name and is_reader(name, attempt) then
+  if name and is_reader(attempt) then
     tell_owner(publish, queue, owner, owner)
   end
 end

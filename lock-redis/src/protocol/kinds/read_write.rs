@@ -188,7 +188,12 @@ impl KindFormat for Read {
         attempt: &'a Attempt<'a>,
         _is_tracked: &'a dyn Fn(&str, bool) -> bool,
     ) -> Result<Exchange<'a, Answer>, Failure> {
-        let call = Self::acquire_call(format, attempt, format.queue_before(attempt));
+        // A try takes a free lock whoever waits, but goes behind a writer that waits for readers.
+        let queue = match format.writers_first {
+            true => format.queue(attempt.name),
+            false => format.queue_before(attempt),
+        };
+        let call = Self::acquire_call(format, attempt, queue);
         let read = move |received: &mut Received<'_>| Self::acquired(format, attempt, received);
         let again = move || {
             let call = Self::acquire_call(format, attempt, None);
