@@ -53,7 +53,7 @@
 //! [waits](Attempt::waits) and that the semaphore has as many permits as it requests. Repeated
 //! attempts of that owner keep its position. A release by an owner that does not hold the lock
 //! removes the owner from the queue. An owner counts as waiting for the [`Attempt::presence`] of
-//! its last attempt. The holder's release may grant a fair lock to the next owner, if the
+//! its last attempt. The holder's release may grant a mutex to the next owner, if the
 //! [attempt](Attempt::direct) of that owner allows it.
 //!
 //! While a writer waits, no new reader is granted, except a reader whose own thread [holds the

@@ -7,7 +7,7 @@
 //! | [`hold`] | validity, verification, loss and release of a held lock |
 //! | [`renew`] | the timer, and the threads that send renewals and cleanups |
 //! | [`replicas`] | renewals that too few replicas confirmed |
-//! | [`queue`] | the local lock of a name: holder, waiters, hand-off, fairness |
+//! | [`queue`] | the local lock of a name: holder, waiters, hand-off |
 //! | [`timer_wheel`] | the data structure that finds due timers |
 //! | [`acquisition`] | the state of one stretch of holding |
 //! | [`handoff_chain`] | the acquisitions that follow each other on one grant |
