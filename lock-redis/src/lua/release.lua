@@ -11,8 +11,8 @@
 -- told}.
 --
 -- Atomic because between the look and the end the lease may end and another owner come in, and a
--- waiter must not miss that the lock is free. The lock is the only key declared, so that on a cluster
--- a release goes on while the slot is moved.
+-- waiter must not miss that the lock is free. The lock is the only key declared, so that on a
+-- cluster a release goes on while the slot is moved.
 
 local lock, channel, publish, turns = KEYS[1], ARGV[2], ARGV[3], ARGV[4]
 local freed, told = drop(redis.call, lock, ARGV[1]), nil

@@ -365,7 +365,8 @@ impl OwnedFormat {
         })
     }
 
-    /// Returns the argument of acquire.lua that says how the caller waits, if it waits in the queue.
+    /// Returns the argument of acquire.lua that says how the caller waits, if it waits in the
+    /// queue.
     pub(super) fn wait(&self, attempt: &Attempt<'_>, owner: &Text) -> Option<String> {
         let kind = attempt.name.kind();
         let enters = attempt.waits && (kind.is_queued() || attempt.direct.is_some());
