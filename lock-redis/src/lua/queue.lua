@@ -84,6 +84,10 @@ local function grant_next(lock, queue, publish, own, turns, waiter)
       string.match(text or '', FIELDS)
     local left = owner and presence_left(presence, until_) or 0
     local is_present = left > 0
+    if is_present and attempt == '-' then
+      tell_owner(publish, queue, owner, owner)
+      return name, nil, left
+    end
     if is_present and attempt == '0' then
       place = place + 1
     else
@@ -91,19 +95,11 @@ local function grant_next(lock, queue, publish, own, turns, waiter)
       redis.call('ZREM', queue, name, text or name)
     end
     if is_present and attempt ~= '0' then
-      local reached, token = nil, nil
-      if attempt == '-' then
-        reached = tell_owner(publish, queue, owner, owner)
-        if reached ~= 0 then
-          redis.call('ZADD', queue, position, name, position, text)
-          return name, nil, left
-        end
-      else
-        local counter = companion('redisson_lock_token', lock)
-        token = grant(lock, counter, false, lease, owner, keep ~= '-' and keep,
-          string.find(reserve, '[1-9]') and reserve)
-      end
-      if token and type(token) ~= 'table' then
+      local counter = companion('redisson_lock_token', lock)
+      local token = grant(lock, counter, false, lease, owner, keep ~= '-' and keep,
+        string.find(reserve, '[1-9]') and reserve)
+      local reached = nil
+      if type(token) ~= 'table' then
         local message = {owner, attempt, token, reserve, turns, lock}
         reached = tell_owner(publish, queue, owner, table.concat(message, ' '))
         if type(reached) ~= 'table' and reached > 0 then
@@ -116,6 +112,8 @@ local function grant_next(lock, queue, publish, own, turns, waiter)
         text = string.gsub(text, '^(%S+ %S+) %S+', '%1 0')
       end
       redis.call('ZADD', queue, position, name, position, text)
+      -- Of the last waiter the key was deleted with it.
+      redis.call('PEXPIRE', queue, math.max(LASTS, tonumber(presence)))
       if not is_absent then
         return nil
       end
