@@ -137,7 +137,7 @@ pub(crate) fn waiting_writer_keeps_new_readers_out(subject: &dyn Subject) {
     direct.granted(&read, reader, long());
     assert_eq!(direct.renew(&read, reader, long()), Renewal::Extended);
     assert_eq!(direct.release(&read, reader, PLAIN), Release::Freed);
-    other.granted(&write, writer, long());
+    assert!(!other.wait(&write, writer, long()).is_busy());
     assert_eq!(other.release(&write, writer, PLAIN), Release::Freed);
     direct.hold(&read, long());
 }
@@ -175,7 +175,7 @@ pub(crate) fn readers_and_a_waiting_writer_are_told(subject: &dyn Subject) {
         assert_eq!(seen(name), (1, vec![last.to_string()], true));
     }
     assert_eq!(other.release(&read, last, PLAIN), Release::Freed);
-    other.granted(&write, writer, long());
+    assert!(!other.wait(&write, writer, long()).is_busy());
     assert_eq!(seen(&write), (1, Vec::new(), false));
     assert_eq!(seen(&read), (0, Vec::new(), false));
 }
