@@ -270,6 +270,9 @@ end
 -- which has no number. Others may come in beside the holders once it is not the first any more.
 -- With `turns` "stay" another thread of its client waits in its place, and attempts soon.
 local function give_up(lock, owner, publish, turns)
+  if turns == 'none' then
+    return
+  end
   local queue, shared = queue_of(lock), string.gsub(owner, ':%d+', '', 1)
   if turns == 'stay' then
     local text, position = fields_of(queue, shared)

@@ -449,6 +449,9 @@ impl OwnedFormat {
                 ] => {
                     // Only the first of a queue is woken by a release that is not published.
                     let is_first = !matches!(first, [Reply::Int(0)]);
+                    if matches!(first, [Reply::Int(2)]) {
+                        self.note_no_queues();
+                    }
                     let busy = move || {
                         let is_tracked = attempt.waits && is_tracked(is_first);
                         let answer = match attempt.waits && is_first {
@@ -548,6 +551,8 @@ impl OwnedFormat {
     fn turns(&self, options: ReleaseOptions, receipt: Option<&GrantReceipt>) -> Option<String> {
         if self.dialect.wakes().is_some() {
             None
+        } else if !self.sees_queues() {
+            Some("none".to_owned())
         } else if options.keeps_place {
             Some("stay".to_owned())
         } else if !self.counts_all() {

@@ -1,7 +1,7 @@
 //! The results of waiters at their deadlines, while other threads of their client send requests or
 //! leave the queue.
 
-use super::handoff::{held, waits_for};
+use super::handoff::waits_for;
 use super::*;
 
 /// The time for which the followers wait.
