@@ -2,8 +2,8 @@
 
 use super::{SOON, catches, children_of, only_error, processes_with, signal};
 use distlock_tests::child::{Child, Example};
-use distlock_tests::probe::Value;
 use distlock_tests::process::RedisServer;
+use distlock_tests::queue;
 use distlock_tests::time::{always, eventually};
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
@@ -221,10 +221,8 @@ fn interrupted_workers_leave_nothing() {
         holder.expect_event("held", SOON);
         let mut child = start(&[&shared[..], &["--processes", "3"]].concat());
         let mut probe = server.probe();
-        let inboxes = format!("distlock_queue:2:{{{name}}}:*");
         eventually("all three wait for the release", SOON, || {
-            let channels = probe.command(&["PUBSUB", "CHANNELS", &inboxes]);
-            channels.texts().len() == 3
+            queue::waiting(&mut probe, name) == 3
         });
 
         // It would wait for as long as the holder holds.
