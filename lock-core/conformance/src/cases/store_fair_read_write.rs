@@ -15,6 +15,7 @@ pub(crate) fn fair_readers_and_writers_enter_in_order(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
     let (read, write) = read_write(true);
     let reading = direct.hold(&read, long());
+    let _watches = [&direct, &other].map(|it| it.watch(&read));
     let [writer, second, third]: [OwnerId; 3] = std::array::from_fn(|_| other.owner());
     let [first_reader, next_reader, last_reader]: [OwnerId; 3] =
         std::array::from_fn(|_| direct.owner());

@@ -14,7 +14,8 @@ const PLAIN: ReleaseOptions = ReleaseOptions::WITHOUT_TOMBSTONE;
 /// semaphore may have.
 pub(crate) fn changes_of_a_limit_all_count(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
-    let name = permits(&fresh_name(), 3, 1);
+    let plain = fresh_name();
+    let name = permits(&plain, 3, 1);
     let limit = |before, now| PermitOutcome::Limit { before, now };
     assert_eq!(
         direct.change(&name, PermitChange::AddLimit(2)),
@@ -25,7 +26,7 @@ pub(crate) fn changes_of_a_limit_all_count(subject: &dyn Subject) {
         other.change(&name, PermitChange::AddLimit(-3)),
         limit(Some(5), 2)
     );
-    let (wakes, _watch) = direct.watch(&name);
+    let (wakes, _watch) = direct.waits_for(&permits(&plain, 3, 2));
     let before = wakes.count();
     assert_eq!(
         direct.change(&name, PermitChange::AddLimit(4)),

@@ -100,7 +100,7 @@ pub(crate) fn release_with_tombstone_frees_lock(subject: &dyn Subject) {
 pub(crate) fn kept_lock_has_no_holder(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
     let owner = direct.hold(&name, long());
-    let (wakes, _watch) = direct.watch(&name);
+    let (wakes, _watch) = direct.waits_for(&name);
     assert_eq!(
         direct.keep(&name, owner, (direct.owner(), long())),
         Release::Freed

@@ -149,11 +149,14 @@ impl OwnedFormat {
         read: impl FnOnce(&Server, ProposalReply) -> Result<T, Failure> + 'a,
     ) -> Result<Exchange<'a, T>, Failure> {
         let proposal = ProposalRequest::new(self, attempt, proposal, terms);
+        // A caller that does not wait makes no further attempt.
+        let makes_another = attempt.waits;
+        let is_tracked = move |key: &str, is_first| !makes_another || is_tracked(key, is_first);
         let (keys, arguments) = (proposal.keys(), proposal.arguments(is_verified));
         let batch = Batch::script(&self.dialect.scripts.propose, &keys, &arguments);
         Ok(Exchange::call(batch, move |received| {
             let reply = received.take_reply();
-            let vote = self.vote(received, &proposal, &reply, is_tracked)?;
+            let vote = self.vote(received, &proposal, &reply, &is_tracked)?;
             read(received.server(), vote)
         }))
     }
