@@ -199,7 +199,9 @@ impl<'a> Wait<'a> {
         let settings = &self.engine.settings;
         let by = sent + self.answer_time();
         let (has_followers, is_watched) = waiter.asks(by, self.owner);
-        let may_be_granted = self.unknown_outcome || self.direct.is_some();
+        let profile = self.lock.name.profile();
+        let is_mutex = !profile.shared && profile.readers.is_none();
+        let may_be_granted = self.unknown_outcome || is_mutex && self.direct.is_some();
         if !may_be_granted && self.has_tokens() {
             self.tokens = self.lock.tokens(has_followers && self.plan.is_watched());
         }
