@@ -103,7 +103,7 @@ impl Pair {
             request(&words)
         };
         Requests {
-            acquire: join(0, &[0, 2, 1], &[3, 5], &[4]),
+            acquire: join(0, &[0, 2, 3, 1], &[4, 6], &[5]),
             release: join(1, &[0], &[3], &[1, 2]),
         }
     }
@@ -121,17 +121,28 @@ pub(crate) fn load_joined(raw: &mut Raw) -> [String; 2] {
     let acquire = concat!(
         include_str!("../../lock-redis/src/lua/redisson/look.lua"),
         include_str!("../../lock-redis/src/lua/redisson/take.lua"),
-        include_str!("../../lock-redis/src/lua/redisson/tells.lua"),
         include_str!("../../lock-redis/src/lua/timestamp.lua"),
         include_str!("../../lock-redis/src/lua/grant.lua"),
-        include_str!("../../lock-redis/src/lua/attempt.lua"),
         include_str!("../../lock-redis/src/lua/acquire_many.lua"),
+        include_str!("../../lock-redis/src/lua/redisson/tells.lua"),
+        include_str!("../../lock-redis/src/lua/redisson/drop.lua"),
+        include_str!("../../lock-redis/src/lua/tell.lua"),
+        include_str!("../../lock-redis/src/lua/queue_of.lua"),
+        include_str!("../../lock-redis/src/lua/queue.lua"),
+        include_str!("../../lock-redis/src/lua/attempt.lua"),
+        include_str!("../../lock-redis/src/lua/endings/busy_many.lua"),
     );
     let release = concat!(
         include_str!("../../lock-redis/src/lua/redisson/look.lua"),
         include_str!("../../lock-redis/src/lua/redisson/drop.lua"),
         include_str!("../../lock-redis/src/lua/tell.lua"),
+        include_str!("../../lock-redis/src/lua/queue_of.lua"),
         include_str!("../../lock-redis/src/lua/release_many.lua"),
+        include_str!("../../lock-redis/src/lua/redisson/take.lua"),
+        include_str!("../../lock-redis/src/lua/timestamp.lua"),
+        include_str!("../../lock-redis/src/lua/grant.lua"),
+        include_str!("../../lock-redis/src/lua/queue.lua"),
+        include_str!("../../lock-redis/src/lua/endings/waiting_many.lua"),
     );
     [acquire, release].map(|script| load(raw, script))
 }

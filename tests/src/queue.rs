@@ -24,6 +24,15 @@ pub fn key(lock: &str) -> String {
     format!("distlock_queue:2:{{{lock}}}")
 }
 
+/// How many clients listen for the turn of their waiters.
+pub fn listeners(probe: &mut Probe, lock: &str) -> usize {
+    let inboxes = format!("{}:*", key(lock));
+    probe
+        .command(&["PUBSUB", "CHANNELS", &inboxes])
+        .texts()
+        .len()
+}
+
 /// How many wait: each has two members, its name and its fields.
 pub fn waiting(probe: &mut Probe, lock: &str) -> i64 {
     probe.command(&["ZCARD", &key(lock)]).int() / 2

@@ -37,7 +37,9 @@ fn waiting_writer_keeps_no_reader_of_the_tagged_name_out() {
     let waits = writer.rw_lock("x").unwrap();
     let waiting = thread::spawn(move || waits.write().lock().unwrap().unlock().unwrap());
     let mut probe = server.probe();
-    eventually("it waits", LONG, || probe.exists("distlock_writer:{x}"));
+    eventually("it waits", LONG, || {
+        !probe.keys("distlock_queue:*").is_empty()
+    });
     assert!(
         reader
             .rw_lock("{x}")

@@ -84,6 +84,12 @@ impl Shares {
             .map(|next| next.until)
     }
 
+    /// Returns whether a writer waits.
+    fn writer_waits(&self, now: Moment) -> bool {
+        let mut queue = self.queue.iter();
+        self.waiting_writer.is_some() || queue.any(|it| it.is_writer && now < it.until)
+    }
+
     /// Returns whether the entry can be dropped, because nothing is held, awaited or configured.
     pub(super) fn is_idle(&mut self, now: Moment) -> bool {
         self.purge(now);
@@ -472,7 +478,12 @@ impl State {
         if !is_queued || self.holder(name, now).is_some() {
             return None;
         }
-        let first = self.shares.get_mut(&*name.plain())?.next(now)?;
+        let shares = self.shares.get_mut(&*name.plain())?;
+        shares.purge(now);
+        if !shares.readers.is_empty() {
+            return None;
+        }
+        let first = shares.next(now)?;
         let is_other = first.owner != attempt.owner && first.direct.is_some();
         is_other.then(|| self.grant_next(name, now, unix))?
     }
@@ -491,8 +502,8 @@ impl State {
         let Some(attempt) = first.direct else {
             return Some(next);
         };
-        shares.leave_queue(owner);
         let tokens = self.next_tokens(&name.plain(), 0, now, unix)?;
+        self.shares.get_mut(&*name.plain())?.leave_queue(owner);
         self.hold(name, owner, now + lease, None);
         let grant = Grant::new(Some(tokens));
         Some(next.granted(DirectGrant { attempt, grant }))
@@ -534,7 +545,7 @@ impl State {
         let is_read_write = profile.writer.is_some() || profile.readers.is_some();
         let readers = (is_read_write || !shares.readers.is_empty()).then(|| {
             let known = shares.readers.iter().map(|share| share.info(now)).collect();
-            Readers::new(known, shares.waiting_writer.is_some())
+            Readers::new(known, shares.writer_waits(now))
         });
         let of_kind = shares.of(name);
         let held = longest(of_kind).map_or(LockInfo::FREE, |share| {
@@ -550,7 +561,7 @@ impl State {
     pub(super) fn writer_waits(&mut self, name: &LockName, now: Moment) -> bool {
         self.shares.get_mut(&*name.plain()).is_some_and(|shares| {
             shares.purge(now);
-            shares.waiting_writer.is_some()
+            shares.writer_waits(now)
         })
     }
 

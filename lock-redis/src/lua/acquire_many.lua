@@ -14,7 +14,7 @@
 -- but one look at all keys is cheaper, and one reading of the time.
 
 local n = #KEYS / 4
-local answers = {}
+local answers, taken, others = {}, {}, {}
 
 -- By another name: the library takes the first argument of every "call" for a command.
 local try = pcall
@@ -29,7 +29,6 @@ local function answer(i, run, ...)
 end
 
 local all_free = redis.call('EXISTS', unpack(KEYS, 1, 3 * n)) == 0
-local taken, others = {}, {}
 for i = 1, n do
   local lock, tombstone, queue = KEYS[i], KEYS[n + i], KEYS[2 * n + i]
   -- The same lock may come twice: then the second attempt must see the first one's grant.
@@ -40,10 +39,6 @@ for i = 1, n do
     others[#others + 1] = i
   end
 end
--- Last: what these write for an owner that has its lock already a full server allows, and after
--- one write it refuses no further one.
-for _, i in ipairs(others) do
-  answer(i, attempt, KEYS[i], KEYS[3 * n + i], KEYS[n + i], KEYS[2 * n + i], ARGV[1], ARGV[2 + i],
-    ARGV[2])
+if #others == 0 then
+  return answers
 end
-return answers

@@ -1,14 +1,10 @@
--- Takes a lock for an owner if it is free, and returns what acquire.lua returns.
+-- Takes a lock for an owner if it is free and no other waiter is next, and returns what acquire.lua
+-- returns.
 --
--- Every call in here is paid for by the one thread that serves all clients: five where the lock is
--- taken often. So is every argument, and every number that becomes a text.
-local function attempt(lock, counter, tombstone, queue, lease, owner, keep, reserve, wait)
-  -- One look for all: mostly none is there. The tombstone counts twice, so that it is known from
-  -- the sum, once it is known whether the lock is there.
-  local found = redis.call('EXISTS', tombstone, tombstone, lock, queue)
-  if found == 0 then
-    return grant(lock, counter, false, lease, owner, keep, reserve)
-  end
+-- `found` is how many there are of the tombstone, the tombstone once more, the lock, and the queue:
+-- so that it is known from the sum whether there is a tombstone, once it is known whether there is
+-- the lock.
+local function attempt(found, lock, counter, tombstone, queue, lease, owner, keep, reserve, wait)
   local ours = look(redis.call, lock, owner) ~= 0
   local pttl = ours or redis.call('PTTL', lock)
   local is_held = pttl ~= -2

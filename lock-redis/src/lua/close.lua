@@ -31,9 +31,7 @@ end
 local channel, publish, turns = ARGV[2], ARGV[3], ARGV[9]
 local next_owner = ARGV[7] ~= '' and ARGV[7]
 if look(redis.call, KEYS[1], ARGV[1]) == 0 then
-  if turns ~= 'stay' then
-    pcall(give_up, KEYS[1], ARGV[1], publish, turns)
-  end
+  pcall(give_up, KEYS[1], ARGV[1], publish, turns)
   local answer = gone(redis.call, KEYS[1], ARGV[1])
   if next_owner and look(redis.call, KEYS[1], next_owner) == 1 then
     -- The answer to the first copy of this request was lost.

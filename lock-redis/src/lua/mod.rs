@@ -70,12 +70,17 @@ macro_rules! scripts {
         $crate::lua::scripts!(
             words: $format, channel: $channel, wakes: None, ending: "usual",
             acquire: [
-                "look", "drop", "take", "tells", "../timestamp", "../grant", "../tell", "../queue",
-                "../attempt"
+                "look", "take", "../timestamp", "../grant", "../acquire",
+                "tells", "drop", "../tell", "../queue_of", "../queue", "../attempt",
+                "../endings/busy"
+            ],
+            release: [
+                "look", "drop", "../tell", "../queue_of", "../release",
+                "take", "../timestamp", "../grant", "../queue", "../endings/waiting"
             ],
             free: [
-                "look", "drop", "gone", "take", "../timestamp", "../grant", "../tell", "../queue",
-                "../free_first"
+                "look", "drop", "gone", "take", "../timestamp", "../grant", "../tell",
+                "../queue_of", "../queue", "../free_first"
             ]
         )
     };
@@ -83,32 +88,35 @@ macro_rules! scripts {
         $crate::lua::scripts!(
             words: $format, channel: $channel, wakes: Some($wakes), ending: $ending,
             acquire: [
-                "look", "take", "tells", "../timestamp", "../grant", "../tell", "../no_queue",
-                "../attempt"
+                "look", "take", "../timestamp", "../grant", "../acquire",
+                "tells", "../tell", "../no_queue", "../attempt", "../endings/busy"
             ],
+            release: ["look", "gone", "../tell", "../release_last", "../endings/" $ending],
             free: ["look", "gone", "take", "../tell", "../no_queue", "../free_last"]
         )
     };
     (
         words: $format:literal, channel: $channel:expr, wakes: $wakes:expr, ending: $ending:literal,
-        acquire: [$($acquire:literal),*], free: [$($free:literal),*]
+        acquire: [$($acquire:literal),*],
+        release: [$($release:literal $($name:literal)?),*],
+        free: [$($free:literal),*]
     ) => {{
         use $crate::lua::{Script, Scripts, words};
         const fn script(name: &'static str, source: &'static str) -> Script {
             Script::new(name, $channel, $wakes, source)
         }
         Scripts {
-            acquire: script("acquire", words!($format: $($acquire),*; "acquire")),
-            release: script("release", words!($format: $($free),*; "release", "endings/" $ending)),
+            acquire: script("acquire", words!($format: $($acquire),*)),
+            release: script("release", words!($format: $($release $($name)?),*)),
             close: script("close",
-                words!($format: $($free),*, "../pass"; "close", "endings/" $ending),
+                words!($format: $($free),*, "../pass", "../close", "../endings/" $ending),
             ),
-            renew: script("renew", words!($format: "look", "gone"; "renew")),
-            inspect: script("inspect", words!($format: "holder", "gone"; "inspect")),
+            renew: script("renew", words!($format: "look", "gone", "../renew")),
+            inspect: script("inspect", words!($format: "holder", "gone", "../inspect")),
             force: script("force",
-                words!($format: "holder", $($free),*; "force", "endings/" $ending),
+                words!($format: "holder", $($free),*, "../force", "../endings/" $ending),
             ),
-            propose: script("propose", words!($format: "look", "take", "tells"; "propose")),
+            propose: script("propose", words!($format: "look", "take", "tells", "../propose")),
         }
     }};
 }
@@ -129,9 +137,8 @@ macro_rules! joins {
                 one: &$dialect.scripts.release,
                 many: script("release_many",
                     words!(
-                        $format: "look", "drop", "take", "../timestamp", "../grant", "../tell",
-                        "../queue";
-                        "release_many"
+                        $format: "look", "drop", "../tell", "../queue_of", "../release_many",
+                        "take", "../timestamp", "../grant", "../queue", "../endings/waiting_many"
                     ),
                 ),
                 keys: &[0],
@@ -144,9 +151,9 @@ macro_rules! joins {
                 one: &$dialect.scripts.acquire,
                 many: script("acquire_many",
                     words!(
-                        $format: "look", "drop", "take", "tells", "../timestamp", "../grant",
-                        "../tell", "../queue", "../attempt";
-                        "acquire_many"
+                        $format: "look", "take", "../timestamp", "../grant", "../acquire_many",
+                        "tells", "drop", "../tell", "../queue_of", "../queue", "../attempt",
+                        "../endings/busy_many"
                     ),
                 ),
                 keys: &[0, 2, 3, 1],
@@ -159,13 +166,10 @@ macro_rules! joins {
 }
 pub(crate) use joins;
 
-/// Joins the texts of a format's functions and of files for all formats behind them.
+/// Joins the texts of files in a format's folder.
 macro_rules! words {
-    ($format:literal: $($word:literal),*; $($folder:literal $($file:literal)?),*) => {
-        concat!(
-            $(include_str!(concat!("../lua/", $format, "/", $word, ".lua")),)*
-            $(include_str!(concat!("../lua/", $folder, $($file,)? ".lua")),)*
-        )
+    ($format:literal: $($file:literal $($name:literal)?),*) => {
+        concat!($(include_str!(concat!("../lua/", $format, "/", $file, $($name,)? ".lua")),)*)
     };
 }
 pub(crate) use words;

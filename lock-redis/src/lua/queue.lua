@@ -8,9 +8,9 @@
 -- The fields are the owner, the number of the attempt, for how long in milliseconds the waiter
 -- counts as present after an attempt, the lease in milliseconds of a grant by a release, two words
 -- for the tokens (`keep` and `reserve` of grant.lua, "-" for none), and up to when the waiter counts
--- as present, in milliseconds of this server's clock. The number is "-" if a release may not grant
--- the lock to the waiter, but only tells it that it is next; and "0" after a release found that the
--- waiter was not connected: it is skipped until its next attempt.
+-- as present, in milliseconds of this server's clock. The number is "-", or "r" of a reader, if a
+-- release may not grant the lock to the waiter, but only tells it that it is next; and "0" if the
+-- waiter was passed over.
 local FIELDS = '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$'
 
 -- A script looks at so many waiters at most.
@@ -20,21 +20,12 @@ local MOST = 100
 -- milliseconds. Not renewed with each attempt, which would be one more command.
 local LASTS = 120000
 
--- The name of a lock's companion, as in keys.rs. It is made here, because a key that is declared
--- would keep a release from going on while the lock's slot is moved.
-local function companion(prefix, lock)
-  if not string.find(lock, '{', 1, true) then
-    return prefix .. ':{' .. lock .. '}'
+-- The counter of the lock's tokens, as in keys.rs.
+local function counter_of(lock)
+  if string.find(lock, '{', 1, true) then
+    return 'redisson_lock_token:' .. lock
   end
-  return prefix .. ':' .. lock
-end
-
--- The queue's name. Former versions have another queue, at a name without the number.
-local function queue_of(lock)
-  if string.find(lock, '^:*{[^{}]*}$') then
-    return 'distlock_queue:2::' .. lock
-  end
-  return companion('distlock_queue:2', lock)
+  return 'redisson_lock_token:{' .. lock .. '}'
 end
 
 local function client_of(owner)
@@ -73,75 +64,78 @@ local function tell_owner(publish, queue, owner, text)
   return redis.pcall(publish, queue .. ':' .. client_of(owner), text)
 end
 
--- Grants the lock, which is free, to the first waiter that is present and connected. A grant is
--- written before it is published, and undone where the message reached no connection: that waiter
--- keeps its place. `own` is the waiter that runs this script: it is not granted the lock, but only
--- returned. `turns` goes with the message: see pass_on. `waiter` is the first one, where it is known.
+-- Skips this waiter until its next attempt, because it is not connected, or gave up in favour of
+-- another thread of its client. It keeps its place, but not for long.
+local PASSED_OVER = 3000
+local function pass_over(queue, position, text)
+  local before, until_ = string.match(text, '^(.*) (%S+)$')
+  local last = math.min(tonumber(until_), math.floor(timestamp() / 1000) + PASSED_OVER)
+  local marked = string.gsub(before, '^(%S+ %S+) %S+', '%1 0') .. ' ' .. string.format('%.0f', last)
+  redis.call('ZREM', queue, text)
+  redis.call('ZADD', queue, position, marked)
+end
+
+-- Grants the lock, which is free, to the first waiter that is present and connected. First an empty
+-- message goes to its client, which ignores it: where that reaches no connection, the waiter is
+-- passed over. So no grant is published that is not written, and none is ever taken back. `own` is
+-- the waiter that runs this script: it is not granted the lock, but only returned. `turns` goes with
+-- the message: see pass_on.
 --
 -- Returns nothing if there is no waiter, or none is reached; else the waiter's name, and for how long
 -- it has waited, in microseconds. If it was only told, nothing stands for that time, and behind it
 -- comes for how long the waiter is present yet, in milliseconds.
-local function grant_next(lock, queue, publish, own, turns, waiter)
+local function grant_next(lock, queue, publish, own, turns)
   local place = 0
   for _ = 1, MOST do
-    local name, position, text = unpack(waiter or waiter_at(queue, place))
-    waiter = nil
+    local name, position, text = unpack(waiter_at(queue, place))
     if not name or name == own then
       return name
     end
     local _, owner, attempt, presence, lease, keep, reserve, until_ =
       string.match(text or '', FIELDS)
     local left = owner and presence_left(presence, until_) or 0
-    local is_present = left > 0
-    if is_present and attempt == '0' then
+    if left <= 0 then
+      redis.call('ZREM', queue, name, text or name)
+    elseif attempt == '0' then
       place = place + 1
     else
-      -- First: what cannot be removed must not be granted.
-      redis.call('ZREM', queue, name, text or name)
-    end
-    if is_present and attempt ~= '0' then
-      local reached, token = nil, nil
-      if attempt == '-' then
-        reached = tell_owner(publish, queue, owner, owner)
-        if reached ~= 0 then
-          redis.call('ZADD', queue, position, name, position, text)
-          return name, nil, left
-        end
-      else
-        local counter = companion('redisson_lock_token', lock)
-        token = grant(lock, counter, false, lease, owner, keep ~= '-' and keep,
-          string.find(reserve, '[1-9]') and reserve)
-      end
-      if token and type(token) ~= 'table' then
-        local message = {owner, attempt, token, reserve, turns, lock}
-        reached = tell_owner(publish, queue, owner, table.concat(message, ' '))
-        if type(reached) ~= 'table' and reached > 0 then
-          return name, timestamp() - position
-        end
-        drop(redis.call, lock, owner)
-      end
-      local is_absent = reached == 0
-      if is_absent then
-        text = string.gsub(text, '^(%S+ %S+) %S+', '%1 0')
-      end
-      redis.call('ZADD', queue, position, name, position, text)
-      if not is_absent then
+      local is_told = not tonumber(attempt)
+      local reached = tell_owner(publish, queue, owner, is_told and owner or '')
+      if type(reached) == 'table' then
         return nil
+      elseif reached == 0 then
+        pass_over(queue, position, text)
+        place = place + 1
+      elseif is_told then
+        return name, nil, left
+      else
+        -- First: what cannot be removed must not be granted.
+        redis.call('ZREM', queue, name, text)
+        local token = grant(lock, counter_of(lock), false, lease, owner, keep ~= '-' and keep,
+          string.find(reserve, '[1-9]') and reserve)
+        if type(token) == 'table' then
+          redis.call('ZADD', queue, position, name, position, text)
+          redis.call('PEXPIRE', queue, LASTS)
+          return nil
+        end
+        local message = {owner, attempt, token, reserve, turns, lock}
+        tell_owner(publish, queue, owner, table.concat(message, ' '))
+        return name, timestamp() - position
       end
-      place = place + 1
     end
   end
   return nil
 end
 
--- The first waiter that is present, for how long it is yet, its owner, and the number of its
--- attempt; nothing if there is none. Behind too many dead ones it is not known yet: an empty text.
-local function first_present(queue)
+-- The first waiter that is present and not passed over, or `own`; for how long it is present yet, its
+-- owner, the number of its attempt, its position and its fields. Nothing if there is none; behind too
+-- many others it is not known yet: an empty text.
+local function first_present(queue, own)
   local place = 0
   for _ = 1, MOST do
-    local name, _, text = unpack(waiter_at(queue, place))
-    if not name then
-      return nil
+    local name, position, text = unpack(waiter_at(queue, place))
+    if not name or name == own then
+      return name
     end
     local _, owner, attempt, presence, _, _, _, until_ = string.match(text or '', FIELDS)
     local left = owner and presence_left(presence, until_) or 0
@@ -150,17 +144,24 @@ local function first_present(queue)
     elseif attempt == '0' then
       place = place + 1
     else
-      return name, left, owner, attempt
+      return name, left, owner, attempt, position, text
     end
   end
-  return '', 1, ''
+  return '', 50, ''
 end
 
--- Tells the first waiter that it is the first: it attempts at once.
-local function tell_next(queue, publish)
-  local name, _, owner = first_present(queue)
-  if name then
-    tell_owner(publish, queue, owner, owner)
+-- Tells the first waiter that it is the first: it attempts at once. If the answer of PUBLISH `counts`
+-- all clients that it reaches, a waiter that is not connected is passed over.
+local function tell_next(queue, publish, counts)
+  for _ = 1, MOST do
+    local name, _, owner, _, position, text = first_present(queue)
+    if not name or name == '' then
+      return
+    end
+    if tell_owner(publish, queue, owner, owner) ~= 0 or not counts then
+      return
+    end
+    pass_over(queue, position, text)
   end
 end
 
@@ -174,30 +175,27 @@ local IN_A_ROW, ROW_MILLIS = 4, 100
 -- Where waiters wait for so long, in microseconds, the one that is next after a grant is told so: it
 -- finds out when that grant ends without a release.
 local LONG = 500000
-local function pass_on(lock, queue, publish, others, turns, waiter)
+local function pass_on(lock, queue, publish, others, turns)
   local count, since = string.match(turns or '', '^(%d+):(%d+)$')
   local now = math.floor(timestamp() / 1000)
   local is_over = count and count + 0 >= IN_A_ROW and now - since >= ROW_MILLIS
   if others == 0 and turns ~= 'free' and not is_over then
     count, since = (count or 0) + 1, since or string.format('%.0f', now)
-    turns = string.format('%.0f:%s', count, since)
-    local name, waited = grant_next(lock, queue, publish, nil, turns, waiter)
+    local row = string.format('%.0f:%s', count, since)
+    local name, waited = grant_next(lock, queue, publish, nil, row)
     if name and (not waited or waited < LONG) then
       return
     end
   end
-  tell_next(queue, publish)
+  tell_next(queue, publish, turns ~= 'free')
 end
 
--- How a release ends; `told` is what tell.lua returned, and `turns` as for pass_on. The lock is free
--- whatever is found under the queue's key. Returns what release.lua returns.
+-- How a release ends that told the waiters of other libraries, where there is a queue: `told` is
+-- what tell.lua returned, and `turns` as for pass_on. The lock is free whatever is found under the
+-- queue's key. Returns what release.lua returns.
 local function let_next_in(lock, publish, told, turns)
-  local queue = queue_of(lock)
   local is_refused = type(told) == 'table'
-  local waiter = redis.pcall('ZRANGE', queue, '0', '1', 'WITHSCORES')
-  if waiter[1] then
-    pcall(pass_on, lock, queue, publish, is_refused and 1 or told - 1, turns, waiter)
-  end
+  pcall(pass_on, lock, queue_of(lock), publish, is_refused and 1 or told - 1, turns)
   return is_refused and told or 1
 end
 
@@ -241,7 +239,14 @@ local function enter(queue, has_queue, wait, owner, keep, reserve)
   local fields = {name, owner, attempt, presence, lease, keep or '-', keep and (reserve or '0') or '-',
     string.format('%.0f', until_)}
   local text = table.concat(fields, ' ')
-  local added = redis.call('ZADD', queue, 'NX', now, name, now, text)
+  local added = redis.pcall('ZADD', queue, 'NX', now, name, now, text)
+  if type(added) == 'table' then
+    -- A full server refuses what takes memory as a script's first write, and so new waiters.
+    if not fields_of(queue, name) then
+      error(added.err)
+    end
+    added = 0
+  end
   if added < 2 then
     -- It waits already, and keeps its place.
     redis.call('ZREM', queue, text)
@@ -256,16 +261,24 @@ local function enter(queue, has_queue, wait, owner, keep, reserve)
     redis.call('PEXPIRE', queue, math.max(redis.call('PTTL', queue), LASTS, tonumber(presence)))
   end
   if added < 2 or has_queue == nil then
-    return redis.call('ZRANGE', queue, '0', '0')[1] == name and 1 or 0
+    return first_present(queue, name) == name and 1 or 0
   end
   return has_queue and 0 or 1
 end
 
 -- An owner that does not hold the lock waits no longer: under its own name, or that of its client,
--- which has no number. Others may come in beside the holders once it is not the first any more.
+-- which has no number. Others may come in beside the holders once it is not the first any more. With
+-- `turns` "stay" another thread of its client waits in its place, and attempts soon.
 local function give_up(lock, owner, publish, turns)
-  local queue = queue_of(lock)
-  local first, shared = waiter_at(queue, 0)[1], string.gsub(owner, ':%d+', '', 1)
+  local queue, shared = queue_of(lock), string.gsub(owner, ':%d+', '', 1)
+  if turns == 'stay' then
+    local text, position = fields_of(queue, shared)
+    if text and string.match(text, '^%S+ (%S+)') == owner then
+      pass_over(queue, position, text)
+    end
+    return
+  end
+  local first = waiter_at(queue, 0)[1]
   if leave(queue, owner, owner) or leave(queue, shared, owner) then
     if redis.call('EXISTS', lock) == 0 then
       pass_on(lock, queue, publish, 0, turns)
@@ -287,7 +300,7 @@ local function others_before(lock, queue, name, wait)
       return left or redis.call('PTTL', lock)
     end
   end
-  local next, left = first_present(queue)
+  local next, left = first_present(queue, name)
   if next and next ~= name then
     return left
   end

@@ -1,6 +1,6 @@
 -- release: frees the lock if this owner has it, and lets the next waiter in.
 --
--- KEYS[1] the lock; behind it what the ending needs, and `gone`: by default nothing
+-- KEYS[1] the lock
 -- ARGV[1] owner
 -- ARGV[2] channel
 -- ARGV[3] the command that publishes
@@ -11,13 +11,16 @@
 -- told}.
 --
 -- Atomic because between the look and the end the lease may end and another owner come in, and a
--- waiter must not miss that the lock is free. By default the lock is the only key declared, so that
--- on a cluster a release goes on while the slot is moved.
+-- waiter must not miss that the lock is free. The lock is the only key declared, so that on a cluster
+-- a release goes on while the slot is moved.
 
-local channel, publish, turns = ARGV[2], ARGV[3], ARGV[4]
-if free(KEYS[1], ARGV[1]) == 0 then
-  if turns ~= 'stay' then
-    pcall(give_up, KEYS[1], ARGV[1], publish, turns)
+local lock, channel, publish, turns = KEYS[1], ARGV[2], ARGV[3], ARGV[4]
+local freed, told = drop(redis.call, lock, ARGV[1]), nil
+if freed == 1 then
+  -- No client can act on it before the script ends.
+  told = tell(publish, channel, '0')
+  if redis.pcall('EXISTS', queue_of(lock)) ~= 1 then
+    return type(told) == 'table' and told or 1
   end
-  return gone(redis.call, KEYS[1], ARGV[1])
 end
+-- Mostly no client waits, and each function that is made costs the server.

@@ -10,15 +10,16 @@
 --
 -- Atomic because each release must be, as in release.lua.
 
-local n, publish, answers = #KEYS, ARGV[1], {}
+local n, publish, answers, told, queues, are_freed = #KEYS, ARGV[1], {}, {}, {}, true
 for i, lock in ipairs(KEYS) do
-  local answer = drop(redis.pcall, lock, ARGV[1 + i])
-  if answer == 1 then
-    answer = tell(publish, ARGV[1 + n + i], '0')
-    answer = let_next_in(lock, publish, answer)
-  elseif answer == 0 then
-    pcall(give_up, lock, ARGV[1 + i], publish)
+  answers[i], queues[i] = drop(redis.pcall, lock, ARGV[1 + i]), queue_of(lock)
+  if answers[i] == 1 then
+    told[i] = tell(publish, ARGV[1 + n + i], '0')
+    answers[i] = type(told[i]) == 'table' and told[i] or 1
+  else
+    are_freed = false
   end
-  answers[i] = answer
 end
-return answers
+if are_freed and redis.pcall('EXISTS', unpack(queues)) == 0 then
+  return answers
+end

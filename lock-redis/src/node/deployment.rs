@@ -139,7 +139,7 @@ impl Granted {
     pub fn note_attempt(&self, sent: Moment, attempt: &Attempt<'_>) {
         if attempt.direct.is_some() {
             self.0
-                .fetch_max((sent + attempt.presence).as_nanos(), Ordering::SeqCst);
+                .fetch_max((sent + attempt.direct_lease).as_nanos(), Ordering::SeqCst);
         }
     }
 

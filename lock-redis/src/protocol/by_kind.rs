@@ -56,14 +56,16 @@ impl OwnedFormat {
         if let Some(kind) = self.kind_format(attempt.name)? {
             let answer = kind.acquire(self, attempt, is_tracked)?;
             let key = self.keys.lock(attempt.name);
-            return Ok(answer.map(move |answer| match attempt.waits {
-                true => self.bounded(answer, true, is_tracked(&key, true)),
-                false => answer,
+            // Only a client that the store cannot notify goes on without a number.
+            return Ok(answer.map(move |answer| match attempt.direct {
+                Some(_) => self.bounded(answer, true, is_tracked(&key, true)),
+                None => answer,
             }));
         }
         let key = self.keys.lock(attempt.name);
         self.refuse_apart(&key)?;
-        if self.takes_by_set() {
+        // A client that waits in the queue leaves it by the script.
+        if self.takes_by_set() && attempt.direct.is_none() {
             let set = token::take_by_set(&key, attempt);
             return Ok(set.then(move |is_taken| match is_taken {
                 true => Exchange::done(Answer::Granted(Grant::new(None))),
@@ -120,8 +122,10 @@ impl OwnedFormat {
         next: impl FnOnce(&mut Received<'_>) -> Exchange<'a, T> + 'a,
     ) -> Exchange<'a, T> {
         let again = move || {
-            self.note_no_queues();
-            again()
+            again().map(|answer| {
+                self.note_no_queues();
+                answer
+            })
         };
         Exchange::send_or(batch, again, next)
     }
@@ -195,7 +199,10 @@ impl OwnedFormat {
     pub(crate) fn watched_channel(&self, name: &LockName, client: ClientId) -> ReleaseChannel {
         let key = self.keys.lock(name);
         let kind = kinds::format_of(name.kind());
-        let is_tracked = kind.is_none_or(|kind| kind.is_tracked(name.kind()));
+        // In strict order each thread waits, and a report would cause a read for each client.
+        let is_tracked = kind.map_or(!name.kind().is_queued(), |kind| {
+            kind.is_tracked(name.kind())
+        });
         let queue = self.queue(name);
         let inbox = queue.as_ref().map(|queue| inbox(queue, client));
         ReleaseChannel {

@@ -270,13 +270,15 @@ impl OwnedFormat {
         note_refusal(&self.are_queues_left_out, replies);
     }
 
-    /// Returns the other keys of a lock: the counter of its tokens, a tombstone, and the list of
-    /// foreign waiters.
+    /// Returns the other keys of a lock: the counter of its tokens, a tombstone, the queue of its
+    /// waiters, and the list of foreign ones.
     pub(crate) fn names_beside(&self, name: &LockName) -> impl Iterator<Item = String> {
         let key = self.keys.lock(name);
         let token = self.has_tokens().then(|| keys::token_counter(&key));
         let tombstone = keys::tombstone(&key, &Text::of(0));
-        token.into_iter().chain([tombstone]).chain(self.list(&key))
+        let queue = self.has_queue().then(|| keys::queue(&key));
+        let others = queue.into_iter().chain(self.list(&key));
+        token.into_iter().chain([tombstone]).chain(others)
     }
 
     /// Returns the list that a release of `key` pushes to, in the same script, if there is one.
@@ -370,9 +372,13 @@ impl OwnedFormat {
         if !enters || !self.has_queue() {
             return None;
         }
-        // No release grants other kinds than mutexes.
-        let direct = attempt.direct.filter(|_| kinds::format_of(kind).is_none());
-        let number = direct.map_or_else(|| "-".to_owned(), |it| it.to_string());
+        // No release grants other kinds than mutexes, nor where it cannot count whom it reaches.
+        let is_granted = kinds::format_of(kind).is_none() && self.counts_all();
+        let number = match attempt.direct.filter(|_| is_granted) {
+            Some(number) => number.to_string(),
+            None if kind.is_reader() => "r".to_owned(),
+            None => "-".to_owned(),
+        };
         let name = kinds::waiter(kind, owner);
         // Where releases grant nothing, the first waiter keeps a free lock for itself.
         let presence = match self.counts_all() {

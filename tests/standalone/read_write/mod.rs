@@ -9,11 +9,13 @@ mod waiting;
 use crate::bench::{Bench, granted, lease, name, soon};
 use distlock::{Error, LockName};
 use distlock_tests::probe::Probe;
+use distlock_tests::queue;
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Grant, Receipt, Release, ReleaseOptions, Renewal,
     RenewalRequest,
 };
 use lock_core::{LeaseTime, LockKind, OwnerId};
+use std::num::NonZeroU64;
 use std::thread;
 use std::time::Duration;
 
@@ -70,7 +72,13 @@ impl Asked {
 
     /// Whether it is busy for a new owner, which waits from now on.
     fn waits(&self, name: &LockName) -> bool {
-        self.attempt(name, self.0.owner(), lease(30_000)).is_busy()
+        self.wait(name, self.0.owner()).is_busy()
+    }
+
+    /// An attempt of an owner whose client the store can notify.
+    fn wait(&self, name: &LockName, owner: OwnerId) -> Answer {
+        let attempt = Attempt::new(name, owner, lease(30_000)).direct(NonZeroU64::new(1));
+        self.0.backend.acquire(&attempt, soon()).unwrap()
     }
 
     /// Takes it for a new owner.

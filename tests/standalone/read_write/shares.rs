@@ -72,7 +72,7 @@ fn braces_in_a_name_move_no_key_to_another_slot() {
     let hold = format!("a{{x}}b:{owner}:rwlock_timeout:1");
     assert_eq!(probe.keys("*"), ["a{x}b".to_owned(), hold]);
     assert!(asked.waits(&braced.of_kind(LockKind::Write)));
-    assert!(probe.exists("distlock_writer:a{x}b"));
+    assert!(probe.exists("distlock_queue:2:a{x}b"));
 }
 
 #[test]
@@ -324,23 +324,29 @@ fn forced_release_of_readers_leaves_the_writer_and_a_mutex() {
 fn forced_release_ends_the_wait_of_a_writer() {
     let server = RedisServer::start();
     let (asked, mut probe) = (Asked(Bench::on(&server)), server.probe());
-    for holds in [false, true] {
-        if holds {
+    let force = || {
+        let admin = asked.0.backend.admin().unwrap();
+        admin.force_release(&write(), soon()).unwrap()
+    };
+    for forced in [false, true] {
+        let (reader, _) = asked.take(&read(), 30_000);
+        assert!(asked.waits(&write()), "and never asks again");
+        if forced {
+            // A waiter that is not connected is passed over.
+            assert!(force());
             asked.take(&read(), 30_000);
+            probe.command(&["FLUSHALL"]);
+            continue;
         }
-        probe.command(&["SET", "distlock_writer:{x}", "dead:write", "PX", "60000"]);
-        assert_eq!(
+        assert!(matches!(asked.release(&read(), reader), Release::Freed));
+        assert!(
             asked
-                .0
-                .backend
-                .admin()
-                .unwrap()
-                .force_release(&write(), soon())
-                .unwrap(),
-            holds
+                .attempt(&read(), asked.0.owner(), lease(30_000))
+                .is_busy()
         );
-        assert!(!probe.exists("distlock_writer:{x}"));
-        assert!(!asked.is_busy(&read()));
+        assert!(!force(), "it is free");
+        assert!(!probe.exists(&queue::key("x")));
+        asked.take(&read(), 30_000);
         probe.command(&["FLUSHALL"]);
     }
 }
@@ -405,7 +411,7 @@ fn repeated_requests_of_a_reader_count_once() {
     let writer = asked.0.owner();
     assert_eq!(asked.release_with(&write(), writer, closing), Release::Gone);
     assert!(asked.attempt(&write(), writer, lease(30_000)).is_busy());
-    assert!(!probe.exists("distlock_writer:{x}"), "it does not wait");
+    assert!(!probe.exists(&queue::key("x")), "it does not wait");
 }
 
 #[test]

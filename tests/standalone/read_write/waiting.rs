@@ -7,11 +7,13 @@ use distlock_tests::redis::client;
 use distlock_tests::time::{Stopwatch, eventually, let_pass, ms, retry_if_late};
 use lock_core::backend::WAITER_PRESENCE;
 
-const WAITS: &str = "distlock_writer:{x}";
+/// How many clients listen for their turn.
+fn listeners(probe: &mut Probe) -> usize {
+    queue::listeners(probe, "x")
+}
 
-/// How many clients listen for releases.
-fn listeners(probe: &mut Probe) -> i64 {
-    listeners_on(probe, "redisson_rwlock:{x}")
+fn waiting(probe: &mut Probe) -> i64 {
+    queue::waiting(probe, "x")
 }
 
 pub(super) fn listeners_on(probe: &mut Probe, channel: &str) -> i64 {
@@ -113,7 +115,7 @@ fn mutex_and_reader_of_a_name_wake_each_other() {
     });
 }
 
-/// Waiters for both kinds in one client listen on two channels, and the key is the same.
+/// Waiters for both kinds in one client listen on one channel.
 #[test]
 fn mutex_and_writer_of_a_name_wait_in_one_client() {
     retry_if_late(|| {
@@ -131,10 +133,7 @@ fn mutex_and_writer_of_a_name_wait_in_one_client() {
             let writes = scope.spawn(|| lock.write().lock().unwrap().unlock().unwrap());
             eventually("the writer listens", LONG, || listeners(&mut probe) == 1);
             let locks = scope.spawn(|| mutex.lock().unwrap().unlock().unwrap());
-            let channel = "redisson_lock__channel:{x}";
-            eventually("the other one, too", LONG, || {
-                listeners_on(&mut probe, channel) == 1
-            });
+            eventually("the other one, too", LONG, || waiting(&mut probe) == 2);
             let_pass(ms(20)); // the attempts behind their subscriptions
             let freed = Stopwatch::start();
             held.unlock().unwrap();
@@ -150,42 +149,41 @@ fn waiting_writer_keeps_new_readers_out_for_its_presence() {
     let server = RedisServer::start();
     let (asked, mut probe) = (Asked(Bench::on(&server)), server.probe());
     let (reader, _) = asked.take(&read(), 30_000);
-    let writer = asked.0.owner();
-    assert!(asked.attempt(&write(), writer, lease(30_000)).is_busy());
-    let left = probe.pttl(WAITS).unwrap();
-    assert!(left > WAITER_PRESENCE - Duration::from_secs(1) && left <= WAITER_PRESENCE);
-    let busy = asked.attempt(&read(), asked.0.owner(), lease(30_000));
+    let (writer, other) = (asked.0.owner(), Asked(Bench::on(&server)));
+    assert!(asked.wait(&write(), writer).is_busy());
+    assert_eq!(waiting(&mut probe), 1);
+    let is_kept_out = || asked.attempt(&read(), asked.0.owner(), lease(30_000));
+    let busy = is_kept_out();
     assert!(
         matches!(busy, Answer::Busy(Some(left)) if left <= WAITER_PRESENCE),
         "{busy:?}"
     );
+    assert!(asked.is_busy(&read()), "also one that does not wait");
     granted(asked.attempt(&read(), reader, lease(30_000)));
     assert_eq!(asked.renew(&read(), reader, 30_000), Renewal::Extended);
     // Its grant, its release, and the end of its wait.
     asked.release(&read(), reader);
-    assert!(asked.is_busy(&read()), "the writer is next");
-    granted(asked.attempt(&write(), writer, lease(30_000)));
-    assert!(!probe.exists(WAITS));
+    assert!(is_kept_out().is_busy(), "the writer is next");
+    granted(asked.wait(&write(), writer));
+    assert_eq!(waiting(&mut probe), 0);
+    assert!(asked.is_busy(&write()));
+    assert_eq!(waiting(&mut probe), 0, "a try keeps no reader out");
+    let quits = asked.0.owner();
     assert!(
-        asked.is_busy(&write()) && !probe.exists(WAITS),
-        "a try keeps no reader out"
-    );
-    assert!(
-        asked.waits(&write()) && probe.exists(WAITS),
+        asked.wait(&write(), quits).is_busy(),
         "another writer waits"
     );
+    assert_eq!(waiting(&mut probe), 1);
     asked.release(&write(), writer);
-    assert!(!probe.exists(WAITS), "both compete");
-    asked.take(&read(), 30_000);
-    let quits = asked.0.owner();
-    assert!(asked.attempt(&write(), quits, lease(30_000)).is_busy() && probe.exists(WAITS));
+    assert!(is_kept_out().is_busy(), "that writer is next");
     assert_eq!(asked.release(&write(), quits), Release::Gone);
-    assert!(!probe.exists(WAITS) && !asked.is_busy(&read()));
-    // Of two the first keeps them out, whatever becomes of the second; it does nothing of it.
+    assert_eq!(waiting(&mut probe), 0);
+    asked.take(&read(), 30_000);
+    // Of two the first keeps them out, whatever becomes of the second.
     assert!(asked.waits(&write()));
-    let second = asked.0.owner();
-    assert!(asked.attempt(&write(), second, lease(30_000)).is_busy());
-    assert_eq!(asked.release(&write(), second), Release::Gone);
+    let second = other.0.owner();
+    assert!(other.wait(&write(), second).is_busy());
+    assert_eq!(other.release(&write(), second), Release::Gone);
     assert!(asked.is_busy(&read()));
     eventually("a dead writer is forgotten", LONG, || {
         !asked.is_busy(&read())
@@ -193,16 +191,24 @@ fn waiting_writer_keeps_new_readers_out_for_its_presence() {
 }
 
 #[test]
-fn writers_without_priority_wait_for_a_gap() {
+fn readers_without_respect_for_writers_come_in_beside_readers() {
     let server = RedisServer::start();
-    let (first, mut probe) = (Asked(Bench::on(&server)), server.probe());
+    let first = Asked(Bench::on(&server));
     let equal = Asked(Bench::new(&format!("{}?writers=equal", server.url())));
-    first.take(&read(), 30_000);
-    assert!(equal.waits(&write()) && !probe.exists(WAITS));
-    first.take(&read(), 30_000);
-    assert!(first.waits(&write()) && probe.exists(WAITS));
-    assert!(first.is_busy(&read()));
-    equal.take(&read(), 30_000);
+    let (reader, _) = first.take(&read(), 30_000);
+    let writer = equal.0.owner();
+    assert!(equal.wait(&write(), writer).is_busy());
+    assert!(first.is_busy(&read()) && first.waits(&read()));
+    let (other, _) = equal.take(&read(), 30_000);
+    assert!(matches!(first.release(&read(), reader), Release::Freed));
+    assert!(matches!(equal.release(&read(), other), Release::Freed));
+    assert!(
+        equal
+            .attempt(&read(), equal.0.owner(), lease(30_000))
+            .is_busy(),
+        "of a free lock the writer is next"
+    );
+    granted(equal.wait(&write(), writer));
 }
 
 #[test]
@@ -222,7 +228,7 @@ fn writer_that_gives_up_wakes_readers() {
         thread::scope(|scope| {
             let writer = scope.spawn(|| b.write().lock_interruptibly(&interrupt).map(drop));
             let mut probe = server.probe();
-            eventually("the writer waits", LONG, || probe.exists(WAITS));
+            eventually("the writer waits", LONG, || waiting(&mut probe) == 1);
             let reader = scope.spawn(|| c.read().lock().unwrap().unlock().unwrap());
             eventually("both listen", LONG, || listeners(&mut probe) == 2);
             let_pass(ms(20));

@@ -317,7 +317,7 @@ fn owner_off_and_refused_labels_leave_every_kind_without() {
     let server = RedisServer::start();
     let mut probe = server.probe();
     let rule = "ACL SETUSER me reset on nopass ~rw ~slots ~{rw}:* ~{slots}:* ~redisson_lock_token:* \
-                ~distlock_closed:* ~distlock_writer:* ~distlock_queue:* &* +@all";
+                ~distlock_closed:* ~distlock_queue:* &* +@all";
     probe.command(&rule.split_whitespace().collect::<Vec<_>>());
     let (off, of_off) = renewing(&server, "watchdog=2s", "off");
     let (renewals, url) = (Arc::new(AtomicU64::new(0)), server.url_as("me:x"));

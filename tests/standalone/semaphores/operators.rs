@@ -3,9 +3,10 @@
 use super::{NAME, TAKEN, stored};
 use distlock::admin::PermitId;
 use distlock::{Client, LockOptions, Semaphore};
-use distlock_tests::probe::{Probe, Value};
+use distlock_tests::probe::Probe;
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Plan, Proxy};
+use distlock_tests::queue;
 use distlock_tests::redis::client;
 use distlock_tests::resp::Request;
 use distlock_tests::time::{eventually, ms};
@@ -219,12 +220,8 @@ fn drain_with_a_wait_takes_what_comes_free() {
     assert!(semaphore.drain().unwrap().is_none());
     thread::scope(|scope| {
         let waits = scope.spawn(|| semaphore.drain_for_with(LONG, &unrenewed()).unwrap());
-        let channel = "redisson_sc:{downloads}";
         let mut probe = server.probe();
-        eventually("it waits", LONG, || {
-            let told = probe.command(&["PUBSUB", "NUMSUB", channel]);
-            told == Value::List(vec![Value::Text(channel.to_owned()), Value::Int(1)])
-        });
+        eventually("it waits", LONG, || queue::waiting(&mut probe, NAME) == 1);
         three.unlock().unwrap();
         let drained = waits.join().unwrap().expect("three are free");
         assert_eq!(drained.permit_ids().len(), 3);

@@ -6,6 +6,7 @@ use distlock::backend::{LockKind, OwnerId};
 use distlock::{LockName, LockOptions};
 use distlock_tests::probe::{Probe, Value};
 use distlock_tests::process::RedisServer;
+use distlock_tests::queue;
 use distlock_tests::redis::client;
 use distlock_tests::time::{eventually, ms};
 use lock_core::backend::{
@@ -343,14 +344,7 @@ fn forced_release_gives_all_permits_back() {
         move || semaphore.acquire().unwrap().unlock().unwrap()
     });
     let mut probe = server.probe();
-    eventually("it waits", LONG, || {
-        probe.command(&["PUBSUB", "NUMSUB", "redisson_sc:{downloads}"]) != Value::Nil
-            && probe
-                .command(&["PUBSUB", "CHANNELS", "redisson_sc:*"])
-                .texts()
-                .len()
-                == 1
-    });
+    eventually("it waits", LONG, || queue::waiting(&mut probe, NAME) == 1);
     assert!(semaphore.force_release_all().unwrap());
     waiter.join().unwrap();
     assert!(one.unlock().unwrap_err().is_lost() && two.unlock().unwrap_err().is_lost());
@@ -373,13 +367,7 @@ fn lower_limit_is_kept_and_a_higher_one_wakes() {
     assert!(semaphore.try_acquire_for(ms(50)).unwrap().is_none() && held.verify().is_ok());
     let waiter = semaphore.clone();
     let waiter = std::thread::spawn(move || drop(waiter.acquire().unwrap()));
-    eventually("it waits", LONG, || {
-        probe
-            .command(&["PUBSUB", "CHANNELS", "redisson_sc:*"])
-            .texts()
-            .len()
-            == 1
-    });
+    eventually("it waits", LONG, || queue::waiting(&mut probe, NAME) == 1);
     assert_eq!(semaphore.set_limit(3).unwrap(), Some(1));
     waiter.join().unwrap();
     held.unlock().unwrap();
@@ -400,16 +388,12 @@ fn lower_limit_binds_those_that_wait_already() {
         may_enter.load(Ordering::SeqCst)
     });
     let mut probe = server.probe();
-    let channel = format!("redisson_sc:{{{NAME}}}");
-    eventually("it waits", LONG, || {
-        probe.command(&["PUBLISH", &channel, "1"]).int() == 1
-    });
+    eventually("it waits", LONG, || queue::waiting(&mut probe, NAME) == 1);
     assert_eq!(semaphore.set_limit(1).unwrap(), Some(2));
     first.unlock().unwrap();
     assert_eq!(stored(&mut probe), ("0".to_owned(), 1));
     let before = probe.command_calls("zmscore");
     eventually("it asks again", LONG, || {
-        probe.command(&["PUBLISH", &channel, "1"]);
         probe.command_calls("zmscore") > before + 1
     });
     assert!(!waiter.is_finished());

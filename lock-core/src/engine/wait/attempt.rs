@@ -30,7 +30,7 @@ const ATTEMPTS_OF_A_PRESENCE: u32 = 3;
 
 /// The longest time between two attempts of a waiter that the store can grant the lock directly. The
 /// store notices by itself if such a waiter is dead, so it need not show itself often.
-const PATIENT_ATTEMPTS: Duration = Duration::from_secs(10);
+const PATIENT_ATTEMPTS: Duration = Duration::from_secs(3);
 
 /// The time that a watch may take before the first attempt. Only a broken subscription takes that
 /// long, because otherwise the watch sends nothing; the attempt then proceeds without the watch.
@@ -98,7 +98,8 @@ impl<'a> Wait<'a> {
 
     /// Returns whether the store notices by itself if this waiter is dead.
     fn is_patient(&self) -> bool {
-        self.engine.abilities.queues_waiters && self.lock.name.profile().direct_grant
+        let profile = self.lock.name.profile();
+        self.engine.abilities.queues_waiters && profile.direct_grant && !profile.queued_in_store
     }
 
     fn longest_pause(first: Duration) -> Duration {
@@ -180,6 +181,7 @@ impl<'a> Wait<'a> {
         let is_early = self.engine.passed_since(direct.sent) < direct.lease.duration() / 2;
         let is_kept = self.plan.is_watched() && self.plan.replication.is_off();
         if !(is_last && is_early && is_kept) {
+            self.unconfirmed = Some(grant).filter(|_| direct.owner == self.owner);
             return None;
         }
         let (sent, lease) = (direct.sent, direct.lease);
@@ -257,6 +259,11 @@ impl<'a> Wait<'a> {
         match answer {
             Ok(Answer::Granted(grant)) => {
                 self.end_outage(waiter);
+                // The receipt of the release that granted it counts.
+                let confirmed = self.unconfirmed.take();
+                let grant = confirmed
+                    .filter(|it| it.tokens == grant.tokens)
+                    .unwrap_or(grant);
                 Ok(Next::Take(self.granted(grant, sent)))
             }
             Ok(Answer::Unacknowledged(grant, insufficient)) => {

@@ -18,7 +18,7 @@ use super::{Engine, forked};
 use crate::backend::owner::OwnerId;
 use crate::backend::replication::Replication;
 use crate::backend::token::TokenRange;
-use crate::backend::{AcquisitionId, Receipt, ReleaseOptions, Tokens, call_backend};
+use crate::backend::{AcquisitionId, Grant, Receipt, ReleaseOptions, Tokens, call_backend};
 use crate::call::interrupt::Registration;
 use crate::call::options::{LockOptions, Progress};
 use crate::engine::holder::Holder;
@@ -179,6 +179,7 @@ pub(crate) fn acquire(
         knows_limit: false,
         unknown_outcome: false,
         direct: None,
+        unconfirmed: None,
         outage: Outage::default(),
         tokens: Tokens::None,
         told: EmittedOnce::default(),
@@ -251,6 +252,8 @@ struct Wait<'a> {
     unknown_outcome: bool,
     /// The last attempt that a release may grant directly.
     direct: Option<DirectAttempt>,
+    /// A direct grant that the next attempt must confirm.
+    unconfirmed: Option<Grant>,
     outage: Outage,
     /// The tokens to request. They must not change while an earlier attempt may be granted, because
     /// the store computes the answer to a repetition backwards from the last token.

@@ -23,6 +23,7 @@ impl Wait<'_> {
     pub(super) fn change_owner(&mut self) {
         self.close(false);
         self.unknown_outcome = false;
+        self.unconfirmed = None;
         self.owner = self.engine.new_owner();
     }
 

@@ -96,7 +96,7 @@ if over > 0 then
   offer(ARGV[6], ARGV[5], free)
 end
 if queue and missing > 0 then
-  if first and first == waiter then
+  if waiter then
     leave(queue, waiter)
   end
   if first and free > 0 then

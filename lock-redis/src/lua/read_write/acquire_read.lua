@@ -23,8 +23,8 @@
 local queue, publish, wait = KEYS[5], ARGV[4], ARGV[6]
 
 -- A mutex's waiter has numbers, and a writer's name this end.
-local function is_reader(name, attempt)
-  return attempt == '-' and not string.find(name, ':write$')
+local function is_reader(attempt)
+  return attempt == 'r'
 end
 
 -- For how long others hold the lock or go before this reader; nothing if it is its turn, and then it
@@ -37,22 +37,24 @@ local function before_us(mode)
   if not mode then
     return others_before(KEYS[1], queue, ARGV[2], wait)
   end
-  if which == 'free' then
+  local name, left, _, attempt
+  if which ~= 'free' then
+    name, left, _, attempt = first_present(queue)
+  end
+  local is_after = name and name ~= ARGV[2]
+  if is_after and not (which == 'writers' and is_reader(attempt)) then
+    return left
+  end
+  if wait then
     leave(queue, ARGV[2])
-    return nil
   end
-  local name, left, _, attempt = first_present(queue)
-  if name == ARGV[2] then
-    leave(queue, name)
-    return nil
-  end
-  return not (which == 'writers' and name and is_reader(name, attempt)) and left or nil
+  return nil
 end
 
 -- Readers that are next come in one after the other.
 local function tell_next_reader()
   local name, _, owner, attempt = first_present(queue)
-  if name and is_reader(name, attempt) then
+  if name and is_reader(attempt) then
     tell_owner(publish, queue, owner, owner)
   end
 end

@@ -35,7 +35,7 @@ pub(super) struct PermitFormat;
 /// told, and then attempt. So it needs no function that grants.
 macro_rules! queued {
     ($name:literal: $($file:literal),+) => {
-        script!($name: "timestamp", "permits/counted", "tell", "queue", "permits/offer", $($file),+)
+        script!($name: "timestamp", "permits/counted", "tell", "queue_of", "queue", "permits/offer", $($file),+)
     };
 }
 static ACQUIRE: Script = queued!("acquire_permits":

@@ -40,7 +40,7 @@ const MOST_PURGES: usize = 16;
 /// no waiter the lock, but tells it. So it needs no function that grants.
 macro_rules! of_readers {
     ($name:literal: $($file:literal),+) => {
-        script!($name: "timestamp", "tell", "queue", $($file),+)
+        script!($name: "timestamp", "tell", "queue_of", "queue", $($file),+)
     };
 }
 /// Creates a script of a writer, with these files before it. The end of a writer's hold may grant
@@ -49,7 +49,7 @@ macro_rules! of_writer {
     ($name:literal: $($file:literal),+) => {
         script!($name:
             "redisson/look", "redisson/drop", "redisson/gone", "redisson/take", "read_write/take",
-            "timestamp", "grant", "tell", "queue", $($file),+
+            "timestamp", "grant", "tell", "queue_of", "queue", $($file),+
         )
     };
 }
@@ -62,7 +62,7 @@ macro_rules! force {
     };
 }
 static ACQUIRE_READ: Script = script!("acquire_read":
-    "redisson/drop", "redisson/take", "timestamp", "grant", "tell", "queue", "read_write/sweep",
+    "redisson/drop", "redisson/take", "timestamp", "grant", "tell", "queue_of", "queue", "read_write/sweep",
     "read_write/acquire_read"
 );
 static RELEASE_READ: Script =
@@ -72,7 +72,9 @@ static RELEASE_READ_SWEEPING: Script = of_readers!("release_read":
     "read_write/settle", "read_write/sweep", "read_write/swept", "read_write/release_read"
 );
 static RENEW_READ: Script = of_readers!("renew_read": "read_write/settle", "read_write/renew_read");
-static ACQUIRE_WRITE: Script = of_writer!("acquire": "read_write/tells", "attempt", "acquire");
+static ACQUIRE_WRITE: Script = of_writer!(
+    "acquire": "acquire", "read_write/tells", "attempt", "endings/busy"
+);
 static RELEASE_WRITE: Script = of_writer!("close":
     "unlink", "read_write/free", "read_write/pass", "close", "endings/writer"
 );
@@ -123,7 +125,6 @@ impl Read {
     fn acquired<'a>(
         format: &'a OwnedFormat,
         attempt: &'a Attempt<'a>,
-        is_tracked: &'a dyn Fn(&str, bool) -> bool,
         received: &mut Received<'_>,
     ) -> Exchange<'a, Answer> {
         match received.reply() {
@@ -139,7 +140,7 @@ impl Read {
             }
             Reply::Array(items) => {
                 if let [Reply::Int(0), Reply::Int(pttl)] = items[..] {
-                    let busy = format.busy_kind(attempt.name, pttl, is_tracked);
+                    let busy = format.busy_kind(attempt.name, pttl);
                     // A writer of Redisson publishes nothing if it continues as a reader, so other
                     // readers poll. Readers in strict order poll often enough.
                     return busy.map(|busy| match busy {
@@ -185,12 +186,15 @@ impl KindFormat for Read {
         &'static self,
         format: &'a OwnedFormat,
         attempt: &'a Attempt<'a>,
-        is_tracked: &'a dyn Fn(&str, bool) -> bool,
+        _is_tracked: &'a dyn Fn(&str, bool) -> bool,
     ) -> Result<Exchange<'a, Answer>, Failure> {
-        let call = Self::acquire_call(format, attempt, format.queue_before(attempt));
-        let read = move |received: &mut Received<'_>| {
-            Self::acquired(format, attempt, is_tracked, received)
+        // A try takes a free lock whoever waits, but goes behind a writer that waits for readers.
+        let queue = match format.writers_first {
+            true => format.queue(attempt.name),
+            false => format.queue_before(attempt),
         };
+        let call = Self::acquire_call(format, attempt, queue);
+        let read = move |received: &mut Received<'_>| Self::acquired(format, attempt, received);
         let again = move || {
             let call = Self::acquire_call(format, attempt, None);
             Exchange::send(call.batch(), read)
@@ -342,7 +346,7 @@ impl<'a> WriterAttempt<'a> {
             }
         };
         if fields.is_empty() {
-            return format.busy_kind(name, pttl, is_tracked);
+            return format.busy_kind(name, pttl);
         }
         format
             .purge(&format.keys.lock(name), fields)
@@ -369,8 +373,7 @@ impl<'a> WriterAttempt<'a> {
             } => last.min(pttl),
             Purged { last: None, .. } => pttl,
         };
-        let (name, is_tracked) = (self.attempt.name, self.is_tracked);
-        self.format.busy_kind(name, left, is_tracked)
+        self.format.busy_kind(self.attempt.name, left)
     }
 }
 

@@ -8,7 +8,7 @@ use crate::lua::Script;
 use crate::protocol::exchange::{Exchange, Received, Replies};
 use crate::protocol::label::{self, Labels};
 use crate::protocol::owned::OwnedFormat;
-use crate::protocol::{FOR_EVER, remaining};
+use crate::protocol::{FOR_EVER, busy_from_pttl, remaining};
 use lock_core::backend::{Answer, HolderInfo, LockInfo, Readers};
 use lock_core::{LockName, OwnerText};
 use std::time::Duration;
@@ -23,10 +23,10 @@ pub(super) const CHANNEL: &str = "redisson_rwlock";
 pub(super) const WRITER: &str = ":write";
 
 pub(super) static PURGE: Script = script!("purge":
-    "timestamp", "tell", "queue", "read_write/settle", "read_write/purge"
+    "timestamp", "tell", "queue_of", "queue", "read_write/settle", "read_write/purge"
 );
 pub(super) static INSPECT: Script = script!("inspect_rw":
-    "redisson/holder", "redisson/gone", "timestamp", "tell", "queue", "read_write/inspect_rw"
+    "redisson/holder", "redisson/gone", "timestamp", "tell", "queue_of", "queue", "read_write/inspect_rw"
 );
 pub(super) static LEFT: Script = script!("left": "read_write/left");
 
@@ -120,17 +120,12 @@ pub(super) struct Purged {
 impl OwnedFormat {
     /// Returns the answer for a busy lock with this `PTTL`. For a key without expiry, first checks
     /// that it is a lock.
-    pub(super) fn busy_kind<'a>(
-        &'a self,
-        name: &'a LockName,
-        pttl: i64,
-        is_tracked: &'a dyn Fn(&str, bool) -> bool,
-    ) -> Exchange<'a, Answer> {
-        let busy = move || self.busy(pttl, true, is_tracked(&self.keys.lock(name), true));
+    pub(super) fn busy_kind<'a>(&'a self, name: &'a LockName, pttl: i64) -> Exchange<'a, Answer> {
+        let busy = busy_from_pttl(pttl);
         if pttl == FOR_EVER {
-            return self.inspect(name, Labels::LeftOut).map(move |_| busy());
+            return self.inspect(name, Labels::LeftOut).map(move |_| busy);
         }
-        Exchange::done(busy())
+        Exchange::done(busy)
     }
 
     /// Ends the holds of those of these readers whose leases are over.

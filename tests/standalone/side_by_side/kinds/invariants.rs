@@ -21,7 +21,7 @@ const READ: &str = "
         endless[#endless + 1] = beside
       end
     end
-    local queue = redis.call('ZRANGE', 'distlock_queue:{' .. key .. '}', 0, -1, 'WITHSCORES')
+    local queue = redis.call('ZRANGE', 'distlock_queue:2:{' .. key .. '}', 0, -1, 'WITHSCORES')
     local counter = redis.call('GET', 'redisson_lock_token:{' .. key .. '}') or ''
     return {fields, free, redis.call('ZCARD', taken), queue, counter, endless}";
 
@@ -167,28 +167,19 @@ fn check_holders(fields: &[(&str, &str)]) -> Result<(), String> {
     }
 }
 
-/// Each waiter has one position and a presence, and does not hold the lock.
+/// Each waiter has a name and fields at one position, and does not hold the lock.
 fn check_queue(queue: &[String], holders: &[(&str, &str)]) -> Result<(), String> {
-    let entries = || queue.chunks(2).map(|it| (it[0].as_str(), it[1].as_str()));
-    let is_word = |name: &str| {
-        ["until:", "attempt:", "presence:"]
-            .iter()
-            .any(|it| name.starts_with(it))
-    };
-    let (words, owners): (Vec<_>, Vec<_>) = entries().partition(|(name, _)| is_word(name));
-    let has = |list: &[(&str, &str)], name: &str| list.iter().any(|(it, _)| *it == name);
-    let is_known = |name: &str| {
-        name.split_once(':')
-            .is_some_and(|(_, owner)| has(&owners, owner))
-    };
-    let positions: BTreeSet<_> = owners.iter().map(|(_, position)| position).collect();
-    let is_sound = words.iter().all(|(name, _)| is_known(name))
-        && owners
-            .iter()
-            .all(|(owner, _)| has(&words, &format!("until:{owner}")))
-        && owners.iter().all(|(owner, _)| !has(holders, owner))
-        && positions.len() == owners.len();
-    if is_sound {
+    let entries = queue.chunks(2).map(|it| (it[0].as_str(), it[1].as_str()));
+    let (fields, names): (Vec<_>, Vec<_>) = entries.partition(|(entry, _)| entry.contains(' '));
+    let is_sound = fields.iter().all(|(entry, position)| {
+        let words: Vec<_> = entry.split(' ').collect();
+        let [name, owner] = [words[0], words[1]];
+        words.len() == 8
+            && names.contains(&(name, position))
+            && holders.iter().all(|(holder, _)| *holder != owner)
+    });
+    let distinct: BTreeSet<_> = names.iter().map(|(name, _)| name).collect();
+    if is_sound && names.len() == fields.len() && distinct.len() == names.len() {
         Ok(())
     } else {
         Err(format!("the queue is {queue:?}, the holders {holders:?}"))

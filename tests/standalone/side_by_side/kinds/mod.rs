@@ -259,6 +259,8 @@ impl Side {
                 waits,
             } => {
                 let name = self.name.of_kind(kind);
+                // Where order does not matter, only Redis keeps those that wait in its queue.
+                let waits = waits && kind.is_queued();
                 let writer = match kind {
                     LockKind::FairRead => LockKind::FairWrite,
                     _ => LockKind::Write,
@@ -267,8 +269,10 @@ impl Side {
                     .beside(beside.map(|owner| self.owner(owner, writer)))
                     .direct(NonZeroU64::new(number_of_direct(owner, waits).into()))
                     .waits(waits);
-                let tells_when =
-                    !self.scenario.has_readers && (kind.is_queued() || kind.permits().is_some());
+                // A client that is told looks from time to time all the same.
+                let tells_when = !self.scenario.has_readers
+                    && attempt.direct.is_none()
+                    && (kind.is_queued() || kind.permits().is_some());
                 match self.backend.acquire(&attempt, by)? {
                     Answer::Granted(grant) => {
                         let token = grant.tokens.map(|it| it.first().get());

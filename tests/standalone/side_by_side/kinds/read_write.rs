@@ -105,25 +105,6 @@ fn differences_of_read_write_locks_are_found() {
                     other => other,
                 },
             ),
-            (
-                "a waiting writer keeps no reader out",
-                |request| match request {
-                    Request::Acquire {
-                        owner,
-                        kind,
-                        lease,
-                        beside,
-                        ..
-                    } => Request::Acquire {
-                        owner,
-                        kind,
-                        lease,
-                        beside,
-                        waits: false,
-                    },
-                    other => other,
-                },
-            ),
             ("closed owners are let in", without_tombstones),
             ("renewals are for the shortest lease", with_short_renewals),
         ],
