@@ -55,7 +55,7 @@ const LISTS: &str = "locker +scan";
 fn of_any_name(rule: Vec<&'static str>) -> Vec<&'static str> {
     let (keys, mut rest): (Vec<_>, Vec<_>) =
         rule.into_iter().partition(|word| word.starts_with('~'));
-    assert_eq!(keys.len(), 8, "{keys:?}");
+    assert_eq!(keys.len(), 7, "{keys:?}");
     rest.push("~*");
     rest
 }

@@ -1,7 +1,7 @@
-//! The results of waiters at their deadlines, while other threads of their client send requests,
-//! stand back or leave the queue.
+//! The results of waiters at their deadlines, while other threads of their client send requests or
+//! leave the queue.
 
-use super::handoff::{BUDGET, another_waits, held, waits, waits_for};
+use super::handoff::waits_for;
 use super::*;
 
 /// The time for which the followers wait.
@@ -35,64 +35,6 @@ fn follower_in_line_of_a_granted_permit_is_late_and_no_error() {
     let permit = is_done(head).unwrap();
     assert!(is_done(follower).expect("the store has answered").is_none());
     permit.unlock().unwrap();
-}
-
-fn head_stands_back(clock: &ManualClock) {
-    let soon = clock.now() + SECOND / 20;
-    eventually("the head stands back", || {
-        clock
-            .sleepers()
-            .iter()
-            .any(|until| clock.now() < *until && *until <= soon)
-    });
-}
-
-#[test]
-fn waiter_behind_a_holder_of_its_client_is_late_although_the_head_stands_back() {
-    let (store, clock) = Recorded::new();
-    let _waits = another_waits(&store);
-    let (client, guard) = held(&store);
-    let interrupt = Interrupt::new();
-    let first = waits(&client, LockOptions::new().interrupt(&interrupt));
-    clock.advance(SHORT); // the grant is older than the wait
-    let follower = waits_for(&client, BUDGET);
-    clock.advance(BUDGET - SHORT);
-    let asked = store.count("acquire");
-    guard.unlock().unwrap();
-    head_stands_back(&clock);
-    clock.advance(SHORT);
-    assert!(
-        is_done(follower)
-            .expect("it was held when the wait began")
-            .is_none()
-    );
-    assert_eq!(store.count("acquire"), asked);
-    interrupt.fire();
-    assert!(is_done(first).unwrap_err().is_interrupted());
-}
-
-#[test]
-fn waiter_at_its_deadline_asks_where_the_head_left_without_an_answer() {
-    let (store, clock) = Recorded::new();
-    let _waits = another_waits(&store);
-    let (client, guard) = held(&store);
-    let interrupt = Interrupt::new();
-    let first = waits(&client, LockOptions::new().interrupt(&interrupt));
-    clock.advance(BUDGET);
-    guard.unlock().unwrap();
-    head_stands_back(&clock);
-    let follower = waits_for(&client, SHORT);
-    parked(&clock, 3); // both waiters, and a timer
-    clock.advance(SHORT);
-    parked(&clock, 3);
-    assert!(!follower.is_finished(), "the head is about to ask");
-    interrupt.fire();
-    assert!(is_done(first).unwrap_err().is_interrupted());
-    drop(
-        is_done(follower)
-            .expect("the store answers")
-            .expect("it is free"),
-    );
 }
 
 /// "Refused" is not "busy", even for followers whose head left the queue because of the refusal.

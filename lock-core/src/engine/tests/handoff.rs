@@ -48,18 +48,6 @@ fn head_sleeps(store: &Recorded) {
     eventually("the head sleeps", || store.watches() == 1 && long());
 }
 
-/// Adds a client that the store counts as a waiter, but that never sends an attempt.
-pub(super) fn another_waits(store: &Recorded) -> Watch {
-    struct Deaf;
-    impl Wake for Deaf {
-        fn wake(&self) {}
-    }
-    store
-        .store
-        .watch(&LockName::new("x").unwrap(), Arc::new(Deaf), Moment::NEVER)
-        .unwrap()
-}
-
 /// Starts a thread that queues for the lock and returns its guard.
 pub(super) fn waits(
     client: &Client,
@@ -187,38 +175,6 @@ fn unused_tokens_are_given_back() {
 #[test]
 fn lock_returns_to_the_store_after_the_hand_off_time() {
     let (store, clock) = Recorded::new();
-    let _waits = another_waits(&store);
-    let (client, guard) = held(&store);
-    let next = waits(&client, LockOptions::new());
-    let before = asked(&store);
-    clock.advance(BUDGET);
-    guard.unlock().unwrap();
-    // The local waiter stands back for other clients.
-    eventually("the waiter stands back", || {
-        let soon = clock.now() + SECOND / 20;
-        clock
-            .sleepers()
-            .iter()
-            .any(|until| clock.now() < *until && *until <= soon)
-    });
-    assert_eq!(asked(&store), (before.0, before.1 + 1));
-    assert!(!client.mutex("x").unwrap().is_locked().unwrap());
-    let other = store.client().owned_mutex("x").unwrap();
-    let theirs = other
-        .try_lock()
-        .unwrap()
-        .expect("the lock is free for another client");
-    clock.advance(SECOND / 10);
-    eventually("the waiter asks and watches", || {
-        asked(&store).0 > before.0 + 1
-    });
-    theirs.unlock().unwrap();
-    next.join().unwrap().unwrap().unwrap().unlock().unwrap();
-}
-
-#[test]
-fn client_without_competitors_does_not_stand_back() {
-    let (store, clock) = Recorded::new();
     let (client, guard) = held(&store);
     let next = waits(&client, LockOptions::new());
     let before = asked(&store);
@@ -292,73 +248,6 @@ fn repeated_attempt_requests_the_same_number_of_tokens() {
 }
 
 #[test]
-fn follower_of_a_head_that_stands_back_is_not_busy() {
-    let (store, clock) = Recorded::new();
-    let _waits = another_waits(&store);
-    let (client, guard) = held(&store);
-    let first = waits_for(&client, SECOND);
-    clock.advance(BUDGET);
-    guard.unlock().unwrap();
-    let soon = clock.now() + SECOND / 20;
-    eventually("the head stands back", || {
-        clock
-            .sleepers()
-            .iter()
-            .any(|until| clock.now() < *until && *until <= soon)
-    });
-    let follower = waits_for(&client, SECOND / 10_000);
-    store.cut("acquire", Fault::NotSent);
-    clock.advance(SECOND / 10_000);
-    // The follower's deadline has passed. The head has not sent an attempt yet, and will then get
-    // no answer.
-    eventually("all threads sleep", || {
-        follower.is_finished() || sleeping(&clock) >= 3
-    });
-    while !follower.is_finished() {
-        eventually("all sleep, or it is done", || {
-            follower.is_finished() || sleeping(&clock) >= 3
-        });
-        clock.advance(SECOND / 10_000);
-    }
-    let error = follower
-        .join()
-        .unwrap()
-        .expect_err("an unknown state is not busy");
-    assert!(error.is_unavailable(), "{error}");
-    store.mend();
-    advance_until_done(&clock, 0, &first);
-    drop(first.join().unwrap().unwrap().expect("the lock is free"));
-}
-
-#[test]
-fn interrupt_of_the_head_makes_the_next_waiter_stand_back() {
-    let (store, clock) = Recorded::new();
-    let _waits = another_waits(&store);
-    let (client, guard) = held(&store);
-    let interrupt = Interrupt::new();
-    let first = waits(&client, LockOptions::new().interrupt(&interrupt));
-    let second = waits(&client, LockOptions::new());
-    clock.advance(BUDGET);
-    guard.unlock().unwrap();
-    let before = asked(&store);
-    let stands_back = || {
-        let soon = clock.now() + SECOND / 20;
-        clock
-            .sleepers()
-            .iter()
-            .any(|until| clock.now() < *until && *until <= soon)
-    };
-    eventually("the head stands back", stands_back);
-    interrupt.fire();
-    assert!(first.join().unwrap().unwrap_err().is_interrupted());
-    eventually("the second stands back", stands_back);
-    assert_eq!(asked(&store), before);
-    clock.advance(SECOND / 20);
-    drop(second.join().unwrap().unwrap().unwrap());
-    assert_eq!(asked(&store), (before.0 + 1, before.1 + 1));
-}
-
-#[test]
 fn hand_off_time_restarts_when_the_last_waiter_gives_up() {
     let (store, clock) = Recorded::new();
     let client = store.client();
@@ -378,12 +267,12 @@ fn hand_off_time_restarts_when_the_last_waiter_gives_up() {
     let guard = lock.lock().unwrap();
     let next = waits(&client, LockOptions::new());
     guard.unlock().unwrap();
-    eventually("the waiter does not stand back", || next.is_finished());
+    eventually("the lock is handed to the waiter", || next.is_finished());
     drop(next.join().unwrap().unwrap().unwrap());
 }
 
 #[test]
-fn waiter_with_a_short_deadline_does_not_stand_back() {
+fn waiter_with_a_short_deadline_is_served_by_the_store() {
     let (store, clock) = Recorded::new();
     let (client, guard) = held(&store);
     let next = waits_for(&client, BUDGET + Duration::from_micros(50));

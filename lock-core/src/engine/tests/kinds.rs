@@ -879,7 +879,6 @@ fn other_waits_are_granted_by_an_attempt_of_their_own() {
             "counted renewals",
             LockOptions::new().watched_at_most(SECOND * 30, 9),
         ),
-        ("a short lease", LockOptions::new().watched(SECOND * 2)),
         (
             "replicas",
             LockOptions::new().replication(Replication::replicas(1)),

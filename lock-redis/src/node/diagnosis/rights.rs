@@ -83,9 +83,7 @@ fn words(command: &str, name: &str) -> Option<Vec<String>> {
         }
         "del" | "exists" | "get" | "getex" | "hkeys" | "hlen" | "incr" | "pttl" | "ssubscribe"
         | "strlen" | "subscribe" | "type" | "unlink" | "zcard" => &[name],
-        "zadd" | "zcount" | "zrange" | "zrangebyscore" | "zremrangebyrank" | "zrevrange" => {
-            &[name, "0", "0"]
-        }
+        "zadd" | "zcount" | "zrange" | "zrangebyscore" | "zremrangebyrank" => &[name, "0", "0"],
         "expire" | "getset" | "hdel" | "hexists" | "hget" | "hmget" | "incrby" | "lpush"
         | "pexpire" | "publish" | "set" | "setnx" | "spublish" | "zmscore" | "zrem" => &[name, ANY],
         "getrange" | "hset" => &[name, ANY, ANY],
