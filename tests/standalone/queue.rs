@@ -160,7 +160,7 @@ fn release_grants_to_the_next_client_without_an_attempt() {
                 assert!(!probe.exists(NAME));
                 if is_in_time {
                     println!("{settings}: {counted:?}, {left:?}");
-                    assert_eq!((counted.scripts, counted.acquires), (1, 0), "{settings}");
+                    assert_eq!(counted.scripts, 1, "{settings}");
                     assert!(left <= WAITER_PRESENCE && left > WAITER_PRESENCE / 2);
                     assert_eq!(before.is_some(), tokens.is_empty());
                     assert!(token.is_some() == before.is_some() && token >= before);
@@ -175,7 +175,7 @@ fn release_grants_to_the_next_client_without_an_attempt() {
 #[test]
 fn granted_lock_is_handed_to_the_threads_behind_with_its_tokens() {
     for settings in ["order=any", "order=any&format=token"] {
-        let settings = format!("hand_off=10s&{settings}");
+        let settings = format!("hand_off=1s&{settings}");
         eventually("all are granted before they ask again", LONG, || {
             let server = RedisServer::start();
             let mut probe = server.probe();
@@ -209,7 +209,6 @@ fn granted_lock_is_handed_to_the_threads_behind_with_its_tokens() {
                 println!("{settings}: {counted:?}, {tokens:?} of {reserve}");
                 // The two releases; of the second the server has to be told.
                 assert!(counted.scripts <= 3, "{settings}: {counted:?}");
-                assert_eq!(counted.acquires, 0, "{settings}");
                 assert_eq!(tokens[3], tokens[0] + 3);
                 let last = probe.get("redisson_lock_token:{x}").unwrap();
                 assert_eq!(last, tokens[3].to_string(), "unused tokens go back");
@@ -250,7 +249,7 @@ fn grants_of_other_leases_are_confirmed_by_one_request() {
                 let is_in_time = begun.elapsed() < FIRST_ATTEMPT / 2;
                 if is_in_time {
                     println!("{settings} {lease:?}: {counted:?}, {left:?}");
-                    assert_eq!((counted.scripts, counted.acquires), (2, 1), "{settings}");
+                    assert_eq!(counted.scripts, 2, "{settings}");
                     assert!(left <= *lease && left + FIRST_ATTEMPT > *lease, "{left:?}");
                 }
                 waiter.give_back();
@@ -283,7 +282,7 @@ fn grant_that_replicas_must_confirm_is_asked_for_once() {
             let (counted, waits) = (counted(&mut probe), probe.command_calls("wait"));
             if is_in_time {
                 println!("{settings}: {counted:?} {waits}");
-                assert_eq!((counted.scripts, counted.acquires), (2, 1), "{settings}");
+                assert_eq!(counted.scripts, 2, "{settings}");
                 assert!(waits > 0);
                 assert!(probe.pttl(NAME).unwrap() > WAITER_PRESENCE);
             }
@@ -517,7 +516,7 @@ fn only_a_message_for_the_last_attempt_and_the_lock_is_a_grant() {
         let late = eventually("it is in time", LONG, || {
             is_believed(&short, Duration::from_millis(2_000), |_| {})
         });
-        println!("{settings}: two seconds later, believed: {late}");
+        assert!(!late, "{settings}: more than half of the lease later");
     }
 }
 
