@@ -337,7 +337,7 @@ macro_rules! guard_methods {
         ///
         /// # Blocking
         ///
-        /// Sends no request, except for a fair lock that the release of another client has just
+        /// Sends no request, except for a lock that the release of another client has just
         /// granted: its whole lease begins with its first renewal, within a second. That renewal is
         /// sent at once, and may take twice the command timeout.
         ///

@@ -18,9 +18,10 @@ use std::time::Duration;
 ///
 /// - Each reader has its own lease: a dead reader blocks writers until that lease ends, even if
 ///   other readers renew theirs.
-/// - While a writer waits, no new reader enters; when a writer releases, both compete. A waiting
-///   writer that dies keeps readers out for three seconds. A [fair
-///   lock](crate::Client::fair_rw_lock) admits both in the order of their arrival.
+/// - While a writer waits, no new reader enters. On Redis, readers that wait get their turn behind
+///   that writer; in memory, both compete when a writer releases. A waiting writer that dies keeps
+///   readers out for at most three seconds. A [fair lock](crate::Client::fair_rw_lock) admits both
+///   in the order of their arrival.
 /// - The thread that writes may also read, and continue to read after it has ended writing
 ///   (downgrade). A thread that reads cannot write: it would deadlock with itself, and gets
 ///   [`Error::is_misuse`] at once. So does a thread that combines reading with a minimum hold

@@ -27,9 +27,9 @@ use std::time::Duration;
 /// limit, the stored one applies and [`Event::LimitDiffers`](crate::Event::LimitDiffers) reports
 /// it; [`set_limit`](Self::set_limit) changes it.
 ///
-/// Waiters are not served in order, and a waiter for many permits may wait for as long as others
-/// acquire single ones. A [fair semaphore](crate::Client::fair_semaphore) serves them in order,
-/// whatever number they want.
+/// A waiter for many permits may wait for as long as others acquire single ones: in memory, and on
+/// Redis by attempts that do not wait. A [fair semaphore](crate::Client::fair_semaphore) serves
+/// them in order, whatever number they want.
 ///
 /// # Examples
 ///

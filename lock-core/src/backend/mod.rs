@@ -53,7 +53,7 @@
 //! [waits](Attempt::waits) and that the semaphore has as many permits as it requests. Repeated
 //! attempts of that owner keep its position. A release by an owner that does not hold the lock
 //! removes the owner from the queue. An owner counts as waiting for the [`Attempt::presence`] of
-//! its last attempt. The holder's release may grant a fair lock to the next owner, if the
+//! its last attempt. The holder's release may grant a mutex to the next owner, if the
 //! [attempt](Attempt::direct) of that owner allows it.
 //!
 //! While a writer waits, no new reader is granted, except a reader whose own thread [holds the
@@ -139,8 +139,8 @@ pub const PERMITS_PER_RENEWAL: u32 = 10;
 pub const WAITER_ATTEMPTS: Duration = Duration::from_secs(1);
 
 /// The time for which the store counts a waiter as present after its last attempt, so that three
-/// attempts may be late or lost. A dead waiter delays the others for this time. It is the default of
-/// [`Attempt::presence`].
+/// attempts may be late or lost. A dead waiter delays the others for this time. It is the default
+/// of [`Attempt::presence`].
 pub const WAITER_PRESENCE: Duration = Duration::from_secs(3);
 
 /// A store for locks. See the [module's documentation](self) for the contract.

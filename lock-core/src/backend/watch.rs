@@ -4,8 +4,6 @@ use super::Grant;
 #[cfg(doc)]
 use super::{Attempt, Backend};
 use crate::backend::owner::OwnerText;
-#[cfg(doc)]
-use crate::kind::LockKind;
 use std::any::Any;
 use std::fmt;
 use std::num::NonZeroU64;
@@ -16,14 +14,14 @@ pub trait Wake: Send + Sync {
     fn wake(&self);
 
     /// Called instead of [`wake`](Self::wake) if the release names the owner that is next in the
-    /// queue of a [fair lock](LockKind::Fair). The other waiters need not query the store before
-    /// their usual time.
+    /// lock's queue in the store. The other waiters need not query the store before their usual
+    /// time.
     fn wake_next(&self, _next: &NextOwner) {
         self.wake();
     }
 }
 
-/// The owner that is next in the queue of a [fair lock](LockKind::Fair).
+/// The owner that is next in the queue of a lock in the store.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct NextOwner {
@@ -54,10 +52,10 @@ impl NextOwner {
 /// A grant by the release of another owner, to an attempt that [allowed](Attempt::direct) it.
 ///
 /// The attempt was the last one of that owner that the store had received. The store keeps the lock
-/// for the owner for its [`Attempt::direct_lease`] from the release on, so the owner may trust it for
-/// that time, counted from before it sent the attempt. This holds however late the message comes,
-/// and even if the answer to the attempt was lost. An owner that misses the message learns of the
-/// grant by its next attempt.
+/// for the owner for its [`Attempt::direct_lease`] from the release on, so the owner may trust it
+/// for that time, counted from before it sent the attempt. This holds however late the message
+/// comes, and even if the answer to the attempt was lost. An owner that misses the message learns
+/// of the grant by its next attempt.
 #[derive(Clone, Debug)]
 #[allow(clippy::exhaustive_structs, reason = "all that such a message says")]
 pub struct DirectGrant {

@@ -131,10 +131,11 @@ pub enum TokenPolicy {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum LockOrder {
-    /// In the order of arrival inside a client, and with turns between clients. The default.
+    /// Clients take turns, and the threads of a client have its turns in the order of arrival. The
+    /// default.
     #[default]
     Any,
-    /// In the order of arrival over all clients: each mutex is a [fair
+    /// In the order of arrival over all threads of all clients: each mutex is a [fair
     /// one](crate::Client::fair_mutex), and so is each semaphore.
     Fair,
 }
@@ -169,9 +170,9 @@ impl Config {
     /// The longest time without grants after a server's start, because a longer one is a mistake:
     /// no lock can be taken meanwhile.
     pub const LONGEST_RESTART_GRACE: Duration = Duration::from_secs(24 * 60 * 60);
-    /// The shortest presence of a fair waiter, because it sends three attempts within that.
+    /// The shortest presence of a waiter, because it sends three attempts within that.
     pub const SHORTEST_FAIR_PRESENCE: Duration = Duration::from_secs(1);
-    /// The longest presence of a fair waiter, because a dead one delays the others for so long.
+    /// The longest presence of a waiter, because a frozen one delays the others for so long.
     pub const LONGEST_FAIR_PRESENCE: Duration = Duration::from_secs(10 * 60);
     /// The longest timeout, because a longer one is a mistake: a call would hang for that long.
     pub const LONGEST_TIMEOUT: Duration = Duration::from_secs(60 * 60);
@@ -300,7 +301,7 @@ impl Config {
     }
 
     /// Sets how long threads of this client may hand a lock to each other without a request, before
-    /// other clients get a chance; zero disables hand-offs. Default: 5 ms.
+    /// a release grants it to the next client; zero disables hand-offs. Default: 5 ms.
     #[must_use]
     pub fn with_hand_off(mut self, stretch: Duration) -> Self {
         self.hand_off = stretch;
@@ -325,9 +326,11 @@ impl Config {
         self
     }
 
-    /// Sets the time for which the store counts a waiter of a fair lock as present after the
-    /// waiter's last attempt. A waiter sends three requests within that time; a dead waiter delays
-    /// the others by it. Clients with different values can share a lock. Default: 3 s.
+    /// Sets how long a waiter that does not react may delay the others, in both orders. It is the
+    /// longest lease of a lock that another client's release grants, until the first renewal, and
+    /// the time for which a waiter that is notified of its turn counts as present after its last
+    /// attempt: the waiter sends three attempts within that time. Clients with different values can
+    /// share a lock. Default: 3 s.
     #[must_use]
     pub fn with_fair_presence(mut self, presence: Duration) -> Self {
         self.fair_presence = presence;
@@ -385,7 +388,7 @@ impl Config {
     }
 
     /// Sets whether waiting writers of this client keep new readers out, and whether its readers
-    /// give way to waiting writers. Default: [`WriterPriority::First`].
+    /// wait behind waiting writers. Default: [`WriterPriority::First`].
     #[must_use]
     pub fn with_writers(mut self, priority: WriterPriority) -> Self {
         self.writers = priority;

@@ -7,7 +7,7 @@
 //! | [`hold`] | validity, verification, loss and release of a held lock |
 //! | [`renew`] | the timer, and the threads that send renewals and cleanups |
 //! | [`replicas`] | renewals that too few replicas confirmed |
-//! | [`queue`] | the local lock of a name: holder, waiters, hand-off, fairness |
+//! | [`queue`] | the local lock of a name: holder, waiters, hand-off |
 //! | [`timer_wheel`] | the data structure that finds due timers |
 //! | [`acquisition`] | the state of one stretch of holding |
 //! | [`handoff_chain`] | the acquisitions that follow each other on one grant |
@@ -110,6 +110,14 @@ fn refuse_kind(abilities: &Abilities, what: &str) -> Result<(), Error> {
     ))
 }
 
+/// Refuses fair mutexes, unless all waiters queue in the store, whatever kinds of locks it has.
+fn refuse_fair(abilities: &Abilities, what: &str) -> Result<(), Error> {
+    match abilities.queues_waiters {
+        true => Ok(()),
+        false => refuse_kind(abilities, what),
+    }
+}
+
 /// The settings that the engine itself reads. The settings of the local queue are in [`Sharing`].
 struct Settings {
     lease: Lease,
@@ -182,7 +190,7 @@ impl Engine {
     /// Refuses settings that a store with these abilities does not support.
     pub(crate) fn refuse_unsupported(config: &Config, abilities: &Abilities) -> Result<(), Error> {
         if config.order() == LockOrder::Fair {
-            refuse_kind(abilities, "fair locks, as `order=fair` needs them")?;
+            refuse_fair(abilities, "fair locks, as `order=fair` needs them")?;
         }
         replicas::refuse_unsupported(&config.replication(), abilities)
     }
@@ -361,6 +369,11 @@ impl Engine {
     /// Refuses a kind of lock that the store does not support.
     pub(crate) fn refuse_kind(&self, what: &str) -> Result<(), Error> {
         refuse_kind(&self.abilities, what)
+    }
+
+    /// Refuses a fair mutex, if this store has none.
+    pub(crate) fn refuse_fair(&self) -> Result<(), Error> {
+        refuse_fair(&self.abilities, "fair locks")
     }
 
     /// Returns whether the settings make plain mutexes and semaphores fair.

@@ -34,8 +34,13 @@ local function attempt(found, lock, counter, tombstone, queue, lease, owner, kee
     end
     -- Where the user may not write the queue, or the memory is full, it waits without a place.
     local is_done, answer = pcall(enter, queue, has_queue, wait, owner, keep, reserve)
-    is_first = is_done and answer or 1
+    if not is_done then
+      -- Before Redis 7 an error is a text.
+      local text = type(answer) == 'table' and answer.err or tostring(answer)
+      answer = (string.find(text, 'NOPERM') or string.find(text, "can't run")) and 2 or 1
+    end
+    is_first = answer
   end
-  return {0, pttl, is_first == 1 and tells(lock) or 1, is_first}
+  return {0, pttl, is_first == 0 and 1 or tells(lock), is_first}
 end
 

@@ -15,8 +15,8 @@
 //!
 //! Commands are called as `call('NAME', ..`, so that [`Script::commands`] finds them. The files in
 //! `endings` end the scripts that free a lock. `attempt.lua` tries to acquire a lock, and
-//! `grant.lua` grants it, with tokens if the arguments ask for them. `grant.lua` and the queue of
-//! fair locks need the server's clock, which is `timestamp.lua` before them.
+//! `grant.lua` grants it, with tokens if the arguments ask for them. `grant.lua` and
+//! `queue.lua` need the server's clock, which is `timestamp.lua` before them.
 //!
 //! [`join`] lists the scripts that have a counterpart for several locks.
 
@@ -84,7 +84,9 @@ macro_rules! scripts {
             ]
         )
     };
-    (words: $format:literal, channel: $channel:expr, wakes: $wakes:expr, ending: $ending:literal) => {
+    (
+        words: $format:literal, channel: $channel:expr, wakes: $wakes:expr, ending: $ending:literal
+    ) => {
         $crate::lua::scripts!(
             words: $format, channel: $channel, wakes: Some($wakes), ending: $ending,
             acquire: [

@@ -7,10 +7,10 @@
 --
 -- The fields are the owner, the number of the attempt, for how long in milliseconds the waiter
 -- counts as present after an attempt, the lease in milliseconds of a grant by a release, two words
--- for the tokens (`keep` and `reserve` of grant.lua, "-" for none), and up to when the waiter counts
--- as present, in milliseconds of this server's clock. The number is "-", or "r" of a reader, if a
--- release may not grant the lock to the waiter, but only tells it that it is next; and "0" if the
--- waiter was passed over.
+-- for the tokens (`keep` and `reserve` of grant.lua, "-" for none), and up to when the waiter
+-- counts as present, in milliseconds of this server's clock. The number is "-", or "r" of a reader,
+-- if a release may not grant the lock to the waiter, but only tells it that it is next; and "0" if
+-- the waiter was passed over.
 local FIELDS = '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$'
 
 -- A script looks at so many waiters at most.
@@ -78,12 +78,12 @@ end
 -- Grants the lock, which is free, to the first waiter that is present and connected. First an empty
 -- message goes to its client, which ignores it: where that reaches no connection, the waiter is
 -- passed over. So no grant is published that is not written, and none is ever taken back. `own` is
--- the waiter that runs this script: it is not granted the lock, but only returned. `turns` goes with
--- the message: see pass_on.
+-- the waiter that runs this script: it is not granted the lock, but only returned. `turns` goes
+-- with the message: see pass_on.
 --
--- Returns nothing if there is no waiter, or none is reached; else the waiter's name, and for how long
--- it has waited, in microseconds. If it was only told, nothing stands for that time, and behind it
--- comes for how long the waiter is present yet, in milliseconds.
+-- Returns nothing if there is no waiter, or none is reached; else the waiter's name, and for how
+-- long it has waited, in microseconds. If it was only told, nothing stands for that time, and
+-- behind it comes for how long the waiter is present yet, in milliseconds.
 local function grant_next(lock, queue, publish, own, turns)
   local place = 0
   for _ = 1, MOST do
@@ -127,9 +127,9 @@ local function grant_next(lock, queue, publish, own, turns)
   return nil
 end
 
--- The first waiter that is present and not passed over, or `own`; for how long it is present yet, its
--- owner, the number of its attempt, its position and its fields. Nothing if there is none; behind too
--- many others it is not known yet: an empty text.
+-- The first waiter that is present and not passed over, or `own`; for how long it is present yet,
+-- its owner, the number of its attempt, its position and its fields. Nothing if there is none;
+-- behind too many others it is not known yet: an empty text.
 local function first_present(queue, own)
   local place = 0
   for _ = 1, MOST do
@@ -150,8 +150,8 @@ local function first_present(queue, own)
   return '', 50, ''
 end
 
--- Tells the first waiter that it is the first: it attempts at once. If the answer of PUBLISH `counts`
--- all clients that it reaches, a waiter that is not connected is passed over.
+-- Tells the first waiter that it is the first: it attempts at once. If the answer of PUBLISH
+-- `counts` all clients that it reaches, a waiter that is not connected is passed over.
 local function tell_next(queue, publish, counts)
   for _ = 1, MOST do
     local name, _, owner, _, position, text = first_present(queue)
@@ -172,8 +172,8 @@ end
 -- many such grants there were in a row, a colon, and when the first one was, in milliseconds. After
 -- some in a row one release frees the lock, so that clients that poll have a chance.
 local IN_A_ROW, ROW_MILLIS = 4, 100
--- Where waiters wait for so long, in microseconds, the one that is next after a grant is told so: it
--- finds out when that grant ends without a release.
+-- Where waiters wait for so long, in microseconds, the one that is next after a grant is told so:
+-- it finds out when that grant ends without a release.
 local LONG = 500000
 local function pass_on(lock, queue, publish, others, turns)
   local count, since = string.match(turns or '', '^(%d+):(%d+)$')
@@ -230,14 +230,14 @@ local function skip_next(lock, publish)
   end)
 end
 
--- This waiter waits from now on, or still. `wait` is ARGV[5] of acquire.lua, and `has_queue` whether
--- others wait; nothing if that is not known. Returns 1 if it is the first, else 0.
+-- This waiter waits from now on, or still. `wait` is ARGV[5] of acquire.lua, and `has_queue`
+-- whether others wait; nothing if that is not known. Returns 1 if it is the first, else 0.
 local function enter(queue, has_queue, wait, owner, keep, reserve)
   local name, attempt, presence, lease = string.match(wait, '^(%S+) (%S+) (%S+) (%S+)')
   local now = timestamp()
   local until_ = math.floor(now / 1000) + presence
-  local fields = {name, owner, attempt, presence, lease, keep or '-', keep and (reserve or '0') or '-',
-    string.format('%.0f', until_)}
+  local fields = {name, owner, attempt, presence, lease, keep or '-',
+    keep and (reserve or '0') or '-', string.format('%.0f', until_)}
   local text = table.concat(fields, ' ')
   local added = redis.pcall('ZADD', queue, 'NX', now, name, now, text)
   if type(added) == 'table' then
@@ -267,9 +267,12 @@ local function enter(queue, has_queue, wait, owner, keep, reserve)
 end
 
 -- An owner that does not hold the lock waits no longer: under its own name, or that of its client,
--- which has no number. Others may come in beside the holders once it is not the first any more. With
--- `turns` "stay" another thread of its client waits in its place, and attempts soon.
+-- which has no number. Others may come in beside the holders once it is not the first any more.
+-- With `turns` "stay" another thread of its client waits in its place, and attempts soon.
 local function give_up(lock, owner, publish, turns)
+  if turns == 'none' then
+    return
+  end
   local queue, shared = queue_of(lock), string.gsub(owner, ':%d+', '', 1)
   if turns == 'stay' then
     local text, position = fields_of(queue, shared)

@@ -5,21 +5,21 @@
 -- ARGV[2] channel
 -- ARGV[3] the command that publishes
 -- ARGV[4] `turns` of queue.lua; left out where the holder's own attempt got the lock. "stay" where
--- another thread of the owner's client waits in its place
+-- another thread of the owner's client waits in its place, "none" where there are no queues
 --
 -- Returns 0 it was not this owner's, and waits no longer; 1 freed, or {1, why no client could be
 -- told}.
 --
 -- Atomic because between the look and the end the lease may end and another owner come in, and a
--- waiter must not miss that the lock is free. The lock is the only key declared, so that on a cluster
--- a release goes on while the slot is moved.
+-- waiter must not miss that the lock is free. The lock is the only key declared, so that on a
+-- cluster a release goes on while the slot is moved.
 
 local lock, channel, publish, turns = KEYS[1], ARGV[2], ARGV[3], ARGV[4]
 local freed, told = drop(redis.call, lock, ARGV[1]), nil
 if freed == 1 then
   -- No client can act on it before the script ends.
   told = tell(publish, channel, '0')
-  if redis.pcall('EXISTS', queue_of(lock)) ~= 1 then
+  if turns == 'none' or redis.pcall('EXISTS', queue_of(lock)) ~= 1 then
     return type(told) == 'table' and told or 1
   end
 end

@@ -113,8 +113,8 @@ impl OwnedFormat {
         })
     }
 
-    /// Sends an attempt with a queue. A user that may not use the queue waits without it, by `again`.
-    /// If something else is refused, the same error follows.
+    /// Sends an attempt with a queue. A user that may not use the queue waits without it, by
+    /// `again`. If something else is refused, the same error follows.
     pub(super) fn send_with_queue<'a, T: 'a>(
         &'a self,
         batch: Batch,

@@ -365,7 +365,8 @@ impl OwnedFormat {
         })
     }
 
-    /// Returns the argument of acquire.lua that says how the caller waits, if it waits in the queue.
+    /// Returns the argument of acquire.lua that says how the caller waits, if it waits in the
+    /// queue.
     pub(super) fn wait(&self, attempt: &Attempt<'_>, owner: &Text) -> Option<String> {
         let kind = attempt.name.kind();
         let enters = attempt.waits && (kind.is_queued() || attempt.direct.is_some());
@@ -448,6 +449,9 @@ impl OwnedFormat {
                 ] => {
                     // Only the first of a queue is woken by a release that is not published.
                     let is_first = !matches!(first, [Reply::Int(0)]);
+                    if matches!(first, [Reply::Int(2)]) {
+                        self.note_no_queues();
+                    }
                     let busy = move || {
                         let is_tracked = attempt.waits && is_tracked(is_first);
                         let answer = match attempt.waits && is_first {
@@ -547,6 +551,8 @@ impl OwnedFormat {
     fn turns(&self, options: ReleaseOptions, receipt: Option<&GrantReceipt>) -> Option<String> {
         if self.dialect.wakes().is_some() {
             None
+        } else if !self.sees_queues() {
+            Some("none".to_owned())
         } else if options.keeps_place {
             Some("stay".to_owned())
         } else if !self.counts_all() {

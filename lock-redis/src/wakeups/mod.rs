@@ -13,7 +13,7 @@
 //! - `channel`: the channels on which releases are published
 //! - `worker`: the thread, one connection after the other
 //! - `connection`: one connection in subscriber mode
-//! - `named_owner`: the message of a fair lock's release
+//! - `named_owner`: the message of a release to the next waiter
 //! - `waker`: the socket pair
 //! - `poll_interval`: the interval at which a waiter polls if releases are not published
 

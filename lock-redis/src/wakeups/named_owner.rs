@@ -19,8 +19,7 @@ impl NamedOwner {
         let mut words = message.splitn(6, ' ');
         let owner = words.next().unwrap_or_default();
         let granted = Self::read_grant(words);
-        // A writer waits in a fair read-write lock's queue with the suffix that it has as the
-        // holder.
+        // A writer waits in the queue with the suffix that it has as the holder.
         let owner = owner.strip_suffix(":write").unwrap_or(owner);
         Self {
             owner: OwnerText::new(owner),

@@ -173,7 +173,7 @@ fn waiting_writer_of_ours_lets_readers_of_redisson_in(library: &'static Library)
         let writer = scope.spawn(|| lock.write().try_lock_for(BOUND).unwrap().is_some());
         let mut probe = scene.probe();
         eventually("our writer waits", BOUND, || {
-            probe.exists("distlock_writer:{lock}")
+            probe.exists("distlock_queue:2:{lock}")
         });
         let other = scope.spawn(|| lock.read().try_lock().unwrap().is_none());
         assert!(other.join().unwrap(), "it keeps our readers out");

@@ -102,9 +102,10 @@ impl Client {
     /// arrival over all clients and threads. Sends no request.
     ///
     /// A queue in the store keeps the order, which costs each waiter one request per second. A
-    /// waiter that dies delays the others for [three seconds](crate::Config::with_fair_presence). A
-    /// fair mutex and the plain mutexes of its name exclude each other, but plain ones do not wait
-    /// in the queue. There is no hand-off inside the process.
+    /// waiter that does not react delays the others for at most [three
+    /// seconds](crate::Config::with_fair_presence). A fair mutex and the plain mutexes of its name
+    /// exclude each other. On Redis a client that waits for a plain one has one place in the same
+    /// queue. There is no hand-off inside the process.
     ///
     /// # Errors
     ///
@@ -116,9 +117,7 @@ impl Client {
         Error: From<N::Error>,
     {
         let name = name.try_into()?.of_kind(LockKind::of_mutex(true));
-        self.0
-            .refuse_kind("fair locks")
-            .map_err(|error| error.on(&name))?;
+        self.0.refuse_fair().map_err(|error| error.on(&name))?;
         Mutex::new(Arc::clone(&self.0), &name)
     }
 
@@ -156,7 +155,7 @@ impl Client {
     ///
     /// The order is kept as for a [fair mutex](Self::fair_mutex), at the same cost. The thread that
     /// writes may read at once, even if others wait. A fair and a plain read-write lock of one name
-    /// exclude each other, but the plain one does not wait in the queue.
+    /// exclude each other. On Redis the plain one waits in the same queue.
     ///
     /// # Errors
     ///
@@ -195,7 +194,8 @@ impl Client {
     ///
     /// The order is kept as for a [fair mutex](Self::fair_mutex), at the same cost. While the first
     /// waiter waits for its permits, later ones wait, even if they want fewer and those are free. A
-    /// plain semaphore of the same name shares the permits, and does not wait in the queue.
+    /// plain semaphore of the same name shares the permits. On Redis it waits in the same queue,
+    /// but an attempt that does not wait takes what is free.
     ///
     /// # Errors
     ///

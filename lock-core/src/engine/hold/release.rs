@@ -259,8 +259,8 @@ struct Ending<'a> {
     engine: &'a Engine,
     lock: &'a Arc<LocalLock>,
     acquisition: &'a Arc<Acquisition>,
-    /// The time at which the answer was handled or, if no caller waits for it, the release was sent.
-    /// `None` at the drop only after a panic.
+    /// The time at which the answer was handled or, if no caller waits for it, the release was
+    /// sent. `None` at the drop only after a panic.
     sent: Option<Moment>,
 }
 

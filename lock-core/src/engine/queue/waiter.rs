@@ -235,8 +235,8 @@ impl WaiterGuard<'_> {
         }
         let head = state.queue.head().filter(|head| head.ticket != self.ticket);
         let asks_until = head.and_then(|head| head.asks_until);
-        // A new head sends a request at once. Until then the lock may be free, or the request may be
-        // refused.
+        // A new head sends a request at once. Until then the lock may be free, or the request may
+        // be refused.
         let comes = head.filter(|head| !head.contending);
         let asks_from = comes.map(|_| self.owner.clock().now());
         let timeout = self.owner.command_timeout();

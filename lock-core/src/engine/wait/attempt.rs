@@ -28,8 +28,8 @@ const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 /// lost.
 const ATTEMPTS_OF_A_PRESENCE: u32 = 3;
 
-/// The longest time between two attempts of a waiter that the store can grant the lock directly. The
-/// store notices by itself if such a waiter is dead, so it need not show itself often.
+/// The longest time between two attempts of a waiter that the store can grant the lock directly. It
+/// is long because the store notices by itself if such a waiter is dead.
 const PATIENT_ATTEMPTS: Duration = Duration::from_secs(3);
 
 /// The time that a watch may take before the first attempt. Only a broken subscription takes that
@@ -221,9 +221,9 @@ impl<'a> Wait<'a> {
         self.engine.settings.tokens && self.lock.name.profile().tokens
     }
 
-    /// Numbers the attempt that is sent at `sent`, if the caller waits in the store's queue, where a
-    /// release may grant it the lock. A client that the store cannot notify yet does not enter the
-    /// queue, so that an attempt on a free lock costs nothing; except in strict order.
+    /// Numbers the attempt that is sent at `sent`, if the caller waits in the store's queue, where
+    /// a release may grant it the lock. A client that the store cannot notify yet does not enter
+    /// the queue, so that an attempt on a free lock costs nothing; except in strict order.
     ///
     /// The lease of a direct grant is at most the configured presence; the watchdog's first renewal
     /// extends it to the requested lease.

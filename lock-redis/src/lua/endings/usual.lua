@@ -2,7 +2,7 @@
 -- ours is let in. The files beside this one do the same for waiters that other libraries wake in
 -- other ways, and are their formats' in its place.
 local told = tell(publish, channel, '0')
-if redis.pcall('EXISTS', queue_of(KEYS[1])) == 1 then
+if turns ~= 'none' and redis.pcall('EXISTS', queue_of(KEYS[1])) == 1 then
   return let_next_in(KEYS[1], publish, told, turns)
 end
 return type(told) == 'table' and told or 1

@@ -6,7 +6,7 @@ if redis.call('EXISTS', KEYS[1]) == 1 then
   pcall(tell_next, queue_of(KEYS[1]), publish)
   return told
 end
-if redis.pcall('EXISTS', queue_of(KEYS[1])) == 1 then
+if turns ~= 'none' and redis.pcall('EXISTS', queue_of(KEYS[1])) == 1 then
   return let_next_in(KEYS[1], publish, told, turns)
 end
 return type(told) == 'table' and told or 1

@@ -1,11 +1,11 @@
--- acquire_permits: takes permits of a semaphore for an owner if so many are free and no other waiter
--- is next; otherwise a caller that waits enters the queue, or stays in it.
+-- acquire_permits: takes permits of a semaphore for an owner if so many are free and no other
+-- waiter is next; otherwise a caller that waits enters the queue, or stays in it.
 --
 -- KEYS[1] the semaphore   string, how many permits are free; never expires
 -- KEYS[2] the permits     sorted set, each that is taken with the time of its expiry in
 --         milliseconds
 -- KEYS[3] the tombstone   present while this owner is closed
--- KEYS[4] the queue       see queue.lua; left out for a caller that takes free permits whoever waits
+-- KEYS[4] the queue       see queue.lua; left out for a caller that takes what is free
 -- ARGV[1] owner: the first 13 bytes of its permits
 -- ARGV[2] how many
 -- ARGV[3] lease in milliseconds

@@ -27,8 +27,8 @@ local function is_reader(attempt)
   return attempt == 'r'
 end
 
--- For how long others hold the lock or go before this reader; nothing if it is its turn, and then it
--- waits no longer.
+-- For how long others hold the lock or go before this reader; nothing if it is its turn, and then
+-- it waits no longer.
 local function before_us(mode)
   local which = ARGV[5]
   if not queue or not mode and which == 'writers' then

@@ -36,8 +36,8 @@ pub(super) struct Write;
 /// The most times that an attempt of a writer is repeated after it has ended holds of dead readers.
 const MOST_PURGES: usize = 16;
 
-/// Creates a script of readers, with the queue of waiters before it. The end of a reader's hold grants
-/// no waiter the lock, but tells it. So it needs no function that grants.
+/// Creates a script of readers, with the queue of waiters before it. The end of a reader's hold
+/// grants no waiter the lock, but tells it. So it needs no function that grants.
 macro_rules! of_readers {
     ($name:literal: $($file:literal),+) => {
         script!($name: "timestamp", "tell", "queue_of", "queue", $($file),+)

@@ -29,8 +29,8 @@ const FIRST_RETRY: Duration = Duration::from_millis(500);
 /// The longest such pause, because a waiter may miss a release meanwhile.
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
 
-/// The delay of the first read of a key for a waiter in a queue, because most grants come sooner, by
-/// a message.
+/// The delay of the first read of a key for a waiter in a queue, because most grants come sooner,
+/// by a message.
 const AFTER_FIRST: Duration = Duration::from_millis(5);
 
 /// The number of keys that are read in a second, and the number that are read at once after a quiet
@@ -105,8 +105,8 @@ pub(super) enum KeyState {
 }
 
 impl TrackedKeys {
-    /// Records that the lock of this key is watched, with its releases on `channel`; `queued` is the
-    /// present time if its waiters queue there. Returns whether the key must be read.
+    /// Records that the lock of this key is watched, with its releases on `channel`; `queued` is
+    /// the present time if its waiters queue there. Returns whether the key must be read.
     pub(super) fn watch(
         &mut self,
         key: &Arc<str>,
