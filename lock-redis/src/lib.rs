@@ -26,6 +26,7 @@ mod lua;
 mod node;
 mod protocol;
 pub mod quorum;
+mod receipt;
 mod scheme;
 mod sentinel;
 pub mod servers;

@@ -234,7 +234,7 @@ fn break_wakes_a_waiter_and_stops_the_holder() {
     eventually("it waits", SOON, || {
         let channels = server
             .probe()
-            .command(&["PUBSUB", "CHANNELS", "redisson_lock__channel:*"]);
+            .command(&["PUBSUB", "CHANNELS", "distlock_queue:2:*"]);
         !channels.texts().is_empty()
     });
     // The lease of the broken lock would last for a minute.

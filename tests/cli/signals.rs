@@ -87,7 +87,7 @@ fn signal_ends_the_wait() {
     let mut probe = server.probe();
     eventually("it has gone from the queue", SOON, || {
         probe.connections() == 0 || {
-            let waits = probe.command(&["PUBSUB", "CHANNELS", "redisson_lock__channel:*"]);
+            let waits = probe.command(&["PUBSUB", "CHANNELS", "distlock_queue:2:*"]);
             waits.texts().is_empty()
         }
     });

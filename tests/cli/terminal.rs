@@ -101,7 +101,7 @@ fn ctrl_z_during_the_wait_delays_the_command() {
     ));
     let mut probe = server.probe();
     eventually("it waits", SOON, || {
-        let channels = probe.command(&["PUBSUB", "CHANNELS", "redisson_lock__channel:*"]);
+        let channels = probe.command(&["PUBSUB", "CHANNELS", "distlock_queue:2:*"]);
         !channels.texts().is_empty()
     });
     shell.press("\x1a");

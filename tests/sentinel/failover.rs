@@ -182,7 +182,7 @@ fn waiter_watches_the_new_master_after_a_failover() {
         group.servers[0].probe().stat("pubsub_channels") > 0 || {
             let list = group.servers[0]
                 .probe()
-                .command(&["PUBSUB", "CHANNELS", "redisson*"]);
+                .command(&["PUBSUB", "CHANNELS", "distlock_queue*"]);
             !list.texts().is_empty()
         }
     });
@@ -191,7 +191,7 @@ fn waiter_watches_the_new_master_after_a_failover() {
     eventually("the watch has moved", SOON, || {
         let list = group.servers[new]
             .probe()
-            .command(&["PUBSUB", "CHANNELS", "redisson*"]);
+            .command(&["PUBSUB", "CHANNELS", "distlock_queue*"]);
         list.texts().len() == 1
     });
     // Far less than the rest of the lease, after which a waiter without a message tries again.

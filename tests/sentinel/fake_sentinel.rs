@@ -106,11 +106,6 @@ impl Liar {
         }
     }
 
-    /// How often it was asked about a master.
-    pub(crate) fn questions(&self) -> u32 {
-        self.says.questions.load(Ordering::SeqCst)
-    }
-
     /// The number of subscribers to `+switch-master`.
     pub(crate) fn listeners(&self) -> usize {
         self.says.listeners.lock().len()

@@ -72,4 +72,3 @@ mod unconfirmed;
 mod replaced_master;
 
 // The requests of a waiter, and the server that gets them.
-mod waiting;

@@ -216,7 +216,7 @@ fn hold(server: &RedisServer, name: &str) {
 fn is_watched(server: &RedisServer, name: &str) -> bool {
     let channels = server
         .probe()
-        .command(&["PUBSUB", "CHANNELS", "redisson*"])
+        .command(&["PUBSUB", "CHANNELS", "distlock_queue*"])
         .texts();
     channels.iter().any(|channel| channel.contains(name))
 }
@@ -260,7 +260,8 @@ fn switch_message_moves_waiters_off_a_healthy_master() {
     });
     let mut probe = two.new.probe();
     probe.command(&["DEL", "held"]);
-    probe.command(&["PUBLISH", "redisson_lock__channel:{held}", "0"]);
+    let inboxes = probe.command(&["PUBSUB", "CHANNELS", "distlock_queue:2:{held}:*"]);
+    probe.command(&["PUBLISH", &inboxes.texts()[0], "0"]);
     eventually("the other waiter is woken", SOON, || held.is_finished());
     // Long before a lease or a wait is over.
     assert!(

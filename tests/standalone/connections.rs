@@ -2,7 +2,7 @@
 //! of them.
 
 use crate::bench::{Bench, Counter, LONG, acquisition, lease, name, soon};
-use crate::peer::{Peer, hold, read_request};
+use crate::peer::{Peer, hold, read_channel, read_request};
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Plan, Proxy};
 use distlock_tests::resp::{Kind, Request};
@@ -261,18 +261,23 @@ fn drop_waits_for_no_server() {
 /// still reach them.
 #[test]
 fn late_subscribe_confirmation_swallows_no_message() {
-    const B: &str = "*3\r\n$9\r\nsubscribe\r\n$26\r\nredisson_lock__channel:{b}\r\n:2\r\n";
-    const A: &str = "*3\r\n$9\r\nsubscribe\r\n$26\r\nredisson_lock__channel:{a}\r\n:1\r\n";
-    const RELEASED: &str =
-        "*3\r\n$7\r\nmessage\r\n$26\r\nredisson_lock__channel:{a}\r\n$1\r\n0\r\n";
     let (go, gone) = crossbeam_channel::bounded::<()>(1);
     let peer = Peer::after_handshake(move |mut stream| {
-        read_request(&mut stream);
-        stream.write_all([":0\r\n", A].concat().as_bytes()).unwrap();
-        read_request(&mut stream);
+        let a = read_channel(&mut stream);
+        let confirmed =
+            |channel: &str, count: u32| format!("*3\r\n$9\r\nsubscribe\r\n{channel}:{count}\r\n");
+        stream
+            .write_all([":0\r\n", &confirmed(&a, 1)].concat().as_bytes())
+            .unwrap();
+        let b = read_channel(&mut stream);
+        let released = format!("*3\r\n$7\r\nmessage\r\n{a}$1\r\n0\r\n");
         gone.recv().unwrap();
         stream
-            .write_all([RELEASED, B, RELEASED].concat().as_bytes())
+            .write_all(
+                [&*released, &confirmed(&b, 2), &released]
+                    .concat()
+                    .as_bytes(),
+            )
             .unwrap();
         hold(stream);
     });

@@ -38,17 +38,19 @@ fn fair(client: &Client) -> Mutex {
 
 #[test]
 fn fair_lock_serves_all_clients_in_the_order_of_arrival() {
-    let server = RedisServer::start();
-    let clients: Vec<_> = (0..4).map(|_| client(&server, "")).collect();
-    let mut probe = server.probe();
-    let held = fair(&clients[0]).lock().unwrap();
-    let mut line = Line::default();
-    (0..16).for_each(|n| line.enter(&mut probe, fair(&clients[n * 7 % 4])));
-    let newcomer = fair(&clients[3]);
-    assert!(newcomer.try_lock().unwrap().is_none());
-    held.unlock().unwrap();
-    assert_eq!(line.end(), (0..16).collect::<Vec<_>>());
-    eventually("no position is left", LONG, || !probe.exists(QUEUE));
+    for format in ["format=redisson", "format=token"] {
+        let server = RedisServer::start();
+        let clients: Vec<_> = (0..4).map(|_| client(&server, format)).collect();
+        let mut probe = server.probe();
+        let held = fair(&clients[0]).lock().unwrap();
+        let mut line = Line::default();
+        (0..16).for_each(|n| line.enter(&mut probe, fair(&clients[n * 7 % 4])));
+        let newcomer = fair(&clients[3]);
+        assert!(newcomer.try_lock().unwrap().is_none());
+        held.unlock().unwrap();
+        assert_eq!(line.end(), (0..16).collect::<Vec<_>>(), "{format}");
+        eventually("no position is left", LONG, || !probe.exists(QUEUE));
+    }
 }
 
 #[test]

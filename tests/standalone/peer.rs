@@ -58,6 +58,14 @@ pub(crate) fn read_request(stream: &mut TcpStream) -> bool {
     stream.read(&mut bytes).is_ok_and(|count| count > 0)
 }
 
+/// Reads a request with one channel, and returns that with its length and line ends.
+pub(crate) fn read_channel(stream: &mut TcpStream) -> String {
+    let mut bytes = [0; 4096];
+    let count = stream.read(&mut bytes).unwrap();
+    let text = String::from_utf8_lossy(&bytes[..count]);
+    text[text.rfind('$').expect("it has an argument")..].to_owned()
+}
+
 /// Keeps the connection open, and reads and answers nothing.
 pub(crate) fn hold(stream: TcpStream) {
     std::mem::forget(stream);

@@ -190,7 +190,7 @@ fn many_and_large_messages_wake_every_watch() {
     let script = "for i = 1, 5000 do redis.call('PUBLISH', KEYS[1], string.rep('x', 50)) end";
     let told = server
         .probe()
-        .command(&["EVAL", script, "1", "redisson_lock__channel:{a}"]);
+        .command(&["EVAL", script, "1", &bench.inbox("a")]);
     println!("{told:?}");
     distlock_tests::time::eventually("all were heard", LONG, || counter.count() == 5_000);
 }

@@ -1,11 +1,11 @@
 //! Watches, and the one connection behind them.
 
 use crate::bench::{Bench, Counter, LONG, lease, name, soon, within};
-use crate::peer::{Peer, hold, read_request};
+use crate::peer::{Peer, hold, read_channel, read_request};
 use distlock_tests::process::{RedisServer, free_port};
 use distlock_tests::time::{Stopwatch, eventually, let_pass, timed};
 use lock_core::backend::{Failure, Tokens, Wake, Watch};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -236,11 +236,7 @@ fn silent_subscriber_link_is_noticed_without_requests() {
     // A server behind a firewall that has forgotten the connection: nothing comes in, nothing
     // breaks.
     let peer = Peer::after_handshake(|mut stream| {
-        // The only argument of SUBSCRIBE is the channel, with its length.
-        let mut request = [0; 4_096];
-        let count = stream.read(&mut request).unwrap();
-        let text = String::from_utf8_lossy(&request[..count]);
-        let channel = &text[text.rfind('$').expect("it subscribes")..];
+        let channel = read_channel(&mut stream);
         let answer = format!(":0\r\n*3\r\n$9\r\nsubscribe\r\n{channel}:1\r\n");
         stream.write_all(answer.as_bytes()).unwrap();
         hold(stream);

@@ -18,8 +18,8 @@
 --
 -- Returns the first token as a text, or 1 granted without tokens; {0, pttl, told, first} another
 -- owner has it or is next (-1: for ever), or this one is closed (-2), and its release will be told
--- of (1) or not (0); first is 1 if this waiter is the first one, or does not wait, and 2 if the user
--- may not use the queue.
+-- of (1) or not (0); first is 1 if this waiter is the first one, or does not wait, and 2 if the
+-- user may not use the queue.
 --
 -- Atomic because two owners must never both find the lock free, a token must belong to exactly one
 -- grant, and a late copy of a request must see the tombstone before it takes the lock or enters the

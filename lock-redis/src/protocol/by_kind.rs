@@ -6,7 +6,7 @@ use super::kinds::{self, KindFormat};
 use super::label::Labels;
 use super::owned::{AcquireRequest, OwnedFormat, fill};
 use super::{mutexes_only, token};
-use crate::connection::Batch;
+use crate::connection::{Batch, Text};
 use crate::lua::Scripts;
 use crate::wakeups::ReleaseChannel;
 use lock_core::backend::{
@@ -111,6 +111,40 @@ impl OwnedFormat {
             let is_tracked = move |is_first| is_tracked(&key, is_first);
             self.acquired(received, script, reserve, attempt, is_tracked)
         })
+    }
+
+    /// Returns the argument of acquire.lua that says how the caller waits, if it waits in the
+    /// queue.
+    pub(super) fn wait(&self, attempt: &Attempt<'_>, owner: &Text) -> Option<String> {
+        let kind = attempt.name.kind();
+        let enters = attempt.waits && (kind.is_queued() || attempt.direct.is_some());
+        if !enters || !self.has_queue() {
+            return None;
+        }
+        // No release grants other kinds than mutexes, nor where it cannot count whom it reaches.
+        let is_granted = kinds::format_of(kind).is_none() && self.counts_all();
+        let number = match attempt.direct.filter(|_| is_granted) {
+            Some(number) => number.to_string(),
+            None if kind.is_reader() => "r".to_owned(),
+            None => "-".to_owned(),
+        };
+        let name = kinds::waiter(kind, owner);
+        // Where releases grant nothing, the first waiter keeps a free lock for itself.
+        let presence = match self.counts_all() {
+            true => attempt.presence,
+            false => attempt.direct_lease,
+        };
+        let presence = presence.as_millis();
+        let publish = if self.counts_all() {
+            self.channels().publish()
+        } else {
+            "-"
+        };
+        let granted = attempt
+            .direct_lease
+            .min(attempt.lease.duration())
+            .as_millis();
+        Some(format!("{name} {number} {presence} {granted} {publish}"))
     }
 
     /// Sends an attempt with a queue. A user that may not use the queue waits without it, by

@@ -49,7 +49,7 @@ pub(crate) use exchange::{Exchange, Received};
 use foreign_value::{LONGEST_TEXT, with_found_value};
 use label::Labels;
 pub(crate) use listing::NodePage;
-pub(crate) use owned::{OwnedFormat, granted, granted_by_release};
+pub(crate) use owned::OwnedFormat;
 pub(crate) use redisson::REDISSON;
 pub(crate) use settings::Settings;
 pub(crate) use token::TOKEN;
@@ -66,9 +66,7 @@ use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, HolderInfo, LockInfo, Release,
     ReplicaSupport,
 };
-use lock_core::{
-    ClientId, Config, Error, ErrorKind, FencingToken, LockName, OwnerId, TokenRange, WarningKind,
-};
+use lock_core::{ClientId, Config, Error, ErrorKind, LockName, OwnerId, WarningKind};
 use release::ReleaseCall;
 use std::sync::Arc;
 use std::time::Duration;
@@ -396,11 +394,4 @@ pub(crate) fn busy_from_pttl(pttl: i64) -> Answer {
 /// Reads a reply of `PTTL`: `None` for -1 (no expiry) and -2 (no key).
 pub(crate) fn remaining(pttl: i64) -> Option<Duration> {
     u64::try_from(pttl).ok().map(Duration::from_millis)
-}
-
-/// Returns the range of the token `first` and the `reserve` tokens behind it.
-pub(crate) fn token_range(first: i64, reserve: u32) -> Option<TokenRange> {
-    let first = u64::try_from(first).ok().filter(|first| *first > 0)?;
-    let last = first.checked_add(u64::from(reserve))?;
-    TokenRange::new(FencingToken::new(first), FencingToken::new(last))
 }

@@ -3,24 +3,23 @@
 
 use super::dialect::Dialect;
 use super::exchange::{Exchange, Received, is_refusal};
-use super::kinds;
 use super::label::{self, Labels};
 use super::script_call::{ScriptCall, add_reads};
 use super::wakes::Naming;
-use super::{FOR_EVER, busy_from_pttl, remaining, token_range};
+use super::{FOR_EVER, busy_from_pttl, remaining};
+
 use crate::connection::error_mapping;
 use crate::connection::{Batch, Reply, Text};
 use crate::keys::{self, Keys};
 use crate::lua::join::Join;
 use crate::lua::{Script, Scripts};
+use crate::receipt::{GrantReceipt, granted, token_range};
 use crate::wakeups::{ChannelKind, PollInterval, Tracking, UNTRACKED};
 use lock_core::backend::{
-    AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, Receipt, ReleaseOptions,
-    Tokens, Tombstone,
+    AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, ReleaseOptions, Tokens,
+    Tombstone,
 };
-use lock_core::{
-    Config, Error, FencingToken, LockName, OwnerText, TokenPolicy, TokenRange, WriterPriority,
-};
+use lock_core::{Config, Error, LockName, OwnerText, TokenPolicy, WriterPriority};
 use std::borrow::Cow;
 use std::iter::once;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -68,41 +67,6 @@ pub(crate) struct OwnedFormat {
     /// True if there are no queues of waiters, or once the server has refused them to this user:
     /// they are not used from then on.
     are_queues_left_out: AtomicBool,
-}
-
-/// The receipt of a grant with more than one token, or by a release.
-struct GrantReceipt {
-    /// The last of the tokens that were set aside.
-    last: Option<FencingToken>,
-    /// The argument `turns` of the scripts in `lua/queue.lua`, if a release granted the lock.
-    turns: Option<Box<str>>,
-}
-
-/// Returns a grant of these tokens, of which the last `reserve` are set aside.
-pub(crate) fn granted(tokens: Option<TokenRange>, reserve: u32) -> Grant {
-    let grant = Grant::new(tokens);
-    match tokens {
-        Some(tokens) if reserve > 0 => grant.receipt(Receipt::new(GrantReceipt {
-            last: Some(tokens.last()),
-            turns: None,
-        })),
-        _ => grant,
-    }
-}
-
-/// Returns the grant of a release, as its message describes it: the first token, how many are set
-/// aside behind it (`None` if there are no tokens), and the argument `turns` for the next release.
-/// `None` if no release can have said this.
-pub(crate) fn granted_by_release(token: i64, reserve: Option<u32>, turns: &str) -> Option<Grant> {
-    let tokens = match reserve {
-        Some(reserve) => Some(token_range(token, reserve)?),
-        None => None,
-    };
-    let last = tokens.filter(|_| reserve != Some(0)).map(|it| it.last());
-    Some(Grant::new(tokens).receipt(Receipt::new(GrantReceipt {
-        last,
-        turns: Some(turns.into()),
-    })))
 }
 
 /// Reads the reply of the script `inspect`; `None` if the script cannot have replied this.
@@ -363,40 +327,6 @@ impl OwnedFormat {
             set_aside: Text::number(reserve.unwrap_or(0).into()),
             reserve,
         })
-    }
-
-    /// Returns the argument of acquire.lua that says how the caller waits, if it waits in the
-    /// queue.
-    pub(super) fn wait(&self, attempt: &Attempt<'_>, owner: &Text) -> Option<String> {
-        let kind = attempt.name.kind();
-        let enters = attempt.waits && (kind.is_queued() || attempt.direct.is_some());
-        if !enters || !self.has_queue() {
-            return None;
-        }
-        // No release grants other kinds than mutexes, nor where it cannot count whom it reaches.
-        let is_granted = kinds::format_of(kind).is_none() && self.counts_all();
-        let number = match attempt.direct.filter(|_| is_granted) {
-            Some(number) => number.to_string(),
-            None if kind.is_reader() => "r".to_owned(),
-            None => "-".to_owned(),
-        };
-        let name = kinds::waiter(kind, owner);
-        // Where releases grant nothing, the first waiter keeps a free lock for itself.
-        let presence = match self.counts_all() {
-            true => attempt.presence,
-            false => attempt.direct_lease,
-        };
-        let presence = presence.as_millis();
-        let publish = if self.counts_all() {
-            self.channels().publish()
-        } else {
-            "-"
-        };
-        let granted = attempt
-            .direct_lease
-            .min(attempt.lease.duration())
-            .as_millis();
-        Some(format!("{name} {number} {presence} {granted} {publish}"))
     }
 
     /// Returns true if clients wait for a mutex in a queue in the store.

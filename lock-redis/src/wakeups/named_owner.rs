@@ -1,6 +1,6 @@
 //! [`NamedOwner`]: the message by which a release names the owner that is next.
 
-use crate::protocol::granted_by_release;
+use crate::receipt::granted_by_release;
 use lock_core::OwnerText;
 use lock_core::backend::{DirectGrant, NextOwner};
 

@@ -2,8 +2,8 @@
 
 use super::{SOON, catches, children_of, only_error, processes_with, signal};
 use distlock_tests::child::{Child, Example};
-use distlock_tests::probe::Value;
 use distlock_tests::process::RedisServer;
+use distlock_tests::queue;
 use distlock_tests::time::{always, eventually};
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
@@ -221,12 +221,8 @@ fn interrupted_workers_leave_nothing() {
         holder.expect_event("held", SOON);
         let mut child = start(&[&shared[..], &["--processes", "3"]].concat());
         let mut probe = server.probe();
-        let channel = format!("redisson_lock__channel:{{{name}}}");
         eventually("all three wait for the release", SOON, || {
-            let Value::List(count) = probe.command(&["PUBSUB", "NUMSUB", &channel]) else {
-                return false;
-            };
-            count.last() == Some(&Value::Int(3))
+            queue::waiting(&mut probe, name) == 3
         });
 
         // It would wait for as long as the holder holds.

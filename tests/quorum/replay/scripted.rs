@@ -39,8 +39,16 @@ impl Scripts {
             .to_owned(),
             close: concat!(
                 include_str!("../../../lock-redis/src/lua/redisson/look.lua"),
+                include_str!("../../../lock-redis/src/lua/redisson/drop.lua"),
                 include_str!("../../../lock-redis/src/lua/redisson/gone.lua"),
+                include_str!("../../../lock-redis/src/lua/redisson/take.lua"),
+                include_str!("../../../lock-redis/src/lua/timestamp.lua"),
+                include_str!("../../../lock-redis/src/lua/grant.lua"),
                 include_str!("../../../lock-redis/src/lua/tell.lua"),
+                include_str!("../../../lock-redis/src/lua/queue_of.lua"),
+                include_str!("../../../lock-redis/src/lua/queue.lua"),
+                include_str!("../../../lock-redis/src/lua/free_first.lua"),
+                include_str!("../../../lock-redis/src/lua/pass.lua"),
                 include_str!("../../../lock-redis/src/lua/close.lua"),
                 include_str!("../../../lock-redis/src/lua/endings/usual.lua"),
             )

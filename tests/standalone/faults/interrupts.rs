@@ -23,17 +23,9 @@ pub(super) const CASES: &[Case] = &[
     ("before the call", before_the_call),
     ("in the local queue, behind a holder", behind_a_holder),
     ("in the local queue, behind a waiter", behind_a_waiter),
-    ("as it is handed the lock", || {
-        in_its_turn(Sleep::Handed, false)
-    }),
+    ("as it is handed the lock", || in_its_turn(false)),
     ("as it is handed the lock, before another", || {
-        in_its_turn(Sleep::Handed, true)
-    }),
-    ("at the head, standing back", || {
-        in_its_turn(Sleep::StandsBack, false)
-    }),
-    ("at the head, standing back, before another", || {
-        in_its_turn(Sleep::StandsBack, true)
+        in_its_turn(true)
     }),
     ("as the first request is sent, busy", || {
         busy(Step::sent(acquires, 1))
@@ -304,19 +296,9 @@ fn behind_a_waiter() -> Row {
 /// The thread that is interrupted by an [`Alarm`].
 const WAITER: &str = "waiter";
 
-/// At which sleep of the waiter it fires.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Sleep {
-    /// It is woken, because it was handed the lock, and has not looked yet.
-    Handed,
-    /// It is at the head, and leaves the lock to other clients for a moment.
-    StandsBack,
-}
-
 /// The machine's clock; on it the waiter sleeps, and it knows when to fire.
 #[derive(Debug)]
 struct Alarm {
-    sleep: Sleep,
     /// From when on: when the holder goes.
     is_set: AtomicBool,
     interrupt: Interrupt,
@@ -339,16 +321,10 @@ impl Clock for Alarm {
     }
 
     fn wait(&self, signal: &Arc<Signal>, until: Moment) -> Woken {
-        // Behind another waiter it sleeps for a second, standing back for a twentieth of one at
-        // most.
-        let is_short = until.since(self.now()) < Duration::from_millis(100);
-        let is_it = self.is_set.load(Ordering::SeqCst) && thread::current().name() == Some(WAITER);
-        if is_it && is_short && self.sleep == Sleep::StandsBack {
-            self.fire();
-        }
         let woken = SystemClock.wait(signal, until);
         let is_it = self.is_set.load(Ordering::SeqCst) && thread::current().name() == Some(WAITER);
-        if is_it && woken == Woken::Signalled && self.sleep == Sleep::Handed {
+        // It is woken, because it was handed the lock, and has not looked yet.
+        if is_it && woken == Woken::Signalled {
             self.fire();
         }
         woken
@@ -357,20 +333,19 @@ impl Clock for Alarm {
 
 /// Behind a thread of the same client that gets the lock, and goes within the time in which it
 /// hands it on, or after it.
-fn in_its_turn(sleep: Sleep, before_another: bool) -> Row {
+fn in_its_turn(before_another: bool) -> Row {
     // On a busy machine the moment may be over before the thread gets to sleep: then once more.
     eventually("it sleeps like that", LONG, || {
-        try_in_its_turn(sleep, before_another)
+        try_in_its_turn(before_another)
     })
 }
 
 /// The same where it does; `None` where the waiter got the lock without that sleep.
-fn try_in_its_turn(sleep: Sleep, before_another: bool) -> Option<Row> {
+fn try_in_its_turn(before_another: bool) -> Option<Row> {
     let server = server();
     let elsewhere = client_of(&server.url()).mutex("a").unwrap().lock().unwrap();
     let (is_set, interrupt, at) = (AtomicBool::new(false), Interrupt::new(), Mutex::default());
     let alarm = Arc::new(Alarm {
-        sleep,
         is_set,
         interrupt,
         at,
@@ -383,10 +358,7 @@ fn try_in_its_turn(sleep: Sleep, before_another: bool) -> Option<Row> {
             Ordering::SeqCst,
         );
     };
-    let (hand_off, holds) = match sleep {
-        Sleep::Handed => (Duration::from_secs(1), Duration::ZERO),
-        Sleep::StandsBack => (ms(5), ms(20)),
-    };
+    let hand_off = Duration::from_secs(1);
     let client = builder_of(&server.url())
         .configure(|config| config.with_hand_off(hand_off))
         .clock(Arc::clone(&alarm) as Arc<dyn Clock>)
@@ -396,15 +368,11 @@ fn try_in_its_turn(sleep: Sleep, before_another: bool) -> Option<Row> {
     let lock = client.mutex("a").unwrap();
     let queues =
         |n: usize| eventually("it queues", LONG, || client.queue_length("a").unwrap() == n);
-    // Another waiter, as far as the store knows: without one no client stands back.
-    let mut other = server.probe();
-    other.command(&["SUBSCRIBE", "redisson_lock__channel:{a}"]);
     let mut probe = server.probe();
     probe.reset_stats();
     let (outcome, ended) = thread::scope(|scope| {
         let first = scope.spawn(|| {
             let guard = lock.lock().unwrap();
-            let_pass(holds);
             alarm.is_set.store(true, Ordering::SeqCst);
             guard.unlock().unwrap();
         });
@@ -438,19 +406,14 @@ fn try_in_its_turn(sleep: Sleep, before_another: bool) -> Option<Row> {
     };
     let error = outcome.unwrap_err();
     assert!(error.is_interrupted(), "{error:?}");
-    drop(other);
     eventually("nothing is left", LONG, || {
         left(&mut probe) == (vec![], vec![])
     });
     always("nothing comes back", command(), || !probe.exists("a"));
     // A lock that was handed off to the waiter counts as taken.
-    let had = 1 + u64::from(sleep == Sleep::Handed) + u64::from(before_another);
+    let had = 2 + u64::from(before_another);
     assert_eq!(taken.load(Ordering::SeqCst), had, "the number of grants");
-    let bound = if sleep == Sleep::Handed {
-        command()
-    } else {
-        AT_ONCE
-    };
+    let bound = command();
     Some(Row::new(error, ended.since(fired), bound))
 }
 

@@ -134,14 +134,17 @@ fn new_watch_wakes_no_other_waiter() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let (mut stream, _) = node.accept().unwrap();
-            let channel = "$29\r\nredisson_lock__channel:{mine}";
-            let subscribed = format!(":0\r\n*3\r\n$9\r\nsubscribe\r\n{channel}\r\n:1\r\n");
+            let mut request = [0; 4096];
+            assert!(stream.read(&mut request).unwrap() > 0);
             // The node replies with its ID, and refuses the other request.
             let greeting = format!("+OK\r\n$40\r\n{}\r\n-NOPERM no\r\n", "a".repeat(40));
-            for answer in [greeting, subscribed] {
-                assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
-                stream.write_all(answer.as_bytes()).unwrap();
-            }
+            stream.write_all(greeting.as_bytes()).unwrap();
+            // The only argument of SUBSCRIBE is the channel, with its length.
+            let count = stream.read(&mut request).unwrap();
+            let text = String::from_utf8_lossy(&request[..count]);
+            let channel = &text[text.rfind('$').unwrap()..];
+            let subscribed = format!(":0\r\n*3\r\n$9\r\nsubscribe\r\n{channel}:1\r\n");
+            stream.write_all(subscribed.as_bytes()).unwrap();
         });
         let by = shared.clock().now() + Duration::from_secs(60);
         drop(

@@ -132,12 +132,12 @@ pub(crate) fn waiting_writer_keeps_new_readers_out(subject: &dyn Subject) {
     let (read, write) = read_write(false);
     let reader = direct.hold(&read, long());
     let writer = other.owner();
-    assert!(other.acquire(&write, writer, long()).is_busy());
+    assert!(other.wait(&write, writer, long()).is_busy());
     assert!(direct.is_busy(&read), "a writer waits");
     direct.granted(&read, reader, long());
     assert_eq!(direct.renew(&read, reader, long()), Renewal::Extended);
     assert_eq!(direct.release(&read, reader, PLAIN), Release::Freed);
-    other.granted(&write, writer, long());
+    assert!(!other.wait(&write, writer, long()).is_busy());
     assert_eq!(other.release(&write, writer, PLAIN), Release::Freed);
     direct.hold(&read, long());
 }
@@ -169,13 +169,13 @@ pub(crate) fn readers_and_a_waiting_writer_are_told(subject: &dyn Subject) {
         );
     }
     let writer = other.owner();
-    assert!(other.acquire(&write, writer, long()).is_busy());
+    assert!(other.wait(&write, writer, long()).is_busy());
     assert_eq!(direct.release(&read, first, PLAIN), Release::Freed);
     for name in [&read, &write] {
         assert_eq!(seen(name), (1, vec![last.to_string()], true));
     }
     assert_eq!(other.release(&read, last, PLAIN), Release::Freed);
-    other.granted(&write, writer, long());
+    assert!(!other.wait(&write, writer, long()).is_busy());
     assert_eq!(seen(&write), (1, Vec::new(), false));
     assert_eq!(seen(&read), (0, Vec::new(), false));
 }
@@ -186,12 +186,14 @@ pub(crate) fn writer_that_gives_up_lets_readers_in(subject: &dyn Subject) {
     let (read, write) = read_write(false);
     direct.hold(&read, long());
     let writer = other.owner();
-    assert!(other.acquire(&write, writer, long()).is_busy());
+    assert!(other.wait(&write, writer, long()).is_busy());
     let (wakes, _watch) = direct.watch(&read);
+    let reader = direct.owner();
+    assert!(direct.wait(&read, reader, long()).is_busy());
     let before = wakes.count();
     assert_eq!(other.release(&write, writer, PLAIN), Release::Gone);
     eventually("readers are woken", prompt(), || wakes.count() > before);
-    direct.hold(&read, long());
+    direct.granted(&read, reader, long());
 }
 
 /// A writer that gives up ends its own wait, and not that of the first one.
@@ -200,8 +202,8 @@ pub(crate) fn writer_that_gives_up_leaves_the_first_waiting(subject: &dyn Subjec
     let (read, write) = read_write(false);
     direct.hold(&read, long());
     let (first, second) = (other.owner(), direct.owner());
-    assert!(other.acquire(&write, first, long()).is_busy());
-    assert!(direct.acquire(&write, second, long()).is_busy());
+    assert!(other.wait(&write, first, long()).is_busy());
+    assert!(direct.wait(&write, second, long()).is_busy());
     assert_eq!(direct.release(&write, second, PLAIN), Release::Gone);
     assert!(direct.is_busy(&read), "the first one waits");
     assert_eq!(other.release(&write, first, PLAIN), Release::Gone);

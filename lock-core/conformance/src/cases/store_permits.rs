@@ -58,10 +58,13 @@ pub(crate) fn permit_is_released_by_its_identity(subject: &dyn Subject) {
     let many = direct.hold(&three, long());
     assert!(other.is_busy(&one));
     let (wakes, _watch) = direct.watch(&one);
+    let waiter = direct.owner();
+    assert!(direct.wait(&one, waiter, long()).is_busy());
     let before = wakes.count();
     let release = |id| other.change(&one, PermitChange::Release(id));
     assert_eq!(release(PermitId::new(held, 0)), PermitOutcome::Changed);
     eventually("waiters are woken", prompt(), || wakes.count() > before);
+    assert_eq!(direct.release(&one, waiter, PLAIN), Release::Gone);
     assert_eq!(release(PermitId::new(held, 0)), PermitOutcome::NotTaken);
     assert_eq!(
         release(PermitId::new(other.owner(), 0)),

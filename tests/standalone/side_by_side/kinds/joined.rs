@@ -105,20 +105,42 @@ impl Scripts {
             acquire: lua!(
                 "redisson/look",
                 "redisson/take",
-                "redisson/tells",
                 "timestamp",
                 "grant",
+                "acquire_many",
+                "redisson/tells",
+                "redisson/drop",
+                "tell",
+                "queue_of",
+                "queue",
                 "attempt",
-                "acquire_many"
+                "endings/busy_many"
             ),
-            release: lua!("redisson/look", "redisson/drop", "tell", "release_many"),
+            release: lua!(
+                "redisson/look",
+                "redisson/drop",
+                "tell",
+                "queue_of",
+                "release_many",
+                "redisson/take",
+                "timestamp",
+                "grant",
+                "queue",
+                "endings/waiting_many"
+            ),
             renew: lua!("redisson/look", "redisson/gone", "renew"),
             close: lua!(
                 "redisson/look",
+                "redisson/drop",
                 "redisson/gone",
                 "redisson/take",
-                "pass",
+                "timestamp",
+                "grant",
                 "tell",
+                "queue_of",
+                "queue",
+                "free_first",
+                "pass",
                 "close",
                 "endings/usual"
             ),
@@ -262,6 +284,10 @@ impl Case<'_> {
         format!("redisson_lock_token:{{{}}}", self.names[lock])
     }
 
+    fn queue(&self, lock: usize) -> String {
+        format!("distlock_queue:2:{{{}}}", self.names[lock])
+    }
+
     fn channel(&self, lock: usize) -> String {
         format!("redisson_lock__channel:{{{}}}", self.names[lock])
     }
@@ -333,6 +359,7 @@ impl Case<'_> {
         let memory = memory.collect();
         let keys = ones.iter().map(|one| self.key(one.0));
         let keys = keys.chain(ones.iter().map(|one| self.tombstone(*one)));
+        let keys = keys.chain(ones.iter().map(|one| self.queue(one.0)));
         let keys: Vec<_> = keys
             .chain(ones.iter().map(|one| self.counter(one.0)))
             .collect();
@@ -510,18 +537,18 @@ fn faults_in_joined_scripts_are_found() {
         ),
         (
             "tombstones are not looked at",
-            "unpack(KEYS, 1, 2 * n)) == 0",
+            "unpack(KEYS, 1, 3 * n)) == 0",
             "unpack(KEYS, 1, n)) == 0",
         ),
         (
             "locks are not looked at",
-            "unpack(KEYS, 1, 2 * n)) == 0",
-            "unpack(KEYS, n + 1, 2 * n)) == 0",
+            "unpack(KEYS, 1, 3 * n)) == 0",
+            "unpack(KEYS, n + 1, 3 * n)) == 0",
         ),
         (
             "a closed owner is let in",
-            "redis.call('EXISTS', tombstone, lock) == 0",
-            "redis.call('EXISTS', lock) == 0",
+            "redis.call('EXISTS', tombstone, lock, queue) == 0",
+            "redis.call('EXISTS', lock, queue) == 0",
         ),
         (
             "a repetition gets another token",
