@@ -75,6 +75,11 @@ pub trait Plan: Send + Sync + 'static {
 
     /// The server has answered; the client does not know yet.
     fn answered(&self, _request: &Request, _reply: &[u8], _fault: Fault) {}
+
+    /// How much later a subscriber gets a message, and what follows on its connection.
+    fn delay_of_messages(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// One fault for commands of one kind (or for every command), some of them.
@@ -412,9 +417,12 @@ impl Inner {
         let mut is_mute = false;
         while let Some(reply) = read_reply(&mut server)? {
             let mut fault = Fault::Pass;
-            if !is_unasked(&reply)
-                && let Ok((request, its_fault)) = due.try_recv()
-            {
+            if is_unasked(&reply) {
+                let delay = self.plan.delay_of_messages();
+                if !delay.is_zero() && !self.pause(delay) {
+                    return Ok(());
+                }
+            } else if let Ok((request, its_fault)) = due.try_recv() {
                 self.plan.answered(&request, &reply, its_fault);
                 fault = its_fault;
             }

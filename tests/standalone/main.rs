@@ -78,6 +78,9 @@ mod fair;
 // Faults of the network, the server, the process and the program.
 mod faults;
 
+// The queue of a lock's waiters, for mutexes of all orders and formats.
+mod queue;
+
 // Read-write locks.
 mod read_write;
 
