@@ -30,7 +30,10 @@ pub fn counted(probe: &mut Probe) -> Counted {
     Counted {
         scripts: probe.command_calls("evalsha") + probe.command_calls("eval"),
         // Also read behind a renewal, unless with `tracking=off`; once for those that are joined.
-        acquires: probe.command_calls("exists"),
+        // Each release looks for a queue, too.
+        acquires: probe
+            .command_calls("exists")
+            .saturating_sub(probe.command_calls("publish")),
         releases: probe.command_calls("publish"),
         subscriptions: probe.command_calls("subscribe"),
     }

@@ -67,6 +67,13 @@ impl Bench {
             .unwrap()
     }
 
+    /// Makes one attempt of a new owner that does not wait.
+    pub(crate) fn try_once(&self, lock: &str) -> Answer {
+        let name = name(lock);
+        let attempt = Attempt::new(&name, self.owner(), lease(30_000)).waits(false);
+        self.backend.acquire(&attempt, soon()).unwrap()
+    }
+
     /// Acquires a free lock for a new owner.
     pub(crate) fn take(&self, lock: &str) -> (AcquisitionId, Grant) {
         let owner = self.owner();

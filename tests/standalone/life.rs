@@ -41,7 +41,7 @@ fn is_handed_over(server: &RedisServer, url: &str) {
     let mut probe = server.probe();
     eventually("the rival listens", LONG, || {
         !probe
-            .command(&["PUBSUB", "CHANNELS", "*{a}"])
+            .command(&["PUBSUB", "CHANNELS", "*{a}:*"])
             .texts()
             .is_empty()
     });

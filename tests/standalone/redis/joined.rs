@@ -383,15 +383,24 @@ macro_rules! scripts {
                     $format,
                     "/take.lua"
                 )),
+                include_str!("../../../lock-redis/src/lua/timestamp.lua"),
+                include_str!("../../../lock-redis/src/lua/grant.lua"),
+                include_str!("../../../lock-redis/src/lua/acquire_many.lua"),
                 include_str!(concat!(
                     "../../../lock-redis/src/lua/",
                     $format,
                     "/tells.lua"
                 )),
-                include_str!("../../../lock-redis/src/lua/timestamp.lua"),
-                include_str!("../../../lock-redis/src/lua/grant.lua"),
+                include_str!(concat!(
+                    "../../../lock-redis/src/lua/",
+                    $format,
+                    "/drop.lua"
+                )),
+                include_str!("../../../lock-redis/src/lua/tell.lua"),
+                include_str!("../../../lock-redis/src/lua/queue_of.lua"),
+                include_str!("../../../lock-redis/src/lua/queue.lua"),
                 include_str!("../../../lock-redis/src/lua/attempt.lua"),
-                include_str!("../../../lock-redis/src/lua/acquire_many.lua"),
+                include_str!("../../../lock-redis/src/lua/endings/busy_many.lua"),
             ),
             release: concat!(
                 include_str!(concat!(
@@ -405,7 +414,17 @@ macro_rules! scripts {
                     "/drop.lua"
                 )),
                 include_str!("../../../lock-redis/src/lua/tell.lua"),
+                include_str!("../../../lock-redis/src/lua/queue_of.lua"),
                 include_str!("../../../lock-redis/src/lua/release_many.lua"),
+                include_str!(concat!(
+                    "../../../lock-redis/src/lua/",
+                    $format,
+                    "/take.lua"
+                )),
+                include_str!("../../../lock-redis/src/lua/timestamp.lua"),
+                include_str!("../../../lock-redis/src/lua/grant.lua"),
+                include_str!("../../../lock-redis/src/lua/queue.lua"),
+                include_str!("../../../lock-redis/src/lua/endings/waiting_many.lua"),
             ),
         }
     };
@@ -422,9 +441,10 @@ impl Scripts {
     }
 
     fn acquire(&self, keys: [&str; 9], owners: [&str; 3]) -> Vec<Value> {
+        let (before, counters) = keys.split_at(6);
         self.run(
             self.acquire,
-            &keys,
+            &[before, &["queue 1", "queue 2", "queue 3"], counters].concat(),
             &[&["30000", "60000"][..], &owners].concat(),
         )
     }
