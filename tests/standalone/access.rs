@@ -175,12 +175,16 @@ fn missing_right_is_named_and_changes_nothing() {
     }
     server.probe().command(&all);
     let (held, _) = me.take("a");
-    for (rule, says) in [("-hexists", "+hexists`"), ("-del", "+del`")] {
+    let (plain, closing) = (
+        ReleaseOptions::WITHOUT_TOMBSTONE,
+        ReleaseOptions::WITH_TOMBSTONE,
+    );
+    for (rule, says, options) in [
+        ("-hdel", "+hdel`", &[plain, closing][..]),
+        ("-hexists", "+hexists`", &[closing]),
+    ] {
         server.probe().command(&[&all[..], &[rule]].concat());
-        for closing in [
-            ReleaseOptions::WITHOUT_TOMBSTONE,
-            ReleaseOptions::WITH_TOMBSTONE,
-        ] {
+        for closing in options.iter().copied() {
             let failure = me.backend.release(&held, closing, soon()).unwrap_err();
             is_configuration(&failure, says);
             assert_eq!(server.probe().command(&["HLEN", "a"]).int(), 1, "{rule}");

@@ -17,7 +17,7 @@ use distlock_tests::time::{Stopwatch, eventually, with_tolerance};
 use lock_core::Clock;
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, DirectGrant, NextOwner, Receipt, Release, ReleaseOptions,
-    WAITER_ATTEMPTS, WAITER_PRESENCE, Wake,
+    WAITER_ATTEMPTS, WAITER_PRESENCE, Wake, Watch,
 };
 use parking_lot::Mutex as Shared;
 use std::num::NonZeroU64;
@@ -512,10 +512,18 @@ fn closed_owner_enters_no_queue_and_is_granted_nothing() {
     assert!(!probe.exists("x"));
 }
 
+/// Has the client listen, as one does that waits: others are passed over.
+fn listens(bench: &Bench) -> Watch {
+    let fair = name("x").of_kind(LockKind::Fair);
+    let wake = Arc::new(Named::default());
+    bench.backend.watch(&fair, wake, soon()).unwrap()
+}
+
 #[test]
 fn repeated_fair_attempt_keeps_position_grant_and_token() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
+    let _watch = listens(&bench);
     let [holder, first, second] = [(); 3].map(|()| bench.owner());
     let tokens = |answer| match answer {
         Answer::Granted(grant) => grant.tokens,

@@ -38,11 +38,13 @@ fn listeners(server: &RedisServer) -> usize {
 fn release_wakes_every_watch_of_that_name_only() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
+    // A watch of a lock that is free is woken.
+    let elsewhere = Bench::on(&server);
+    let (held, _) = elsewhere.take("a");
+    let (_busy, _) = elsewhere.take("b");
     let (_first, one) = watch(&bench, "a");
     let (_second, two) = watch(&bench, "a");
     let (_other, other) = watch(&bench, "b");
-    let elsewhere = Bench::on(&server);
-    let (held, _) = elsewhere.take("a");
     elsewhere.release(&held);
     // Again if the lock is free a moment after the message.
     eventually("both are woken", LONG, || {
