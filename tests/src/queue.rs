@@ -38,6 +38,13 @@ pub fn waiting(probe: &mut Probe, lock: &str) -> i64 {
     probe.command(&["ZCARD", &key(lock)]).int() / 2
 }
 
+/// The fields of the first waiter, as in `queue.lua`.
+pub fn first_fields(probe: &mut Probe, lock: &str) -> Vec<String> {
+    let found = probe.command(&["ZRANGE", &key(lock), "1", "1"]);
+    let fields = found.texts().pop().expect("there is one");
+    fields.split(' ').map(str::to_owned).collect()
+}
+
 impl Line {
     /// One more thread takes its turn; returns when it has a position.
     pub fn enter(&mut self, probe: &mut Probe, lock: Mutex) {

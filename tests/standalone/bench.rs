@@ -3,7 +3,7 @@
 use distlock_tests::process::RedisServer;
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, Grant, NodeId, Receipt, Release, ReleaseOptions,
-    Renewal, RenewalRequest, Tokens, Wake,
+    Renewal, RenewalRequest, Tokens, Wake, Watch,
 };
 use lock_core::{
     Backend, ClientId, Clock, Config, Context, LeaseTime, LockName, Moment, OwnerId, SystemClock,
@@ -65,6 +65,12 @@ impl Bench {
     pub(crate) fn acquire(&self, lock: &str, owner: OwnerId) -> Answer {
         self.acquire_with(lock, owner, lease(30_000), Tokens::Assign { reserve: 0 })
             .unwrap()
+    }
+
+    /// Has the client listen, as one does that waits: others are passed over.
+    pub(crate) fn listens(&self, lock: &LockName) -> Watch {
+        let wake = Arc::new(Counter::default());
+        self.backend.watch(lock, wake, soon()).unwrap()
     }
 
     /// Makes one attempt of a new owner that does not wait.

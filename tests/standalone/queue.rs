@@ -8,7 +8,7 @@ use distlock_tests::child::{Child, Example};
 use distlock_tests::probe::{Probe, Value};
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Plan, Proxy};
-use distlock_tests::queue::{self, waiting};
+use distlock_tests::queue::{self, first_fields, waiting};
 use distlock_tests::redis::{client, counted};
 use distlock_tests::replicas::Replicated;
 use distlock_tests::resp::{Kind, Request};
@@ -45,20 +45,15 @@ fn teach(server: &RedisServer, settings: &str) {
     held.unlock().unwrap();
     waiter.token();
     waiter.give_back();
-    server.probe().command(&["DEL", "redisson_lock_token:{x}"]);
+    let mut probe = server.probe();
+    eventually("it is free", LONG, || !probe.exists(NAME));
+    probe.command(&["DEL", "redisson_lock_token:{x}"]);
 }
 
 fn must_be_empty(probe: &mut Probe) {
     eventually("nothing of the queue is left", LONG, || {
         !probe.exists(&queue::key(NAME))
     });
-}
-
-/// The fields of the first waiter.
-fn first_fields(probe: &mut Probe) -> Vec<String> {
-    let found = probe.command(&["ZRANGE", &queue::key(NAME), "1", "1"]);
-    let fields = found.texts().pop().expect("there is one");
-    fields.split(' ').map(str::to_owned).collect()
 }
 
 /// The client of the first waiter.
@@ -98,10 +93,10 @@ impl Waiter {
     /// Of a client that has not waited before. Returns when it is in the queue, and its inbox is
     /// watched.
     fn enter(probe: &mut Probe, client: &Client, options: &LockOptions) -> Self {
-        let (before, attempts) = (waiting(probe, NAME), counted(probe).acquires);
+        let (before, scripts) = (waiting(probe, NAME), counted(probe).scripts);
         let waiter = Self::start(client, options);
         eventually("it is in the queue", LONG, || {
-            waiting(probe, NAME) > before && counted(probe).acquires >= attempts + 2
+            waiting(probe, NAME) > before && counted(probe).scripts >= scripts + 2
         });
         waiter
     }
@@ -188,7 +183,7 @@ fn granted_lock_is_handed_to_the_threads_behind_with_its_tokens() {
             eventually("they wait", LONG, || {
                 next.queue_length(NAME).unwrap() == 4 && waiting(&mut probe, NAME) == 1
             });
-            let reserve: u64 = first_fields(&mut probe)[6].parse().unwrap();
+            let reserve: u64 = first_fields(&mut probe, NAME)[6].parse().unwrap();
             probe.reset_stats();
             held.unlock().unwrap();
             let mut left: Vec<_> = waiters.into_iter().collect();
@@ -240,7 +235,7 @@ fn grants_of_other_leases_are_confirmed_by_one_request() {
                 let held = mutex(&holder).lock().unwrap();
                 let begun = Stopwatch::start();
                 let waiter = Waiter::enter(&mut probe, &next, options);
-                let asked = first_fields(&mut probe)[4].clone();
+                let asked = first_fields(&mut probe, NAME)[4].clone();
                 assert_eq!(asked, lease.min(&WAITER_PRESENCE).as_millis().to_string());
                 probe.reset_stats();
                 held.unlock().unwrap();
@@ -418,7 +413,7 @@ fn waiter_without_a_subscription_is_passed_over_and_keeps_its_place() {
             let inbox = format!("{}:{}", queue::key(NAME), cut.id());
             let found = probe.command(&["PUBSUB", "NUMSUB", &inbox]);
             matches!(found, Value::List(found) if found[1] == Value::Int(1))
-                && first_fields(&mut probe)[2] != "0"
+                && first_fields(&mut probe, NAME)[2] != "0"
         });
         must_get_it(&first, ms(0), "it has its place", || second.give_back());
         assert!(!third.has_it());
@@ -494,7 +489,7 @@ fn message_that_comes_after_the_lease_of_its_grant_grants_nothing() {
 
 /// How long ago the first waiter's last attempt was, in milliseconds.
 fn age_of_attempt(probe: &mut Probe) -> u64 {
-    let fields = first_fields(probe);
+    let fields = first_fields(probe, NAME);
     let number = |at: usize| -> u64 { fields[at].parse().unwrap() };
     let time = probe.command(&["TIME"]).texts();
     let [seconds, micros] = [0, 1].map(|at: usize| time[at].parse::<u64>().unwrap());
@@ -514,7 +509,7 @@ fn is_believed(settings: &str, age: u64, change: impl Fn(&mut Vec<String>)) -> O
         age_of_attempt(&mut probe) >= age
     });
     let begun = Stopwatch::start();
-    let fields = first_fields(&mut probe);
+    let fields = first_fields(&mut probe, NAME);
     let mut message: Vec<_> = [1, 2].map(|at| fields[at].clone()).into();
     message.extend(["1", &fields[6], "1:1", NAME].map(str::to_owned));
     change(&mut message);
@@ -563,13 +558,13 @@ fn only_a_message_for_the_last_attempt_and_the_lock_is_a_grant() {
 
 /// A thread that waits for the lock until it is interrupted.
 fn interrupted(probe: &mut Probe, client: &Client, interrupt: &Interrupt) -> JoinHandle<()> {
-    let (before, attempts) = (waiting(probe, NAME), counted(probe).acquires);
+    let (before, scripts) = (waiting(probe, NAME), counted(probe).scripts);
     let (lock, options) = (mutex(client), LockOptions::new().interrupt(interrupt));
     let thread = thread::spawn(move || {
         assert!(lock.acquire(None, &options).unwrap_err().is_interrupted());
     });
     eventually("it is in the queue", LONG, || {
-        waiting(probe, NAME) > before && counted(probe).acquires >= attempts + 2
+        waiting(probe, NAME) > before && counted(probe).scripts >= scripts + 2
     });
     thread
 }

@@ -10,6 +10,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+/// A client whose watches are woken by messages alone: the report that a key is tracked would wake
+/// those of a lock that is free.
+fn untracked(server: &RedisServer) -> Bench {
+    Bench::new(&format!("{}?tracking=off", server.url()))
+}
+
 fn watch(bench: &Bench, lock: &str) -> (Watch, Arc<Counter>) {
     let counter = Arc::new(Counter::default());
     let watch = bench
@@ -38,7 +44,6 @@ fn listeners(server: &RedisServer) -> usize {
 fn release_wakes_every_watch_of_that_name_only() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
-    // A watch of a lock that is free is woken.
     let elsewhere = Bench::on(&server);
     let (held, _) = elsewhere.take("a");
     let (_busy, _) = elsewhere.take("b");
@@ -56,7 +61,7 @@ fn release_wakes_every_watch_of_that_name_only() {
 #[test]
 fn message_right_after_the_watch_is_not_lost() {
     let server = RedisServer::start();
-    let bench = Bench::on(&server);
+    let bench = untracked(&server);
     let mut voice = server.probe();
     for number in 0..300 {
         let lock = format!("lock:{number}");
@@ -70,7 +75,7 @@ fn message_right_after_the_watch_is_not_lost() {
 #[test]
 fn first_watch_costs_a_round_trip_second_none() {
     let server = RedisServer::start();
-    let bench = Bench::on(&server);
+    let bench = untracked(&server);
     let _warm = watch(&bench, "warm");
     server.probe().reset_stats();
     let watch_all = Stopwatch::start();
@@ -99,7 +104,7 @@ const LINGER: Duration = Duration::from_secs(1);
 #[test]
 fn channel_is_left_a_while_after_its_last_watch() {
     let server = RedisServer::start();
-    let bench = Bench::on(&server);
+    let bench = untracked(&server);
     let (first, _) = watch(&bench, "a");
     let (second, counter) = watch(&bench, "a");
     drop(first);
@@ -143,7 +148,7 @@ fn channel_is_left_a_while_after_its_last_watch() {
 #[test]
 fn watch_churn_around_unsubscribing_loses_no_wake() {
     let server = RedisServer::start();
-    let bench = Bench::on(&server);
+    let bench = untracked(&server);
     thread::scope(|scope| {
         for round in 0..6 {
             let (bench, mut voice) = (&bench, server.probe());
@@ -166,7 +171,7 @@ fn watch_churn_around_unsubscribing_loses_no_wake() {
 #[test]
 fn reconnect_wakes_every_watch_once() {
     let server = RedisServer::start();
-    let bench = Bench::on(&server);
+    let bench = untracked(&server);
     let watches: Vec<_> = (0..20)
         .map(|number| watch(&bench, &format!("{number}")))
         .collect();
@@ -184,7 +189,7 @@ fn reconnect_wakes_every_watch_once() {
 #[test]
 fn subscriber_finds_a_server_that_comes_back() {
     let mut server = RedisServer::start();
-    let bench = Bench::on(&server);
+    let bench = untracked(&server);
     let (_watch, counter) = watch(&bench, "a");
     server.kill();
     let failure = timed(300, |by| {
@@ -282,7 +287,11 @@ fn watch_on_a_faulty_peer_is_bounded_by_the_deadline() {
 fn thousand_threads_watch_over_one_connection() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
-    let (held, _) = bench.take("a");
+    let elsewhere = Bench::on(&server);
+    let (held, _) = elsewhere.take("a");
+    for number in (1..1000).step_by(2) {
+        elsewhere.take(&number.to_string());
+    }
     let counters: Vec<_> = thread::scope(|scope| {
         let threads: Vec<_> = (0..1000)
             .map(|number| {
@@ -301,7 +310,7 @@ fn thousand_threads_watch_over_one_connection() {
             .collect()
     });
     assert_eq!(server.probe().command_calls("subscribe"), 501);
-    bench.release(&held);
+    elsewhere.release(&held);
     eventually("all who watch `a` are woken", LONG, || {
         counters
             .iter()
@@ -319,7 +328,7 @@ fn panicking_wake_does_not_stop_further_wakes() {
         }
     }
     let server = RedisServer::start();
-    let bench = Bench::on(&server);
+    let bench = untracked(&server);
     let _bad = bench
         .backend
         .watch(&name("a"), Arc::new(Panics), soon())
@@ -345,7 +354,7 @@ fn wake_may_watch_and_release() {
         }
     }
     let server = RedisServer::start();
-    let bench = Bench::on(&server);
+    let bench = untracked(&server);
     let (_watch, counter) = watch(&bench, "a");
     let nested = Arc::new(Watches(Bench::on(&server)));
     let _nested = bench.backend.watch(&name("a"), nested, soon()).unwrap();

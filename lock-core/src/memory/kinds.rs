@@ -139,6 +139,14 @@ impl Shares {
         self.queue.len() < before
     }
 
+    /// Ends an owner's wait. Returns whether that may admit the next waiter: the owner was the first,
+    /// or nobody has the lock.
+    fn give_up(&mut self, owner: OwnerId, is_free: bool) -> bool {
+        let first = self.queue.front();
+        let was_first = first.is_some_and(|first| first.owner == owner);
+        self.leave_queue(owner) && (is_free || was_first)
+    }
+
     /// Acquires permits, or queues the owner if the semaphore is fair. Also returns whether the
     /// next waiter may now be admitted.
     fn take_permits(
@@ -197,7 +205,8 @@ impl Shares {
             self.permits.extend(lost.into_iter().map(again));
         }
         let grant = Grant::new(None).limit(limit).count(count);
-        (Answer::Granted(grant), is_queued && self.taken() < limit)
+        let lets_in = is_queued && missing > 0 && self.taken() < limit;
+        (Answer::Granted(grant), lets_in)
     }
 
     /// Splits one permit off the share that contains it, and removes it from the store.
@@ -220,6 +229,10 @@ impl Shares {
         self.permits
             .extend(others.into_iter().filter(|others| others.count > 0));
         Some(part(number, 1))
+    }
+
+    fn has_free_permits(&self) -> bool {
+        self.limit.is_none_or(|limit| self.taken() < limit)
     }
 
     fn taken(&self) -> u32 {
@@ -364,10 +377,12 @@ impl State {
         };
         let waiting = waiting.filter(|_| gives_way);
         if let Some(until) = other.map(|(_, until)| until).or(waiting) {
+            let is_free = other.is_none() && shares.readers.is_empty();
             if is_queued && attempt.waits {
                 shares.enqueue(attempt, now);
             }
-            return Ok((Answer::Busy(Some(until.since(now))), false));
+            let lets_in = is_queued && attempt.waits && is_free;
+            return Ok((Answer::Busy(Some(until.since(now))), lets_in));
         }
         if is_queued && !is_repeated {
             shares.leave_queue(owner);
@@ -415,7 +430,8 @@ impl State {
         let all = self.shares(name, now);
         let profile = name.profile();
         let is_fair_reader = profile.queued_in_store && profile.writer.is_some();
-        let is_left = profile.queued_in_store && all.leave_queue(owner);
+        let is_free = is_fair_reader && !is_writing && all.readers.is_empty();
+        let is_left = profile.queued_in_store && all.give_up(owner, is_free);
         let shares = all.of(name);
         let Held {
             is_whole, is_any, ..
@@ -424,7 +440,7 @@ impl State {
         // A fair read-write lock wakes only the next owner, and only when that owner may be
         // admitted.
         let lets_in = match is_fair_reader {
-            true => !is_writing && (is_left || is_any && shares.is_empty()),
+            true => is_left || !is_writing && is_any && shares.is_empty(),
             false => is_any || is_left,
         };
         (
@@ -450,10 +466,8 @@ impl State {
             return false;
         };
         if name.profile().queued_in_store {
-            let is_left = shares.leave_queue(owner);
-            // Also while readers hold the lock: the reader that was queued behind the removed
-            // writer may be admitted now.
-            return is_left && is_free;
+            let is_free = is_free && shares.readers.is_empty();
+            return shares.give_up(owner, is_free);
         }
         let is_writer = name.profile().readers.is_some();
         let ends = |first: &mut (OwnerId, Moment)| is_writer && (is_holder || first.0 == owner);
@@ -466,15 +480,15 @@ impl State {
     }
 
     /// Grants a free fair lock to the head of its queue, if another owner waits with this attempt
-    /// and the head's attempt allows a direct grant. Returns the head.
+    /// and the head's attempt allows a direct grant. Returns the head, if it is another owner.
     pub(super) fn let_head_in(
         &mut self,
         attempt: &Attempt<'_>,
         now: Moment,
         unix: Duration,
     ) -> Option<NextOwner> {
-        let (name, profile) = (attempt.name, attempt.name.profile());
-        let is_queued = attempt.waits && profile.queued_in_store && profile.direct_grant;
+        let name = attempt.name;
+        let is_queued = attempt.waits && name.profile().queued_in_store;
         if !is_queued || self.holder(name, now).is_some() {
             return None;
         }
@@ -484,8 +498,18 @@ impl State {
             return None;
         }
         let first = shares.next(now)?;
-        let is_other = first.owner != attempt.owner && first.direct.is_some();
+        let is_other = first.owner != attempt.owner;
         is_other.then(|| self.grant_next(name, now, unix))?
+    }
+
+    /// Returns whether a release may grant a lock of this name to the first waiter in its queue: it
+    /// is free, and no lock of another kind is watched, whose waiters compete for it.
+    pub(super) fn may_grant(&mut self, name: &LockName, now: Moment) -> bool {
+        let watches = self.watches.get(&*name.plain()).into_iter().flatten();
+        let mut kinds = watches.map(|watch| watch.kind);
+        kinds.all(|kind| kind.queued_in_store)
+            && self.holder(name, now).is_none()
+            && self.shares(name, now).readers.is_empty()
     }
 
     /// Returns the first waiter in the queue of a free fair lock, and grants the lock to it if its
@@ -584,13 +608,14 @@ impl State {
         profile.readers.is_some() && shares.waiting_writer.take().is_some()
     }
 
-    /// Changes a semaphore's limit, or one of its permits.
+    /// Changes a semaphore's limit, or one of its permits. Also returns whether this may admit
+    /// waiters.
     pub(super) fn change_permits(
         &mut self,
         name: &LockName,
         change: PermitChange,
         now: Moment,
-    ) -> Result<PermitOutcome, Failure> {
+    ) -> Result<(PermitOutcome, bool), Failure> {
         let Some((named, _)) = name.permits() else {
             return Err(Failure::NotSent(Error::misuse(
                 "only a semaphore has permits",
@@ -609,20 +634,23 @@ impl State {
                 PermitChange::added(before, more).map_err(Failure::Refused)?
             }
             PermitChange::Release(id) => {
-                let freed = shares.split_off(id);
-                return Ok(freed.map_or(PermitOutcome::NotTaken, |_| PermitOutcome::Changed));
+                let Some(_freed) = shares.split_off(id) else {
+                    return Ok((PermitOutcome::NotTaken, false));
+                };
+                return Ok((PermitOutcome::Changed, shares.has_free_permits()));
             }
             PermitChange::Extend(id, lease) => {
                 let Some(mut share) = shares.split_off(id) else {
-                    return Ok(PermitOutcome::NotTaken);
+                    return Ok((PermitOutcome::NotTaken, false));
                 };
                 share.extend(now + lease.duration(), None);
                 shares.permits.push(share);
-                return Ok(PermitOutcome::Changed);
+                return Ok((PermitOutcome::Changed, false));
             }
         };
         shares.limit = Some(limit);
-        Ok(PermitOutcome::Limit { before, now: limit })
+        let outcome = PermitOutcome::Limit { before, now: limit };
+        Ok((outcome, shares.has_free_permits()))
     }
 }
 

@@ -100,11 +100,15 @@ impl MemoryBackend {
         state.shares.remove(&*name);
     }
 
-    /// Wakes all watchers of a name outside the mutex, and returns their number.
-    fn wake(&self, name: &LockName) -> u32 {
-        let mut state = self.0.state.lock();
+    /// Wakes all watchers of a name outside the mutex, and returns their number. If the kind queues
+    /// in the store, they are told who is next, to whom the lock is granted if it is free.
+    fn wake(&self, mut state: MutexGuard<'_, State>, name: &LockName) -> u32 {
+        let now = self.0.clock.now();
         let next = match name.profile().queued_in_store {
-            true => state.next_in_queue(name, self.0.clock.now()),
+            true if state.may_grant(name, now) => {
+                state.grant_next(name, now, self.0.clock.unix_time())
+            }
+            true => state.next_in_queue(name, now),
             false => None,
         };
         self.wake_with(state, name, next)
@@ -421,9 +425,8 @@ impl Backend for MemoryBackend {
         state.refuse_other_use(name, now)?;
         if name.profile().shared {
             let (release, lets_in) = state.release_share(name, *owner, now);
-            drop(state);
             if lets_in {
-                self.wake(name);
+                self.wake(state, name);
             }
             return Ok(release);
         }
@@ -432,9 +435,8 @@ impl Backend for MemoryBackend {
             let is_repeated = options
                 .kept
                 .is_some_and(|it| state.is_owned(name, it.owner, now));
-            drop(state);
             if lets_in {
-                self.wake(name);
+                self.wake(state, name);
             }
             return Ok(if is_repeated {
                 Release::Freed
@@ -450,24 +452,7 @@ impl Backend for MemoryBackend {
         if let (Some(used), Some(counter)) = (options.last_used, state.tokens.get_mut(&*plain)) {
             counter.last = counter.last.min(used.get());
         }
-        let may_grant = name.profile().queued_in_store && options.kept.is_none();
-        // If an unfair lock of this name is watched, the lock stays free, and all waiters compete
-        // for it.
-        let is_fair = |watch: &Watcher| watch.kind.queued_in_store;
-        if may_grant
-            && state
-                .watches
-                .get(&*plain)
-                .into_iter()
-                .flatten()
-                .all(is_fair)
-        {
-            let next = state.grant_next(name, now, self.0.clock.unix_time());
-            self.wake_with(state, name, next);
-            return Ok(Release::Freed);
-        }
-        drop(state);
-        self.wake(name);
+        self.wake(state, name);
         Ok(Release::Freed)
     }
 
@@ -570,10 +555,9 @@ impl Admin for MemoryBackend {
         _by: Moment,
     ) -> Result<PermitOutcome, Failure> {
         let mut state = self.0.state.lock();
-        let outcome = state.change_permits(name, change, self.0.clock.now())?;
-        drop(state);
-        if outcome != PermitOutcome::NotTaken && !matches!(change, PermitChange::Extend(..)) {
-            self.wake(name);
+        let (outcome, lets_in) = state.change_permits(name, change, self.0.clock.now())?;
+        if lets_in {
+            self.wake(state, name);
         }
         Ok(outcome)
     }
@@ -593,9 +577,8 @@ impl Admin for MemoryBackend {
             was_held |= !is_free;
             state.locks.remove(&*name.plain());
         }
-        drop(state);
         if was_held || ended_wait {
-            self.wake(name);
+            self.wake(state, name);
         }
         Ok(was_held)
     }

@@ -324,6 +324,7 @@ fn forced_release_of_readers_leaves_the_writer_and_a_mutex() {
 fn forced_release_ends_the_wait_of_a_writer() {
     let server = RedisServer::start();
     let (asked, mut probe) = (Asked(Bench::on(&server)), server.probe());
+    let _watch = asked.0.listens(&write());
     let force = || {
         let admin = asked.0.backend.admin().unwrap();
         admin.force_release(&write(), soon()).unwrap()

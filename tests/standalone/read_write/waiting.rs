@@ -148,6 +148,7 @@ fn mutex_and_writer_of_a_name_wait_in_one_client() {
 fn waiting_writer_keeps_new_readers_out_for_its_presence() {
     let server = RedisServer::start();
     let (asked, mut probe) = (Asked(Bench::on(&server)), server.probe());
+    let _watch = asked.0.listens(&write());
     let (reader, _) = asked.take(&read(), 30_000);
     let (writer, other) = (asked.0.owner(), Asked(Bench::on(&server)));
     assert!(asked.wait(&write(), writer).is_busy());

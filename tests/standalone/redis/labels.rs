@@ -168,8 +168,8 @@ fn short_holds_and_owner_off_write_no_label() {
 fn refused_labels_are_left_out_and_the_lock_is_renewed() {
     let server = RedisServer::start();
     let mut probe = server.probe();
-    let rule =
-        "ACL SETUSER me reset on nopass ~a ~redisson_lock_token:* ~distlock_closed:* &* +@all";
+    let keys = "~a ~redisson_lock_token:* ~distlock_closed:* ~distlock_queue:*";
+    let rule = format!("ACL SETUSER me reset on nopass {keys} &* +@all");
     probe.command(&rule.split(' ').collect::<Vec<_>>());
     let url = format!("redis://me@127.0.0.1:{}?watchdog=2s", server.port());
     let renewals = Arc::new(AtomicU64::new(0));

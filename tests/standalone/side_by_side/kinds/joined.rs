@@ -593,11 +593,7 @@ fn faults_in_joined_scripts_are_found() {
             "redis.call('SET', KEYS[3], '1', 'PX', ARGV[6])",
             "",
         ),
-        (
-            "a close frees nothing",
-            "redis.call('DEL', KEYS[1])\nreturn told",
-            "return told",
-        ),
+        ("a close frees nothing", "free(KEYS[1], ARGV[1])\n", ""),
     ] {
         let both = Both::new(Scripts::changed(from, to));
         let Err((why, steps)) = both.compare(1, 20_000) else {

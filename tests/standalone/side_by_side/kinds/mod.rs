@@ -269,9 +269,9 @@ impl Side {
                     .beside(beside.map(|owner| self.owner(owner, writer)))
                     .direct(NonZeroU64::new(number_of_direct(owner, waits).into()))
                     .waits(waits);
-                // A client that is told looks from time to time all the same.
+                // A client that waits looks from time to time all the same.
                 let tells_when = !self.scenario.has_readers
-                    && attempt.direct.is_none()
+                    && !waits
                     && (kind.is_queued() || kind.permits().is_some());
                 match self.backend.acquire(&attempt, by)? {
                     Answer::Granted(grant) => {

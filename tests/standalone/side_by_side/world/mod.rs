@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// So long that nothing is renewed while a test runs: what a renewal finds out, and when, is not
 /// what is compared here.
-const WATCHDOG: Duration = Duration::from_secs(12 * 60);
+const WATCHDOG: Duration = Duration::from_secs(5 * 60);
 
 /// The longest that something takes that happens at once.
 const SOON: Duration = Duration::from_secs(60);
@@ -263,6 +263,9 @@ fn client(store: &Store, hand_off: HandOff) -> Client {
         let config = config.with_command_timeout(SOON).with_connect_timeout(SOON);
         config
             .with_watchdog(WATCHDOG)
+            // Also the lease of a grant by a release, which a renewal makes a whole one: no lease
+            // here is longer.
+            .with_fair_presence(2 * WATCHDOG)
             .with_hand_off(hand_off.time())
     };
     store
