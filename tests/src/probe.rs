@@ -214,6 +214,12 @@ impl Probe {
             .collect()
     }
 
+    /// How many connections are subscribed to a channel.
+    pub fn listeners(&mut self) -> usize {
+        let list = self.command(&["CLIENT", "LIST", "TYPE", "pubsub"]).text();
+        list.lines().count()
+    }
+
     /// How many connections are open now, except this one.
     pub fn connections(&mut self) -> usize {
         self.clients().len()

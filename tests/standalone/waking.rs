@@ -30,16 +30,6 @@ fn subscribers(server: &RedisServer) -> usize {
     server.probe().command(&channels).texts().len()
 }
 
-/// How many connections listen to anything.
-fn listeners(server: &RedisServer) -> usize {
-    server
-        .probe()
-        .command(&["CLIENT", "LIST", "TYPE", "pubsub"])
-        .text()
-        .lines()
-        .count()
-}
-
 #[test]
 fn release_wakes_every_watch_of_that_name_only() {
     let server = RedisServer::start();
@@ -95,7 +85,7 @@ fn first_watch_costs_a_round_trip_second_none() {
     assert_eq!(server.probe().command_calls("subscribe"), 100);
     assert_eq!(server.probe().command_calls("ping"), 0);
     drop((watches, again));
-    assert_eq!(listeners(&server), 1, "one connection for all");
+    assert_eq!(server.probe().listeners(), 1, "one connection for all");
 }
 
 /// For how long a channel without watches is left subscribed.
@@ -316,7 +306,7 @@ fn thousand_threads_watch_over_one_connection() {
             .iter()
             .all(|(number, (_, counter))| (counter.count() > 0) == (number % 2 == 0))
     });
-    assert_eq!(listeners(&server), 1);
+    assert_eq!(server.probe().listeners(), 1);
 }
 
 #[test]

@@ -49,6 +49,7 @@ struct Position {
     direct: Option<NonZeroU64>,
     /// The lease of a direct grant.
     lease: Duration,
+    is_reader: bool,
     is_writer: bool,
 }
 
@@ -82,6 +83,15 @@ impl Shares {
         let next = is_queued.then(|| self.next(now)).flatten();
         next.filter(|next| next.owner != attempt.owner)
             .map(|next| next.until)
+    }
+
+    /// Returns the end of the presence of a waiting writer that keeps out readers without an order:
+    /// also of the first of the queue, beside readers.
+    fn first_writer(&mut self, now: Moment) -> Option<Moment> {
+        let waiting = self.waiting_writer.map(|(_, until)| until);
+        let is_read = !self.readers.is_empty();
+        let first = self.next(now).filter(|first| is_read && first.is_writer);
+        waiting.or(first.map(|first| first.until))
     }
 
     /// Returns whether a writer waits.
@@ -120,6 +130,7 @@ impl Shares {
             // Releases grant directly only to kinds whose profile allows it.
             direct: direct.filter(|_| profile.direct_grant),
             lease: attempt.direct_lease.min(attempt.lease.duration()),
+            is_reader: profile.writer.is_some(),
             is_writer: profile.readers.is_some(),
         };
         match self
@@ -141,8 +152,8 @@ impl Shares {
 
     /// Ends an owner's wait. Returns whether that may admit the next waiter: the owner was the first,
     /// or nobody has the lock.
-    fn give_up(&mut self, owner: OwnerId, is_free: bool) -> bool {
-        let first = self.queue.front();
+    fn give_up(&mut self, owner: OwnerId, is_free: bool, now: Moment) -> bool {
+        let first = self.next(now);
         let was_first = first.is_some_and(|first| first.owner == owner);
         self.leave_queue(owner) && (is_free || was_first)
     }
@@ -172,16 +183,16 @@ impl Shares {
         let missing = count.saturating_sub(had);
         let first = self.permits.iter().map(|share| share.until).min();
         let busy = |until: Option<Moment>| Answer::Busy(until.map(|until| until.since(now)));
-        if missing > 0 && count > limit {
-            // At the head of the queue this owner would block all other waiters until the limit
-            // rises.
-            return (busy(first), is_queued && self.leave_queue(owner));
-        }
         let others = if missing > 0 {
             self.before(attempt, now)
         } else {
             None
         };
+        if missing > 0 && count > limit {
+            // At the head of the queue this owner would block all other waiters until the limit
+            // rises.
+            return (busy(others.or(first)), is_queued && self.leave_queue(owner));
+        }
         if missing > free || others.is_some() {
             if is_queued && attempt.waits {
                 self.enqueue(attempt, now);
@@ -313,9 +324,8 @@ impl State {
         let shares = self.shares(name, now);
         let readers = longest(&shares.readers).map(|share| share.until);
         let busy = holder.map(|(_, until)| until).or(readers);
-        let other = shares.before(attempt, now);
         // A free lock is reserved for the head of the queue until the head's presence ends.
-        let Some(until) = busy.or(other) else {
+        let Some(until) = busy.or_else(|| shares.before(attempt, now)) else {
             shares.leave_queue(owner);
             if is_writer && attempt.waits {
                 shares.waiting_writer = None; // readers compete with the next writer
@@ -364,18 +374,13 @@ impl State {
         let is_queued = name.profile().queued_in_store;
         let other = writer.filter(|(writer, _)| !is_repeated && beside != Some(*writer));
         let gives_way = !is_repeated && writer.is_none();
-        // As on Redis, an owner that holds the lock, or reads under its own write lock, does not
-        // look at the queue: that removes waiters whose presence has ended, silently.
-        let is_under_writer = writer.is_some() && other.is_none();
         let waiting = match is_queued {
-            _ if is_repeated || is_under_writer => None,
+            _ if !gives_way => None,
             true => shares.before(attempt, now),
             false => shares
-                .waiting_writer
-                .map(|(_, until)| until)
+                .first_writer(now)
                 .filter(|_| writers == WriterPriority::First),
         };
-        let waiting = waiting.filter(|_| gives_way);
         if let Some(until) = other.map(|(_, until)| until).or(waiting) {
             let is_free = other.is_none() && shares.readers.is_empty();
             if is_queued && attempt.waits {
@@ -387,8 +392,7 @@ impl State {
         if is_queued && !is_repeated {
             shares.leave_queue(owner);
         }
-        let lets_in = is_queued && gives_way;
-        let lets_in = lets_in && shares.next(now).is_some_and(|next| !next.is_writer);
+        let lets_in = gives_way && shares.next(now).is_some_and(|next| next.is_reader);
         let reads = Share::new(owner, until, label, false);
         hold(&mut shares.readers, reads);
         let token = last
@@ -431,7 +435,7 @@ impl State {
         let profile = name.profile();
         let is_fair_reader = profile.queued_in_store && profile.writer.is_some();
         let is_free = is_fair_reader && !is_writing && all.readers.is_empty();
-        let is_left = profile.queued_in_store && all.give_up(owner, is_free);
+        let is_left = profile.queued_in_store && all.give_up(owner, is_free, now);
         let shares = all.of(name);
         let Held {
             is_whole, is_any, ..
@@ -467,7 +471,7 @@ impl State {
         };
         if name.profile().queued_in_store {
             let is_free = is_free && shares.readers.is_empty();
-            return shares.give_up(owner, is_free);
+            return shares.give_up(owner, is_free, now);
         }
         let is_writer = name.profile().readers.is_some();
         let ends = |first: &mut (OwnerId, Moment)| is_writer && (is_holder || first.0 == owner);
@@ -528,7 +532,7 @@ impl State {
         };
         let tokens = self.next_tokens(&name.plain(), 0, now, unix)?;
         self.shares.get_mut(&*name.plain())?.leave_queue(owner);
-        self.hold(name, owner, now + lease, None);
+        self.hold(&name.plain(), owner, now + lease, None);
         let grant = Grant::new(Some(tokens));
         Some(next.granted(DirectGrant { attempt, grant }))
     }

@@ -100,16 +100,13 @@ impl MemoryBackend {
         state.shares.remove(&*name);
     }
 
-    /// Wakes all watchers of a name outside the mutex, and returns their number. If the kind queues
-    /// in the store, they are told who is next, to whom the lock is granted if it is free.
+    /// Wakes all watchers of a name outside the mutex, and returns their number. Those that queue
+    /// are told who is next, to whom the lock is granted if it is free.
     fn wake(&self, mut state: MutexGuard<'_, State>, name: &LockName) -> u32 {
         let now = self.0.clock.now();
-        let next = match name.profile().queued_in_store {
-            true if state.may_grant(name, now) => {
-                state.grant_next(name, now, self.0.clock.unix_time())
-            }
-            true => state.next_in_queue(name, now),
-            false => None,
+        let next = match state.may_grant(name, now) {
+            true => state.grant_next(name, now, self.0.clock.unix_time()),
+            false => state.next_in_queue(name, now),
         };
         self.wake_with(state, name, next)
     }
@@ -127,13 +124,13 @@ impl MemoryBackend {
         };
         let wakes: Vec<_> = watches
             .iter()
-            .map(|watch| Arc::clone(&watch.wake))
+            .map(|watch| (watch.kind, Arc::clone(&watch.wake)))
             .collect();
         drop(state);
-        for wake in &wakes {
+        for (kind, wake) in &wakes {
             match &next {
-                Some(next) => wake.wake_next(next),
-                None => wake.wake(),
+                Some(next) if kind.queued_in_store => wake.wake_next(next),
+                _ => wake.wake(),
             }
         }
         u32::try_from(wakes.len()).unwrap_or(u32::MAX)

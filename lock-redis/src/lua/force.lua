@@ -16,8 +16,10 @@ if found.err then
   return found
 end
 if #found == 0 then
+  -- There is nothing to delete; but a replica, whose master may have the lock, refuses to. First:
+  -- behind it the lock may be granted to the second waiter.
+  redis.call('DEL', KEYS[1])
   skip_next(KEYS[1], publish)
-  -- There is nothing to delete; but a replica, whose master may have the lock, refuses to.
-  return redis.call('DEL', KEYS[1])
+  return 0
 end
 free(KEYS[1])

@@ -222,7 +222,7 @@ end
 local function skip_next(lock, publish)
   local queue = queue_of(lock)
   pcall(function()
-    local name = waiter_at(queue, 0)[1]
+    local name = first_present(queue)
     if name then
       leave(queue, name)
       pass_on(lock, queue, publish, 0)
@@ -281,7 +281,7 @@ local function give_up(lock, owner, publish, turns)
     end
     return
   end
-  local first = waiter_at(queue, 0)[1]
+  local first = first_present(queue)
   if leave(queue, owner, owner) or leave(queue, shared, owner) then
     if redis.call('EXISTS', lock) == 0 then
       pass_on(lock, queue, publish, 0, turns)

@@ -236,7 +236,8 @@ pub(crate) fn reader_gets_the_token_of_the_last_writer(subject: &dyn Subject) {
 /// Releases by one client wake the waiters of others, for each kind.
 pub(crate) fn release_of_each_kind_wakes_its_waiters(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
-    let (read, write) = read_write(false);
+    let (read, next_to_write) = read_write(false);
+    let (next_to_read, write) = read_write(false);
     let semaphore = permits(&fresh_name(), 1, 1);
     let fair = fresh_name().of_kind(LockKind::Fair);
     let in_order = fresh_name().of_kind(LockKind::FairPermits { limit: 1, count: 1 });
@@ -247,8 +248,8 @@ pub(crate) fn release_of_each_kind_wakes_its_waiters(subject: &dyn Subject) {
         fair_read.of_kind(LockKind::FairWrite),
     ];
     let read_write = [
-        (&read, &write),
-        (&write, &read),
+        (&read, &next_to_write),
+        (&write, &next_to_read),
         (&fair_read, &next_write),
         (&fair_write, &next_read),
     ];

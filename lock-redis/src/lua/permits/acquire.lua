@@ -57,7 +57,7 @@ local waiter = wait and string.match(wait, '^%S+')
 local first, others
 if queue and missing > 0 then
   first, others = first_present(queue)
-  if first == waiter then
+  if first == (waiter or ARGV[7]) then
     others = nil
   end
 end

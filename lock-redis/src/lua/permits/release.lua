@@ -33,7 +33,7 @@ if freed < tonumber(ARGV[2]) then
   -- permits.
   local queue, waiter, owner = queue_of(KEYS[1]), string.match(ARGV[5], '^(%S+) (%S+)$')
   pcall(function()
-    local first = waiter_at(queue, 0)[1]
+    local first = first_present(queue)
     if waiter and leave(queue, waiter, owner) and first == waiter then
       tell_next(queue, ARGV[4])
     end

@@ -6,7 +6,7 @@ use crate::connection::error_mapping::{self, Asked};
 use crate::connection::{Batch, ConnectionLike, Reply, Request, Server, Text, info_field};
 use crate::keys;
 use crate::node::quorum::NodeView;
-use crate::protocol::{Exchange, OwnedFormat, Received, remaining};
+use crate::protocol::{Exchange, OwnedFormat, Received, busy_from_pttl, remaining};
 use crate::receipt::{granted, token_range};
 use lock_core::backend::{Answer, Attempt, Failure, Proposal, ProposalAnswer};
 use lock_core::{FencingToken, Moment, TokenPolicy};
@@ -149,14 +149,11 @@ impl OwnedFormat {
         read: impl FnOnce(&Server, ProposalReply) -> Result<T, Failure> + 'a,
     ) -> Result<Exchange<'a, T>, Failure> {
         let proposal = ProposalRequest::new(self, attempt, proposal, terms);
-        // A caller that does not wait makes no further attempt.
-        let makes_another = attempt.waits;
-        let is_tracked = move |key: &str, is_first| !makes_another || is_tracked(key, is_first);
         let (keys, arguments) = (proposal.keys(), proposal.arguments(is_verified));
         let batch = Batch::script(&self.dialect.scripts.propose, &keys, &arguments);
         Ok(Exchange::call(batch, move |received| {
             let reply = received.take_reply();
-            let vote = self.vote(received, &proposal, &reply, &is_tracked)?;
+            let vote = self.vote(received, &proposal, &reply, is_tracked)?;
             read(received.server(), vote)
         }))
     }
@@ -213,7 +210,10 @@ impl OwnedFormat {
                 ))))
             }
             [0, pttl, told] => {
-                let busy = self.busy(pttl, told == 1, is_tracked(&proposal.key, true));
+                let busy = match proposal.waits {
+                    true => self.busy(pttl, told == 1, is_tracked(&proposal.key, true)),
+                    false => busy_from_pttl(pttl),
+                };
                 ProposalReply::Answer(ProposalAnswer::Answer(busy))
             }
             [2, stored] => {
@@ -246,6 +246,8 @@ struct ProposalRequest<'a> {
     numbers: [Text; 3],
     /// True if a majority has already granted the proposal.
     is_granted: bool,
+    /// False for a caller that makes no further attempt.
+    waits: bool,
     terms: Option<SentTerms<'a>>,
 }
 
@@ -297,6 +299,7 @@ impl<'a> ProposalRequest<'a> {
                 Text::number(first + u64::from(reserve)),
             ],
             is_granted,
+            waits: attempt.waits,
             terms: terms.map(sent),
         }
     }

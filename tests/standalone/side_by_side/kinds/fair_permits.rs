@@ -42,7 +42,7 @@ fn random(random: &mut fastrand::Rng, time_passes: bool) -> Request {
     let lease = random.usize(0..4);
     match random.u8(0..100) {
         0..=43 => {
-            let waits = random.u8(0..5) > 0;
+            let waits = owner > 0;
             Request::Acquire {
                 owner,
                 kind,

@@ -50,7 +50,7 @@ fn random(random: &mut fastrand::Rng, time_passes: bool) -> Request {
             kind,
             lease,
             beside: (kind.is_reader() && !time_passes).then_some(owner),
-            waits: random.u8(0..5) > 0,
+            waits: owner > 0,
         },
         46..=52 => Request::Renew { owner, kind, lease },
         53..=81 => Request::Release {

@@ -65,6 +65,7 @@ enum Request {
         kind: LockKind,
         lease: usize,
         beside: Option<u64>,
+        /// Each owner waits or tries: no thread that waits tries, too.
         waits: bool,
     },
     Renew {
@@ -113,9 +114,12 @@ impl Wake for Named {
             .granted
             .as_ref()
             .map_or(0, |granted| granted.attempt.get());
-        self.0
-            .lock()
-            .push(format!("{} {granted}", number(&next.owner)));
+        let mut named = self.0.lock();
+        // Behind a grant, Redis also tells the one that is next then, where it has waited for long.
+        let is_behind = granted == 0 && named.last().is_some_and(|last| !last.ends_with(" 0"));
+        if !is_behind {
+            named.push(format!("{} {granted}", number(&next.owner)));
+        }
     }
 }
 
