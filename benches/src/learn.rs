@@ -125,10 +125,9 @@ pub(crate) fn load_joined(raw: &mut Raw) -> [String; 2] {
         include_str!("../../lock-redis/src/lua/grant.lua"),
         include_str!("../../lock-redis/src/lua/acquire_many.lua"),
         include_str!("../../lock-redis/src/lua/redisson/tells.lua"),
-        include_str!("../../lock-redis/src/lua/redisson/drop.lua"),
-        include_str!("../../lock-redis/src/lua/tell.lua"),
-        include_str!("../../lock-redis/src/lua/queue_of.lua"),
         include_str!("../../lock-redis/src/lua/queue.lua"),
+        include_str!("../../lock-redis/src/lua/leave.lua"),
+        include_str!("../../lock-redis/src/lua/enter.lua"),
         include_str!("../../lock-redis/src/lua/attempt.lua"),
         include_str!("../../lock-redis/src/lua/endings/busy_many.lua"),
     );
@@ -142,6 +141,9 @@ pub(crate) fn load_joined(raw: &mut Raw) -> [String; 2] {
         include_str!("../../lock-redis/src/lua/timestamp.lua"),
         include_str!("../../lock-redis/src/lua/grant.lua"),
         include_str!("../../lock-redis/src/lua/queue.lua"),
+        include_str!("../../lock-redis/src/lua/let_next_in.lua"),
+        include_str!("../../lock-redis/src/lua/leave.lua"),
+        include_str!("../../lock-redis/src/lua/give_up.lua"),
         include_str!("../../lock-redis/src/lua/endings/waiting_many.lua"),
     );
     [acquire, release].map(|script| load(raw, script))

@@ -67,30 +67,36 @@ impl Shares {
         self.waiting_writer = self.waiting_writer.filter(|(_, until)| now < *until);
     }
 
-    /// Returns the first waiter whose presence has not ended, and removes the waiters before it. A
-    /// waiter further back whose presence has ended keeps its position if it sends an attempt
-    /// before it reaches the head.
-    fn next(&mut self, now: Moment) -> Option<&Position> {
-        while self.queue.front().is_some_and(|first| first.until <= now) {
+    /// Returns the first waiter whose presence has not ended, or this owner's place, and removes the
+    /// waiters before it. A waiter whose presence has ended keeps its position if it sends an
+    /// attempt before another one looks who is first.
+    fn next_or(&mut self, own: Option<OwnerId>, now: Moment) -> Option<&Position> {
+        let is_gone = |first: &Position| first.until <= now && Some(first.owner) != own;
+        while self.queue.front().is_some_and(is_gone) {
             self.queue.pop_front();
         }
         self.queue.front()
     }
 
+    fn next(&mut self, now: Moment) -> Option<&Position> {
+        self.next_or(None, now)
+    }
+
     /// Returns the end of the presence of the queue's head, if the head is not the attempt's owner.
     fn before(&mut self, attempt: &Attempt<'_>, now: Moment) -> Option<Moment> {
         let is_queued = attempt.name.profile().queued_in_store;
-        let next = is_queued.then(|| self.next(now)).flatten();
+        let own = Some(attempt.owner);
+        let next = is_queued.then(|| self.next_or(own, now)).flatten();
         next.filter(|next| next.owner != attempt.owner)
             .map(|next| next.until)
     }
 
     /// Returns the end of the presence of a waiting writer that keeps out readers without an order:
-    /// also of the first of the queue, beside readers.
+    /// beside readers, also of the first of the queue, unless that is a reader.
     fn first_writer(&mut self, now: Moment) -> Option<Moment> {
         let waiting = self.waiting_writer.map(|(_, until)| until);
         let is_read = !self.readers.is_empty();
-        let first = self.next(now).filter(|first| is_read && first.is_writer);
+        let first = self.next(now).filter(|first| is_read && !first.is_reader);
         waiting.or(first.map(|first| first.until))
     }
 
@@ -133,13 +139,16 @@ impl Shares {
             is_reader: profile.writer.is_some(),
             is_writer: profile.readers.is_some(),
         };
-        match self
-            .queue
-            .iter_mut()
-            .find(|position| position.owner == owner)
-        {
+        let mut queue = self.queue.iter_mut();
+        let known = queue.find(|position| position.owner == owner);
+        // As on Redis, where a new waiter of a lock that one holder has does not look who is first.
+        let looks = known.is_some() || profile.shared;
+        match known {
             Some(position) => *position = new,
             None => self.queue.push_back(new),
+        }
+        if looks {
+            self.next_or(Some(owner), now);
         }
     }
 
@@ -433,20 +442,19 @@ impl State {
         let is_writing = self.holder(name, now).is_some();
         let all = self.shares(name, now);
         let profile = name.profile();
-        let is_fair_reader = profile.queued_in_store && profile.writer.is_some();
-        let is_free = is_fair_reader && !is_writing && all.readers.is_empty();
+        let is_reader = profile.writer.is_some();
+        let is_free = is_reader && !is_writing && all.readers.is_empty();
         let is_left = profile.queued_in_store && all.give_up(owner, is_free, now);
         let shares = all.of(name);
         let Held {
             is_whole, is_any, ..
         } = held_of(shares, name, owner);
         shares.retain(|share| share.owner != owner);
-        // A fair read-write lock wakes only the next owner, and only when that owner may be
-        // admitted.
-        let lets_in = match is_fair_reader {
-            true => is_left || !is_writing && is_any && shares.is_empty(),
-            false => is_any || is_left,
+        let is_freed = match is_reader {
+            true => !is_writing && shares.is_empty(),
+            false => all.has_free_permits(),
         };
+        let lets_in = is_left || is_any && is_freed;
         (
             if is_whole {
                 Release::Freed
@@ -501,7 +509,7 @@ impl State {
         if !shares.readers.is_empty() {
             return None;
         }
-        let first = shares.next(now)?;
+        let first = shares.next_or(Some(attempt.owner), now)?;
         let is_other = first.owner != attempt.owner;
         is_other.then(|| self.grant_next(name, now, unix))?
     }
@@ -593,6 +601,11 @@ impl State {
         })
     }
 
+    /// Returns false if this is a semaphore without a free permit.
+    pub(super) fn may_let_in(&mut self, name: &LockName, now: Moment) -> bool {
+        name.permits().is_none() || self.shares(name, now).has_free_permits()
+    }
+
     /// Ends all shares of the name's kind. Returns whether there were any.
     pub(super) fn force_shares(&mut self, name: &LockName, now: Moment) -> bool {
         let shares = self.shares(name, now).of(name);
@@ -605,11 +618,10 @@ impl State {
         let Some(shares) = self.shares.get_mut(&*name.plain()) else {
             return false;
         };
-        let profile = name.profile();
-        if profile.queued_in_store {
-            return is_free && shares.next(now).is_some() && shares.queue.pop_front().is_some();
+        if is_free && shares.next(now).is_some() {
+            return shares.queue.pop_front().is_some();
         }
-        profile.readers.is_some() && shares.waiting_writer.take().is_some()
+        name.profile().readers.is_some() && shares.waiting_writer.take().is_some()
     }
 
     /// Changes a semaphore's limit, or one of its permits. Also returns whether this may admit

@@ -574,7 +574,7 @@ impl Admin for MemoryBackend {
             was_held |= !is_free;
             state.locks.remove(&*name.plain());
         }
-        if was_held || ended_wait {
+        if ended_wait || was_held && state.may_let_in(name, now) {
             self.wake(state, name);
         }
         Ok(was_held)

@@ -71,16 +71,17 @@ macro_rules! scripts {
             words: $format, channel: $channel, wakes: None, ending: "usual",
             acquire: [
                 "look", "take", "../timestamp", "../grant", "../acquire",
-                "tells", "drop", "../tell", "../queue_of", "../queue", "../attempt",
-                "../endings/busy"
+                "tells", "../queue", "../leave", "../enter", "../attempt", "../endings/busy"
             ],
             release: [
                 "look", "drop", "../tell", "../queue_of", "../release",
-                "take", "../timestamp", "../grant", "../queue", "../endings/waiting"
+                "take", "../timestamp", "../grant", "../queue", "../let_next_in",
+                "../endings/next", "../leave", "../give_up", "../endings/waiting"
             ],
             free: [
                 "look", "drop", "gone", "take", "../timestamp", "../grant", "../tell",
-                "../queue_of", "../queue", "../free_first"
+                "../queue_of", "../queue", "../let_next_in", "../leave", "../give_up",
+                "../free_first"
             ]
         )
     };
@@ -140,7 +141,8 @@ macro_rules! joins {
                 many: script("release_many",
                     words!(
                         $format: "look", "drop", "../tell", "../queue_of", "../release_many",
-                        "take", "../timestamp", "../grant", "../queue", "../endings/waiting_many"
+                        "take", "../timestamp", "../grant", "../queue", "../let_next_in",
+                        "../leave", "../give_up", "../endings/waiting_many"
                     ),
                 ),
                 keys: &[0],
@@ -154,7 +156,7 @@ macro_rules! joins {
                 many: script("acquire_many",
                     words!(
                         $format: "look", "take", "../timestamp", "../grant", "../acquire_many",
-                        "tells", "drop", "../tell", "../queue_of", "../queue", "../attempt",
+                        "tells", "../queue", "../leave", "../enter", "../attempt",
                         "../endings/busy_many"
                     ),
                 ),

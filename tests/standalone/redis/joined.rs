@@ -391,14 +391,9 @@ macro_rules! scripts {
                     $format,
                     "/tells.lua"
                 )),
-                include_str!(concat!(
-                    "../../../lock-redis/src/lua/",
-                    $format,
-                    "/drop.lua"
-                )),
-                include_str!("../../../lock-redis/src/lua/tell.lua"),
-                include_str!("../../../lock-redis/src/lua/queue_of.lua"),
                 include_str!("../../../lock-redis/src/lua/queue.lua"),
+                include_str!("../../../lock-redis/src/lua/leave.lua"),
+                include_str!("../../../lock-redis/src/lua/enter.lua"),
                 include_str!("../../../lock-redis/src/lua/attempt.lua"),
                 include_str!("../../../lock-redis/src/lua/endings/busy_many.lua"),
             ),
@@ -424,6 +419,9 @@ macro_rules! scripts {
                 include_str!("../../../lock-redis/src/lua/timestamp.lua"),
                 include_str!("../../../lock-redis/src/lua/grant.lua"),
                 include_str!("../../../lock-redis/src/lua/queue.lua"),
+                include_str!("../../../lock-redis/src/lua/let_next_in.lua"),
+                include_str!("../../../lock-redis/src/lua/leave.lua"),
+                include_str!("../../../lock-redis/src/lua/give_up.lua"),
                 include_str!("../../../lock-redis/src/lua/endings/waiting_many.lua"),
             ),
         }

@@ -56,10 +56,7 @@ local queue, wait = KEYS[4], ARGV[8]
 local waiter = wait and string.match(wait, '^%S+')
 local first, others
 if queue and missing > 0 then
-  first, others = first_present(queue)
-  if first == (waiter or ARGV[7]) then
-    others = nil
-  end
+  first, others = first_present(queue, waiter or ARGV[7])
 end
 if others or (missing > 0 and missing > free) then
   if waiter and #all > free + taken then

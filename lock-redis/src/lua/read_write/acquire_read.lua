@@ -39,7 +39,7 @@ local function before_us(mode)
   end
   local name, left, _, attempt
   if which ~= 'free' then
-    name, left, _, attempt = first_present(queue)
+    name, left, _, attempt = first_present(queue, ARGV[2])
   end
   local is_after = name and name ~= ARGV[2]
   if is_after and not (which == 'writers' and is_reader(attempt)) then

@@ -12,7 +12,8 @@
 local function writer_waits(queue)
   for _, text in ipairs(redis.call('ZRANGE', queue, 0, 2 * MOST - 1)) do
     local name, _, _, presence, _, _, _, until_ = string.match(text, FIELDS)
-    if name and string.find(name, ':write$') and presence_left(presence, until_) > 0 then
+    local left = name and until_ - math.floor(timestamp() / 1000) or 0
+    if left > 0 and left <= tonumber(presence) and string.find(name, ':write$') then
       return true
     end
   end

@@ -35,7 +35,8 @@ pub(super) struct PermitFormat;
 /// told, and then attempt. So it needs no function that grants.
 macro_rules! queued {
     ($name:literal: $($file:literal),+) => {
-        script!($name: "timestamp", "permits/counted", "tell", "queue_of", "queue", "permits/offer", $($file),+)
+        script!($name: "timestamp", "permits/counted", "tell", "queue_of", "queue", "let_next_in", "leave", "enter",
+            "give_up", "permits/offer", $($file),+)
     };
 }
 static ACQUIRE: Script = queued!("acquire_permits":

@@ -40,7 +40,8 @@ const MOST_PURGES: usize = 16;
 /// grants no waiter the lock, but tells it. So it needs no function that grants.
 macro_rules! of_readers {
     ($name:literal: $($file:literal),+) => {
-        script!($name: "timestamp", "tell", "queue_of", "queue", $($file),+)
+        script!($name: "timestamp", "tell", "queue_of", "queue", "let_next_in", "leave", "enter",
+            "give_up", $($file),+)
     };
 }
 /// Creates a script of a writer, with these files before it. The end of a writer's hold may grant
@@ -49,7 +50,8 @@ macro_rules! of_writer {
     ($name:literal: $($file:literal),+) => {
         script!($name:
             "redisson/look", "redisson/drop", "redisson/gone", "redisson/take", "read_write/take",
-            "timestamp", "grant", "tell", "queue_of", "queue", $($file),+
+            "timestamp", "grant", "tell", "queue_of", "queue", "let_next_in", "leave", "enter",
+            "give_up", $($file),+
         )
     };
 }
@@ -62,7 +64,8 @@ macro_rules! force {
     };
 }
 static ACQUIRE_READ: Script = script!("acquire_read":
-    "redisson/drop", "redisson/take", "timestamp", "grant", "tell", "queue_of", "queue", "read_write/sweep",
+    "redisson/drop", "redisson/take", "timestamp", "grant", "tell", "queue_of", "queue", "let_next_in", "leave", "enter",
+            "give_up", "read_write/sweep",
     "read_write/acquire_read"
 );
 static RELEASE_READ: Script =

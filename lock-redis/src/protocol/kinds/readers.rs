@@ -23,10 +23,11 @@ pub(super) const CHANNEL: &str = "redisson_rwlock";
 pub(super) const WRITER: &str = ":write";
 
 pub(super) static PURGE: Script = script!("purge":
-    "timestamp", "tell", "queue_of", "queue", "read_write/settle", "read_write/purge"
+    "timestamp", "tell", "queue_of", "queue", "let_next_in", "leave", "give_up",
+    "read_write/settle", "read_write/purge"
 );
 pub(super) static INSPECT: Script = script!("inspect_rw":
-    "redisson/holder", "redisson/gone", "timestamp", "tell", "queue_of", "queue", "read_write/inspect_rw"
+    "redisson/holder", "redisson/gone", "timestamp", "queue", "read_write/inspect_rw"
 );
 pub(super) static LEFT: Script = script!("left": "read_write/left");
 

@@ -150,15 +150,6 @@ fn differences_of_fair_semaphores_are_found() {
                 }
                 other => other,
             }),
-            (
-                "the next one is not told of the limit",
-                |request| match request {
-                    Request::SetPermits(LockKind::FairPermits { limit, count }) => {
-                        Request::SetPermits(LockKind::Permits { limit, count })
-                    }
-                    other => other,
-                },
-            ),
             ("closed owners are let in", without_tombstones),
         ],
     );

@@ -1,0 +1,56 @@
+-- This waiter waits from now on, or still. `wait` is ARGV[5] of acquire.lua, and `has_queue`
+-- whether others wait; nothing if that is not known. Returns 1 if it is the first, else 0.
+local function enter(queue, has_queue, wait, owner, keep, reserve)
+  local name, attempt, presence, lease = string.match(wait, '^(%S+) (%S+) (%S+) (%S+)')
+  local now = timestamp()
+  local until_ = math.floor(now / 1000) + presence
+  local fields = {name, owner, attempt, presence, lease, keep or '-',
+    keep and (reserve or '0') or '-', string.format('%.0f', until_)}
+  local text = table.concat(fields, ' ')
+  local added = redis.pcall('ZADD', queue, 'NX', now, name, now, text)
+  if type(added) == 'table' then
+    -- A full server refuses what takes memory as a script's first write, and so new waiters.
+    if not fields_of(queue, name) then
+      error(added.err)
+    end
+    added = 0
+  end
+  if added < 2 then
+    -- It waits already, and keeps its place.
+    redis.call('ZREM', queue, text)
+    local before, position = fields_of(queue, name)
+    if before ~= name then
+      redis.call('ZREM', queue, before)
+    end
+    redis.call('ZADD', queue, position, text)
+  end
+  if added < 2 or not has_queue or tonumber(presence) > LASTS or string.find(now, '0$') then
+    -- Others may count as present for longer.
+    redis.call('PEXPIRE', queue, math.max(redis.call('PTTL', queue), LASTS, tonumber(presence)))
+  end
+  if added < 2 or has_queue == nil then
+    return first_present(queue, name) == name and 1 or 0
+  end
+  return has_queue and 0 or 1
+end
+
+-- For a lock that is free: for how long others hold it or go first, in milliseconds; nothing if it
+-- is this waiter's turn, which then waits no longer. `wait` is ARGV[5] of acquire.lua.
+local function others_before(lock, queue, name, wait)
+  local publish = wait and string.match(wait, '%S+$') or '-'
+  if publish ~= '-' then
+    -- It ended without a release.
+    local since = string.format('%.0f', math.floor(timestamp() / 1000))
+    local next, _, left = grant_next(lock, queue, publish, name, '1:' .. since)
+    if next and next ~= name then
+      return left or redis.call('PTTL', lock)
+    end
+  end
+  local next, left = first_present(queue, name)
+  if next and next ~= name then
+    return left
+  end
+  leave(queue, name)
+  return nil
+end
+

@@ -1,0 +1,48 @@
+-- Tells the first waiter that it is the first: it attempts at once. If the answer of PUBLISH
+-- `counts` all clients that it reaches, a waiter that is not connected is passed over.
+local function tell_next(queue, publish, counts)
+  local from
+  for _ = 1, MOST do
+    local _, _, owner, _, position, text, place = first_present(queue, nil, from)
+    if not text or tell_owner(publish, queue, owner, owner) ~= 0 or not counts then
+      return
+    end
+    pass_over(queue, position, text)
+    from = place + 2
+  end
+end
+
+-- Behind the release of a lock: grants it to the next waiter. `others` is how many clients were
+-- told of the release that are in no queue: those get a chance, and the next waiter is only told.
+-- `turns` is "free" where the answer of PUBLISH does not count all clients that it reaches: there,
+-- too. Otherwise it is what came with the holder's own grant, if a release granted it the lock: how
+-- many such grants there were in a row, a colon, and when the first one was, in milliseconds. After
+-- some in a row one release frees the lock, so that clients that poll have a chance.
+local IN_A_ROW, ROW_MILLIS = 4, 100
+-- Where waiters wait for so long, in microseconds, the one that is next after a grant is told so:
+-- it finds out when that grant ends without a release.
+local LONG = 500000
+local function pass_on(lock, queue, publish, others, turns)
+  local count, since = string.match(turns or '', '^(%d+):(%d+)$')
+  local now = math.floor(timestamp() / 1000)
+  local is_over = count and count + 0 >= IN_A_ROW and now - since >= ROW_MILLIS
+  if others == 0 and turns ~= 'free' and not is_over then
+    count, since = (count or 0) + 1, since or string.format('%.0f', now)
+    local row = string.format('%.0f:%s', count, since)
+    local name, waited = grant_next(lock, queue, publish, nil, row)
+    if name and (not waited or waited < LONG) then
+      return
+    end
+  end
+  tell_next(queue, publish, turns ~= 'free')
+end
+
+-- How a release ends that told the waiters of other libraries, where there is a queue: `told` is
+-- what tell.lua returned, and `turns` as for pass_on. The lock is free whatever is found under the
+-- queue's key. Returns what release.lua returns.
+local function let_next_in(lock, publish, told, turns)
+  local is_refused = type(told) == 'table'
+  pcall(pass_on, lock, queue_of(lock), publish, is_refused and 1 or told - 1, turns)
+  return is_refused and told or 1
+end
+
