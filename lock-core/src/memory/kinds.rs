@@ -444,11 +444,11 @@ impl State {
         let profile = name.profile();
         let is_reader = profile.writer.is_some();
         let is_free = is_reader && !is_writing && all.readers.is_empty();
-        let is_left = profile.queued_in_store && all.give_up(owner, is_free, now);
-        let shares = all.of(name);
         let Held {
             is_whole, is_any, ..
-        } = held_of(shares, name, owner);
+        } = held_of(all.of(name), name, owner);
+        let is_left = !is_whole && all.give_up(owner, is_free, now);
+        let shares = all.of(name);
         shares.retain(|share| share.owner != owner);
         let is_freed = match is_reader {
             true => !is_writing && shares.is_empty(),
@@ -477,13 +477,11 @@ impl State {
         let Some(shares) = self.shares.get_mut(&*name.plain()) else {
             return false;
         };
-        if name.profile().queued_in_store {
-            let is_free = is_free && shares.readers.is_empty();
-            return shares.give_up(owner, is_free, now);
-        }
+        let is_free = is_free && shares.readers.is_empty();
+        let is_left = !is_holder && shares.give_up(owner, is_free, now);
         let is_writer = name.profile().readers.is_some();
         let ends = |first: &mut (OwnerId, Moment)| is_writer && (is_holder || first.0 == owner);
-        shares.waiting_writer.take_if(ends).is_some()
+        shares.waiting_writer.take_if(ends).is_some() || is_left
     }
 
     /// Returns the first waiter in the store's queue.

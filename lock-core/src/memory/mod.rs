@@ -101,10 +101,10 @@ impl MemoryBackend {
     }
 
     /// Wakes all watchers of a name outside the mutex, and returns their number. Those that queue
-    /// are told who is next, to whom the lock is granted if it is free.
+    /// are told who is next, to whom the lock is granted if it is free; not behind a reader.
     fn wake(&self, mut state: MutexGuard<'_, State>, name: &LockName) -> u32 {
         let now = self.0.clock.now();
-        let next = match state.may_grant(name, now) {
+        let next = match !name.profile().shared && state.may_grant(name, now) {
             true => state.grant_next(name, now, self.0.clock.unix_time()),
             false => state.next_in_queue(name, now),
         };
@@ -311,8 +311,13 @@ impl MemoryBackend {
         let label = label.map(|text| OwnerLabel::new(Arc::clone(text), unix));
         if name.profile().shared {
             let (answer, lets_in) = state.acquire_share(attempt, label, self.1, now)?;
-            if let Some(next) = lets_in.then(|| state.next_in_queue(name, now)).flatten() {
-                self.wake_with(state, name, Some(next));
+            let next = match answer {
+                _ if !lets_in => None,
+                Answer::Busy(_) => state.grant_next(name, now, unix),
+                _ => state.next_in_queue(name, now),
+            };
+            if next.is_some() {
+                self.wake_with(state, name, next);
             }
             return Ok(ProposalAnswer::Answer(answer));
         }
@@ -575,7 +580,7 @@ impl Admin for MemoryBackend {
             state.locks.remove(&*name.plain());
         }
         if ended_wait || was_held && state.may_let_in(name, now) {
-            self.wake(state, name);
+            self.wake(state, &name.plain());
         }
         Ok(was_held)
     }

@@ -163,8 +163,8 @@ impl Terms {
         match self {
             Self::Default => LockOptions::new(),
             Self::Fixed => LockOptions::new().lease(10 * MINUTE),
-            Self::WatchedLonger => LockOptions::new().watched(20 * MINUTE),
-            Self::WatchedAtMost => LockOptions::new().watched_at_most(20 * MINUTE, 2),
+            Self::WatchedLonger => LockOptions::new().watched(10 * MINUTE),
+            Self::WatchedAtMost => LockOptions::new().watched_at_most(10 * MINUTE, 2),
         }
     }
 }

@@ -34,7 +34,7 @@ if freed < tonumber(ARGV[2]) then
   local queue, waiter, owner = queue_of(KEYS[1]), string.match(ARGV[5], '^(%S+) (%S+)$')
   pcall(function()
     local first = first_present(queue)
-    if waiter and leave(queue, waiter, owner) and first == waiter then
+    if waiter and leave(queue, waiter, owner) and first == waiter and freed == 0 then
       tell_next(queue, ARGV[4])
     end
   end)

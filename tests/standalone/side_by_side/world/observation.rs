@@ -2,7 +2,7 @@
 
 use super::World;
 use crate::side_by_side::actor::{Answer, GuardSeen, Left, LockSeen, Token};
-use crate::side_by_side::command::NAMES;
+use crate::side_by_side::command::{HandOff, NAMES};
 use std::fmt::Debug;
 
 /// What a command led to.
@@ -26,7 +26,7 @@ impl Step {
         let owner = |step: &Self| {
             step.store[lock]
                 .as_ref()
-                .map(|holder| (holder.client, holder.number.clone()))
+                .map(|holder| (holder.client, holder.number.0.clone()))
         };
         owner(self).is_some() && owner(self) == owner(before)
     }
@@ -74,9 +74,20 @@ fn difference<T: PartialEq + Debug>(what: String, left: &T, right: &T) -> Option
 pub(super) struct Holder {
     pub(super) client: Option<usize>,
     /// The number of the wait that got it.
-    number: String,
+    number: Number,
     left: Option<Left>,
     holds: u64,
+}
+
+/// Redis grants a client's first waiter the lock without tokens for those that come behind it
+/// later: then they are not handed the lock, and have a number of their own.
+#[derive(Clone, Debug)]
+struct Number(String, HandOff);
+
+impl PartialEq for Number {
+    fn eq(&self, other: &Self) -> bool {
+        matches!(self.1, HandOff::Always) || self.0 == other.0
+    }
 }
 
 impl World {
@@ -136,7 +147,7 @@ impl World {
             let (id, number) = owner.rsplit_once(':').unwrap_or((owner, ""));
             Holder {
                 client: self.ids.iter().position(|client| client.to_string() == id),
-                number: number.to_owned(),
+                number: Number(number.to_owned(), self.hand_off),
                 left: holder.remaining.map(Left),
                 holds: holder.holds,
             }
