@@ -324,7 +324,7 @@ fn dead_waiters_cost_no_time() {
         let second = Waiter::enter(&mut probe, &other, &options);
         assert_eq!(waiting(&mut probe, NAME), 62);
         must_get_it(&first, ms(0), "behind 30 dead ones", || {
-            held.unlock().unwrap()
+            held.unlock().unwrap();
         });
         assert!(!second.has_it());
         must_get_it(&second, ms(0), "behind 30 more", || first.give_back());
@@ -348,7 +348,7 @@ fn killed_processes_that_wait_cost_no_time() {
         let waiter = Waiter::enter(&mut probe, &living, &LockOptions::new());
         children.iter_mut().for_each(Child::kill);
         must_get_it(&waiter, ms(0), "behind killed processes", || {
-            held.unlock().unwrap()
+            held.unlock().unwrap();
         });
         waiter.give_back();
     }
@@ -404,7 +404,7 @@ fn waiter_without_a_subscription_is_passed_over_and_keeps_its_place() {
         let second = Waiter::enter(&mut probe, &next, &options);
         let third = Waiter::enter(&mut probe, &last, &options);
         must_get_it(&second, ms(0), "it is passed over", || {
-            held.unlock().unwrap()
+            held.unlock().unwrap();
         });
         assert!(!first.has_it());
         assert_eq!(first_client(&mut probe), cut.id().to_string(), "{settings}");
@@ -480,7 +480,7 @@ fn message_that_comes_after_the_lease_of_its_grant_grants_nothing() {
         faults.delay.store(0, Ordering::SeqCst);
         faults.delay_of_attempts.store(0, Ordering::SeqCst);
         must_get_it(&first, delay * 2, "it gets it after all", || {
-            second.give_back()
+            second.give_back();
         });
         first.give_back();
         must_be_empty(&mut probe);
@@ -623,7 +623,7 @@ fn waiter_that_gives_up_leaves_its_place_to_the_threads_behind() {
         leaving.wait_for_cleanup(LONG).unwrap();
         assert_eq!(first_client(&mut probe), leaving.id().to_string());
         must_get_it(&follower, ms(0), "it has the place", || {
-            held.unlock().unwrap()
+            held.unlock().unwrap();
         });
         assert!(!second.has_it());
         follower.give_back();
