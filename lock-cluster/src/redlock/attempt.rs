@@ -49,7 +49,7 @@ impl Quorum {
         let state = AttemptState::new(attempt, self.workers.len(), membership, clock);
         for round in 1.. {
             let proposal = reserve.map(|reserve| Proposal::new(first, reserve));
-            let decision = self.ask_round(&state, proposal, by);
+            let decision = self.ask_round(&state, proposal, attempt.waits, by);
             let mut answers = state.answers();
             let mut wrong_clocks = WrongClocks::none();
             if decision == Decision::Outbid && round < MAX_ROUNDS && self.clock.now() < by {
@@ -117,6 +117,7 @@ impl Quorum {
         self: &Arc<Self>,
         state: &Arc<AttemptState>,
         proposal: Option<Proposal>,
+        waits: bool,
         by: Moment,
     ) -> Decision {
         let round = state.begin_round(proposal);
@@ -124,7 +125,7 @@ impl Quorum {
             let quorum = Arc::downgrade(self);
             let (state, asked) = (Arc::clone(state), state.acquisition_on(worker.number()));
             let request = move |context: &NodeContext, by| {
-                let attempt = Attempt::new(&asked.name, asked.owner, asked.lease);
+                let attempt = Attempt::new(&asked.name, asked.owner, asked.lease).waits(waits);
                 let sent = context.now();
                 let vote = context
                     .node()
