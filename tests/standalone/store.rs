@@ -26,10 +26,9 @@ const SCRIPTS: [&str; 6] = [
         "../grant",
         "../acquire",
         "tells",
-        "drop",
-        "../tell",
-        "../queue_of",
         "../queue",
+        "../leave",
+        "../enter",
         "../attempt",
         "../endings/busy"
     ),
@@ -43,6 +42,10 @@ const SCRIPTS: [&str; 6] = [
         "../timestamp",
         "../grant",
         "../queue",
+        "../let_next_in",
+        "../endings/next",
+        "../leave",
+        "../give_up",
         "../endings/waiting"
     ),
     script!(
@@ -55,6 +58,9 @@ const SCRIPTS: [&str; 6] = [
         "../tell",
         "../queue_of",
         "../queue",
+        "../let_next_in",
+        "../leave",
+        "../give_up",
         "../free_first",
         "../pass",
         "../close",
@@ -73,6 +79,9 @@ const SCRIPTS: [&str; 6] = [
         "../tell",
         "../queue_of",
         "../queue",
+        "../let_next_in",
+        "../leave",
+        "../give_up",
         "../free_first",
         "../force",
         "../endings/usual"

@@ -10,7 +10,7 @@ end
 local function skip_next(lock, publish)
   local queue = queue_of(lock)
   pcall(function()
-    local name = first_present(queue)
+    local name = first_present(queue) or redis.call('ZRANGE', queue, 0, 0)[1]
     if name then
       leave(queue, name)
       pass_on(lock, queue, publish, 0)
