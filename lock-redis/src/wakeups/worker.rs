@@ -369,10 +369,10 @@ impl SubscriberWorker {
             }
             PubSubEvent::Read(key, state) => table.read(&key, state, now),
             PubSubEvent::Changed(keys) => {
-                let elsewhere = table.changed(keys, now);
+                let (elsewhere, wakeups) = table.changed(keys, now);
                 drop(table);
                 self.pass_on(elsewhere, now);
-                DeferredWakeups::default()
+                wakeups
             }
             PubSubEvent::Tracking(Ok(here)) => {
                 table.set_tracking(TrackingSupport::Confirmed);

@@ -539,6 +539,8 @@ impl SubscriptionTable {
             .releases
             .as_ref()
             .and_then(|it| it.grants.as_deref());
+        // Another library's message may look like the name of an owner.
+        let next = next.filter(|_| grants.is_some());
         let next = next.map(|next| next.of_lock(grants));
         DeferredWakeups {
             watches: channel.watchers(),
@@ -565,33 +567,51 @@ impl SubscriptionTable {
     }
 
     /// Records the server's report that these keys have changed; `None`: all of them. Returns the
-    /// keys that were not read on this connection: their changes are reported here for other
-    /// connections.
+    /// keys that were not read on this connection, whose changes are reported here for other
+    /// connections, and the waiters to wake.
     pub(super) fn changed(
         &mut self,
         keys: Option<Vec<String>>,
         now: Moment,
-    ) -> Option<Vec<String>> {
+    ) -> (Option<Vec<String>>, DeferredWakeups) {
         let is_watched = Self::watched(&self.channels);
         let Some(mut keys) = keys else {
             self.keys.all_changed(&is_watched, now);
-            return None;
+            return (None, DeferredWakeups::default());
         };
-        keys.retain(|key| !self.keys.changed(key, &is_watched, now));
-        Some(keys)
+        let mut watches = Vec::new();
+        keys.retain(|key| {
+            let is_read_here = self.keys.changed(key, &is_watched, now);
+            if is_read_here {
+                let names = self.keys.woken_by_report(key);
+                watches.append(&mut Self::watchers_of(&self.channels, names));
+            }
+            !is_read_here
+        });
+        let wakeups = DeferredWakeups {
+            watches,
+            ..DeferredWakeups::default()
+        };
+        (Some(keys), wakeups)
     }
 
     /// Records the result of a key's read. Returns the waiters to wake: not while the subscription
     /// awaits its confirmation, because they are woken then.
     pub(super) fn read(&mut self, key: &Arc<str>, state: KeyState, now: Moment) -> DeferredWakeups {
-        let names = self.keys.answered(key, state, now).iter();
-        let channels = names.filter_map(|name| self.channels.get(name));
-        let channels = channels.filter(|it| matches!(it.phase, Phase::Live | Phase::Refused));
-        let watches = channels.flat_map(WatchedChannel::watchers).collect();
+        let names = self.keys.answered(key, state, now);
         DeferredWakeups {
-            watches,
+            watches: Self::watchers_of(&self.channels, names),
             ..DeferredWakeups::default()
         }
+    }
+
+    fn watchers_of(
+        channels: &HashMap<Arc<str>, WatchedChannel>,
+        names: &[Arc<str>],
+    ) -> Vec<Arc<dyn Wake>> {
+        let channels = names.iter().filter_map(|name| channels.get(name));
+        let channels = channels.filter(|it| matches!(it.phase, Phase::Live | Phase::Refused));
+        channels.flat_map(WatchedChannel::watchers).collect()
     }
 
     fn find(&mut self, subscription: &Subscription) -> Option<&mut WatchedChannel> {

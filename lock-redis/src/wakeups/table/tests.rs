@@ -252,7 +252,7 @@ fn tracked_channel_is_not_polled() {
     let changed = Some(["k", "other", "k"].map(str::to_owned).to_vec());
     let elsewhere = Some(["other", "k"].map(str::to_owned).to_vec());
     assert_eq!(
-        table.changed(changed, at(100)),
+        table.changed(changed, at(100)).0,
         elsewhere,
         "one report for each read"
     );
@@ -279,7 +279,7 @@ fn key_is_forgotten_with_its_channel() {
     table.remove(&id, at(0));
     table.take_work(at(1_000));
     assert!(!table.is_tracked("k"));
-    table.changed(None, at(1_000));
+    let _none = table.changed(None, at(1_000));
     assert!(table.take_work(at(1_000)).reads.is_empty());
 }
 
@@ -295,7 +295,7 @@ fn change_of_a_key_wakes_the_waiters_of_each_channel() {
         let _confirmed = table.confirmed(asked);
     }
     let woken = |table: &mut SubscriptionTable, key: &Arc<str>, now| {
-        table.changed(Some(vec!["k".to_owned()]), at(now));
+        let _none = table.changed(Some(vec!["k".to_owned()]), at(now));
         assert_eq!(table.take_work(at(now)).reads.len(), 1, "{now}");
         table.read(key, KeyState::Free, at(now)).watches.len()
     };
@@ -350,10 +350,20 @@ fn only_the_first_of_a_queue_has_its_key_read() {
     // In its next wait it is not the first, until it is said to be.
     let _second_wait = add_in_queue(&mut table);
     table.track("k", false, at(150));
-    table.changed(Some(vec!["k".to_owned()]), at(200));
+    let _none = table.changed(Some(vec!["k".to_owned()]), at(200));
     assert!(table.take_work(at(300)).reads.is_empty() && !table.is_tracked("k"));
     table.track("k", true, at(300));
     assert_eq!(table.take_work(at(306)).reads.len(), 1);
+}
+
+/// Such as the name of a lock, which the registry of Spring Integration publishes.
+#[test]
+fn message_of_another_library_names_no_owner() {
+    let mut table = SubscriptionTable::default();
+    add(&mut table);
+    let message = NamedOwner::read("registry:lock");
+    let wakeups = table.message("c", Some(message), at(1));
+    assert!(wakeups.next.is_none() && wakeups.watches.len() == 1);
 }
 
 #[test]

@@ -18,6 +18,12 @@ use std::time::Duration;
 /// times a second.
 const SPACING: Duration = Duration::from_millis(5);
 
+/// A second change within this time, and no message between, shows that other clients pass the lock
+/// on. Then the report of a change wakes the waiters, because the read of the key comes too late to
+/// find it free; and the keys are read so often.
+const PASSED_ON: Duration = Duration::from_millis(50);
+const SPACING_IF_PASSED_ON: Duration = Duration::from_millis(2);
+
 /// The delay of the read of a key after a message about its lock, because that message has woken
 /// the waiters, and after this delay one of them has the lock. The report of the change may precede
 /// the message: Redisson publishes a release after it.
@@ -77,6 +83,10 @@ struct TrackedKey {
     read: Option<Moment>,
     /// The time of the last message about this lock.
     message: Option<Moment>,
+    /// The time of the last report.
+    reported: Option<Moment>,
+    /// True if other clients pass the lock on.
+    is_passed_on: bool,
     /// The pauses after failed reads; `None` after a successful one.
     failures: Option<Backoff>,
 }
@@ -150,6 +160,8 @@ impl TrackedKeys {
                 is_wanted: false,
                 read: None,
                 message: None,
+                reported: None,
+                is_passed_on: false,
                 failures: None,
             });
         if !entry.channels.contains(channel) {
@@ -217,6 +229,12 @@ impl TrackedKeys {
             return false;
         };
         entry.changed(is_watched, now, &mut self.due)
+    }
+
+    /// Returns the channels whose waiters are woken by the report of a change, without a read.
+    pub(super) fn woken_by_report(&self, key: &str) -> &[Arc<str>] {
+        let entry = self.keys.get(key).filter(|entry| entry.is_passed_on);
+        entry.map_or(&[], |entry| &entry.channels)
     }
 
     /// Records that all keys were deleted.
@@ -319,6 +337,10 @@ impl TrackedKey {
     ) -> bool {
         match self.phase {
             Phase::Tracked if self.is_wanted && self.has_watches(is_watched) => {
+                let is_told = |at| self.message.is_some_and(|told| told >= at);
+                let is_next = |at: &Moment| now.since(*at) < PASSED_ON && !is_told(*at);
+                self.is_passed_on = self.reported.as_ref().is_some_and(is_next);
+                self.reported = Some(now);
                 self.schedule(now, due);
             }
             Phase::Tracked => self.phase = Phase::Idle,
@@ -345,7 +367,11 @@ impl TrackedKey {
 
     /// Returns the earliest time for a read that is due at `at`.
     fn not_before(&self, at: Moment) -> Moment {
-        let spaced = self.read.map_or(at, |read| at.max(read + SPACING));
+        let spacing = match self.is_passed_on {
+            true => SPACING_IF_PASSED_ON,
+            false => SPACING,
+        };
+        let spaced = self.read.map_or(at, |read| at.max(read + spacing));
         self.message
             .map_or(spaced, |told| spaced.max(told + AFTER_MESSAGE))
     }

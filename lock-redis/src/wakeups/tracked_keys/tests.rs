@@ -214,3 +214,22 @@ fn reads_are_limited_when_every_read_reports_a_change() {
     assert_eq!(keys.take_due(all, at(50_000)).0.len(), 1);
     assert!(!keys.is_used_up() && keys.is_tracked("k"));
 }
+
+#[test]
+fn report_wakes_at_once_where_other_clients_pass_the_lock_on() {
+    let mut keys = tracked();
+    read(&mut keys, KeyState::Held, 0);
+    let woken = |keys: &mut TrackedKeys, now| {
+        assert!(keys.changed("k", all, at(now)));
+        let woken = keys.woken_by_report("k").len();
+        assert_eq!(keys.take_due(all, at(now + 30)).0.len(), 1);
+        read(keys, KeyState::Held, now + 30);
+        woken
+    };
+    // The first change, and a renewal later: the read shows whether it is free.
+    assert_eq!([100, 600].map(|now| woken(&mut keys, now)), [0, 0]);
+    assert_eq!([640, 680].map(|now| woken(&mut keys, now)), [1, 1]);
+    keys.message("k", at(700));
+    assert_eq!(woken(&mut keys, 720), 0, "messages wake");
+    assert_eq!(woken(&mut keys, 900), 0);
+}
