@@ -286,7 +286,7 @@ fn check_joined(port: u16) {
     });
     let [acquire, release] = seen.map(|sent| sent.expect("some are joined"));
     let keys = |sent: &[String]| sent[2].parse::<usize>().expect("the number of keys");
-    let (acquires, releases) = (keys(&acquire) / 3, keys(&release));
+    let (acquires, releases) = (keys(&acquire) / 4, keys(&release));
     let same = |sent: &[String], count: usize, first_owner: usize| {
         let owners = &sent[3 + first_owner..][..count];
         let (client, _) = owners[0].split_once(':').expect("an owner has a number");
@@ -301,7 +301,7 @@ fn check_joined(port: u16) {
         (request(&sent), pair.joined(&hashes, &locks))
     };
     // Behind the keys, of acquires: lease and retention; of releases: the command that publishes.
-    let (sent, ours) = same(&acquire, acquires, 3 * acquires + 2);
+    let (sent, ours) = same(&acquire, acquires, 4 * acquires + 2);
     assert_eq!(
         sent, ours.acquire,
         "acquires are not joined as the library joins them"

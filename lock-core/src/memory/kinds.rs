@@ -67,8 +67,8 @@ impl Shares {
         self.waiting_writer = self.waiting_writer.filter(|(_, until)| now < *until);
     }
 
-    /// Returns the first waiter whose presence has not ended, or this owner's place, and removes the
-    /// waiters before it. A waiter whose presence has ended keeps its position if it sends an
+    /// Returns the first waiter whose presence has not ended, or this owner's place, and removes
+    /// the waiters before it. A waiter whose presence has ended keeps its position if it sends an
     /// attempt before another one looks who is first.
     fn next_or(&mut self, own: Option<OwnerId>, now: Moment) -> Option<&Position> {
         let is_gone = |first: &Position| first.until <= now && Some(first.owner) != own;
@@ -159,8 +159,8 @@ impl Shares {
         self.queue.len() < before
     }
 
-    /// Ends an owner's wait. Returns whether that may admit the next waiter: the owner was the first,
-    /// or nobody has the lock.
+    /// Ends an owner's wait. Returns whether that may admit the next waiter: the owner was the
+    /// first, or nobody has the lock.
     fn give_up(&mut self, owner: OwnerId, is_free: bool, now: Moment) -> bool {
         let first = self.next(now);
         let was_first = first.is_some_and(|first| first.owner == owner);

@@ -30,6 +30,10 @@ local function give_up(lock, owner, publish, turns)
     local text, position = fields_of(queue, shared)
     if text and string.match(text, '^%S+ (%S+)') == owner then
       pass_over(queue, position, text)
+      if not first_present(queue) then
+        -- Nothing is left if no other thread of these clients attempts.
+        redis.call('PEXPIRE', queue, PASSED_OVER)
+      end
     end
     return
   end

@@ -20,8 +20,9 @@ const SPACING: Duration = Duration::from_millis(5);
 
 /// A second change within this time, and no message between, shows that other clients pass the lock
 /// on. Then the report of a change wakes the waiters, because the read of the key comes too late to
-/// find it free; and the keys are read so often.
+/// find it free.
 const PASSED_ON: Duration = Duration::from_millis(50);
+/// The shortest time between two reads of such a key, so that most changes are reported.
 const SPACING_IF_PASSED_ON: Duration = Duration::from_millis(2);
 
 /// The delay of the read of a key after a message about its lock, because that message has woken

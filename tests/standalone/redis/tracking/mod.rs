@@ -204,8 +204,8 @@ fn published_release_leads_to_one_attempt() {
     assert_eq!(with[2], without[2], "{with:?} {without:?}");
 }
 
-/// A joined release frees the lock before it tells of that: then the report comes first, and nothing
-/// need be read for it either.
+/// A joined release frees the lock before it tells of that: then the report comes first, and
+/// nothing need be read for it either.
 #[test]
 fn message_behind_the_report_spares_the_read() {
     const FREE: &str = "redis.call('DEL', 'x') ";
