@@ -30,20 +30,20 @@ local function give_up(lock, owner, publish, turns)
     local text, position = fields_of(queue, shared)
     if text and string.match(text, '^%S+ (%S+)') == owner then
       pass_over(queue, position, text)
-      if not first_present(queue) then
-        -- Nothing is left if no other thread of these clients attempts.
-        redis.call('PEXPIRE', queue, PASSED_OVER)
+    end
+  else
+    local first = first_present(queue)
+    if leave(queue, owner, owner) or leave(queue, shared, owner) then
+      if redis.call('EXISTS', lock) == 0 then
+        pass_on(lock, queue, publish, 0, turns)
+      elseif first == owner or first == shared then
+        tell_next(queue, publish)
       end
     end
-    return
   end
-  local first = first_present(queue)
-  if leave(queue, owner, owner) or leave(queue, shared, owner) then
-    if redis.call('EXISTS', lock) == 0 then
-      pass_on(lock, queue, publish, 0, turns)
-    elseif first == owner or first == shared then
-      tell_next(queue, publish)
-    end
+  if not first_present(queue) then
+    -- Nothing is left if no other thread of the clients attempts that are passed over.
+    redis.call('PEXPIRE', queue, PASSED_OVER)
   end
 end
 
