@@ -299,7 +299,7 @@ fn missing_rights_are_a_danger_with_the_exact_line() {
     said.must_say("rights", "danger", &["`ACL SETUSER locker +eval`"]);
 }
 
-/// A user who was set up for mutexes alone.
+/// A user who was set up for mutexes alone, without the queue of waiters.
 #[test]
 fn missing_rights_to_other_kinds_of_locks_are_warnings() {
     let server = RedisServer::start_with(&GOOD);
@@ -312,6 +312,16 @@ fn missing_rights_to_other_kinds_of_locks_are_warnings() {
         .collect();
     let said = examined_with(&server, &of_mutexes, "prefix=app:");
     said.must_say("rights_optional", "warning", &of_kinds);
+    said.must_say("rights_optional", "warning", &["may overtake"]);
+    said.must_only_find(&["persistence", "rights_optional"]);
+    // No format but `redisson` has other kinds than mutexes.
+    let of_token = ["&distlock_lock__channel:*", "+getex"];
+    let said = examined_with(&server, &of_token, "prefix=app:&format=token");
+    said.must_say(
+        "rights_optional",
+        "warning",
+        &["lacks ~distlock_queue:* +zadd;"],
+    );
     said.must_only_find(&["persistence", "rights_optional"]);
 }
 

@@ -308,7 +308,7 @@ fn status_shows_each_reader_and_a_waiting_writer() {
     );
 }
 
-/// The user may not use the key of the waiting writer.
+/// The user may not use the queue, in which a writer may wait.
 #[test]
 fn readers_are_listed_as_held_where_more_may_not_be_asked() {
     let server = RedisServer::start();

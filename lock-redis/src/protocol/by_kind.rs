@@ -350,6 +350,7 @@ mod tests {
         let key = format.keys.lock(name);
         let text = Text::owner(owner);
         let mut all: Vec<_> = format.names_beside(name).collect();
+        all.extend(format.queue(name));
         all.extend(format.kinds_beside(name).flat_map(|(names, _)| names));
         all.extend(format.channels_of_all(name));
         all.extend(format.inbox(name, owner.client()));

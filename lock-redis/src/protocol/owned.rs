@@ -234,15 +234,14 @@ impl OwnedFormat {
         note_refusal(&self.are_queues_left_out, replies);
     }
 
-    /// Returns the other keys of a lock: the counter of its tokens, a tombstone, the queue of its
-    /// waiters, and the list of foreign ones.
+    /// Returns the other keys that a lock needs: the counter of its tokens, a tombstone, and the
+    /// list of foreign waiters. The [queue](Self::queue) is optional.
     pub(crate) fn names_beside(&self, name: &LockName) -> impl Iterator<Item = String> {
         let key = self.keys.lock(name);
         let token = self.has_tokens().then(|| keys::token_counter(&key));
         let tombstone = keys::tombstone(&key, &Text::of(0));
-        let queue = self.has_queue().then(|| keys::queue(&key));
-        let others = queue.into_iter().chain(self.list(&key));
-        token.into_iter().chain([tombstone]).chain(others)
+        let list = self.list(&key);
+        token.into_iter().chain([tombstone]).chain(list)
     }
 
     /// Returns the list that a release of `key` pushes to, in the same script, if there is one.

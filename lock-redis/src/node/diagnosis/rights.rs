@@ -156,13 +156,20 @@ impl Rights {
         let prefix = key.strip_suffix(PROBE).unwrap_or_default();
         let lock = rights.add(format!("~{prefix}*"), key, !terms.has_prefix);
         let mut keys = vec![lock];
+        let mut queue = None;
         if let Some(owned) = format.as_owned() {
             keys.extend(
                 owned
                     .names_beside(&name)
                     .map(|name| rights.add(acl_pattern('~', &name), name, false)),
             );
-            if let StoreKind::Quorum { .. } = store {
+            // Also if the server has refused the queue to this client, which then leaves it out.
+            let is_quorum = matches!(store, StoreKind::Quorum { .. });
+            queue = (owned.dialect.wakes().is_none() && !is_quorum).then(|| {
+                let name = keys::queue(&owned.keys.lock(&name));
+                rights.add(acl_pattern('~', &name), name, false)
+            });
+            if is_quorum {
                 for command in owned.dialect.scripts.propose.commands(None) {
                     if !commands.contains(&command) {
                         commands.push(command);
@@ -215,9 +222,15 @@ impl Rights {
                 // A question about this command, with its channel, exists already.
                 "publish" => {}
                 "pubsub" => rights.question("pubsub|numsub", None, false),
-                _ => keys
-                    .iter()
-                    .for_each(|key| rights.question(&command, Some(*key), true)),
+                _ => {
+                    // The queue is a mutex's only sorted set, and is optional: clients that may not
+                    // use it compete.
+                    let is_of_queue = command.starts_with('z');
+                    for key in keys.iter().copied().chain(queue) {
+                        let is_needed = !is_of_queue && Some(key) != queue;
+                        rights.question(&command, Some(key), is_needed);
+                    }
+                }
             }
         }
         let of_topology: &[&str] = match store {
@@ -410,8 +423,9 @@ impl Examination<'_> {
         }
         if !missing.optional.is_empty() {
             let seen = format!("the user `{user}` lacks {}", missing.optional.join(" "));
-            let why = "waiters may wake later, a changed server is noticed later, holders have no \
-                       label, or only mutexes can be taken";
+            let why = "clients may overtake those that wait, waiters may wake later, a changed \
+                       server is noticed later, holders have no label, or only mutexes can be \
+                       taken";
             let remedy = line(&missing.optional);
             self.bad(Warning, OPTIONAL, seen, why, remedy);
         }
@@ -436,7 +450,8 @@ impl Examination<'_> {
             );
         } else if !optional.is_empty() {
             let seen = format!("the server does not know {}", optional.join(", "));
-            let why = "waiters may wake later, or losses are noticed later";
+            let why = "clients may overtake those that wait, waiters may wake later, or losses \
+                       are noticed later";
             self.bad(Warning, ID, seen, why, remedy);
         } else {
             self.ok(ID, "the server knows those that locks need");

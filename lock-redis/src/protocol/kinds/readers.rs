@@ -185,9 +185,21 @@ impl OwnedFormat {
         name: &LockName,
         labels: Labels,
     ) -> Exchange<'a, LockInfo> {
+        let queue = self.queue(name).filter(|_| self.writers_first);
+        self.inspect_with_queue(name, labels, queue)
+    }
+
+    /// Reads the state of a read-write lock, and whether a writer waits in `queue`.
+    fn inspect_with_queue<'a>(
+        &'a self,
+        name: &LockName,
+        labels: Labels,
+        queue: Option<String>,
+    ) -> Exchange<'a, LockInfo> {
         let key = self.keys.lock(name);
+        let has_queue = queue.is_some();
         let mut keys = vec![key.to_string()];
-        keys.extend(self.queue(name).filter(|_| self.writers_first));
+        keys.extend(queue);
         let call = ScriptCall::new(&INSPECT, keys, &[]);
         let read = self.reads(labels, || vec![keys::label(&key)]);
         let (batch, asked) = (call.batch_with_reads(&read), name.clone());
@@ -200,11 +212,11 @@ impl OwnedFormat {
                 None => Exchange::Done(Err(received.unexpected(&INSPECT))),
             }
         };
-        if call.keys.len() == 1 {
+        if !has_queue {
             return Exchange::send(batch, read);
         }
         let name = name.clone();
-        let again = move || self.inspect_read_write(&name, labels);
+        let again = move || self.inspect_with_queue(&name, labels, None);
         self.send_with_queue(batch, again, read)
     }
 
