@@ -1,7 +1,7 @@
 //! Threads that wait for a fair lock, and the order in which they are served.
 
 use crate::probe::Probe;
-use crate::time::eventually;
+use crate::time::{eventually, let_pass};
 use distlock::Mutex;
 use parking_lot::Mutex as Shared;
 use std::sync::Arc;
@@ -36,6 +36,15 @@ pub fn listeners(probe: &mut Probe, lock: &str) -> usize {
 /// How many wait: each has two members, its name and its fields.
 pub fn waiting(probe: &mut Probe, lock: &str) -> i64 {
     probe.command(&["ZCARD", &key(lock)]).int() / 2
+}
+
+/// Waits until a client listens and has a place in the queue, and then until it has asked once more
+/// and the server reports changes of the lock's key to it.
+pub fn until_one_waits(probe: &mut Probe, lock: &str) {
+    eventually("a waiter is in the queue", SOON, || {
+        listeners(probe, lock) > 0 && waiting(probe, lock) > 0
+    });
+    let_pass(Duration::from_millis(12));
 }
 
 /// The fields of the first waiter, as in `queue.lua`.

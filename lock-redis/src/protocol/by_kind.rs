@@ -56,10 +56,11 @@ impl OwnedFormat {
         if let Some(kind) = self.kind_format(attempt.name)? {
             let answer = kind.acquire(self, attempt, is_tracked)?;
             let key = self.keys.lock(attempt.name);
+            let knows_first = attempt.name.kind().permits().is_some();
             // Only a client that the store cannot notify goes on without a number.
             return Ok(answer.map(move |answer| match attempt.direct {
-                Some(_) => self.bounded(answer, true, is_tracked(&key, true)),
-                None => answer,
+                Some(_) if !knows_first => self.bounded(answer, true, is_tracked(&key, true)),
+                _ => answer,
             }));
         }
         let key = self.keys.lock(attempt.name);
@@ -244,6 +245,7 @@ impl OwnedFormat {
             name: inbox.unwrap_or_else(|| self.channel(name)),
             grants: queue.map(|_| key.to_string()),
             key: is_tracked.then(|| key.into_owned()),
+            has_permits: name.kind().permits().is_some(),
             polls: self.polls.unwrap_or_default(),
         }
     }

@@ -292,7 +292,7 @@ impl OwnedFormat {
             Some(polls) if is_told && self.dialect.detects_silent_holders => {
                 polls.at_least(FALLBACK_POLL)
             }
-            Some(polls) if is_told => polls.at_least(UNTRACKED.interval),
+            // A holder may look as if it told, like Redisson's spin locks.
             Some(polls) => polls,
         };
         Some(polls.pause())

@@ -32,6 +32,8 @@ pub(crate) struct ReleaseChannel {
     pub(crate) name: String,
     /// The key that does not exist while the lock is free; `None` if its changes are not used.
     pub(crate) key: Option<String>,
+    /// True if the key is the number of a semaphore's free permits instead.
+    pub(crate) has_permits: bool,
     /// The key of the lock that a message on this channel may grant, if messages grant any.
     pub(crate) grants: Option<String>,
     /// The interval at which waiters poll if neither the channel nor the key can be watched.

@@ -54,6 +54,8 @@ pub(super) enum PubSubRequest {
     Track,
     /// Reads whether a key exists.
     Read(Arc<str>),
+    /// Reads how many permits of a semaphore are free.
+    ReadPermits(Arc<str>),
     Ping,
 }
 
@@ -190,6 +192,8 @@ impl PubSubConnection {
             PubSubRequest::Hello => &[b"HELLO", b"3"],
             PubSubRequest::Track => &[b"CLIENT", b"TRACKING", b"ON"],
             PubSubRequest::Read(key) => &[b"PTTL", key.as_bytes()],
+            // As in counted.lua: a number is no longer, and other data may be large.
+            PubSubRequest::ReadPermits(key) => &[b"GETRANGE", key.as_bytes(), b"0", b"11"],
             PubSubRequest::Ping => &[b"PING"],
         };
         Request(&[words]).encode(&mut self.unsent);
@@ -319,6 +323,21 @@ impl PubSubConnection {
                 };
                 Ok(PubSubEvent::Read(key, state))
             }
+            (Reply::Bulk(number), PubSubRequest::ReadPermits(key)) => {
+                // Without a number the next attempt sets it.
+                let free = match &number[..] {
+                    b"" => Some(1),
+                    number => std::str::from_utf8(number)
+                        .ok()
+                        .and_then(|number| number.parse::<i64>().ok()),
+                };
+                let state = if free > Some(0) {
+                    KeyState::Free
+                } else {
+                    KeyState::Held
+                };
+                Ok(PubSubEvent::Read(key, state))
+            }
             (Reply::Int(_), PubSubRequest::Publish(kind, channel)) => {
                 Ok(PubSubEvent::Published(kind, channel, Ok(())))
             }
@@ -347,7 +366,9 @@ impl PubSubConnection {
             PubSubRequest::Hello | PubSubRequest::Track => {
                 Ok(PubSubEvent::Tracking(Err(error.clone())))
             }
-            PubSubRequest::Read(key) => Ok(PubSubEvent::Read(key, KeyState::Unreadable)),
+            PubSubRequest::Read(key) | PubSubRequest::ReadPermits(key) => {
+                Ok(PubSubEvent::Read(key, KeyState::Unreadable))
+            }
             // A refused PING also shows that the server is alive. A refused UNSUBSCRIBE leads to
             // messages that wake no waiter.
             PubSubRequest::Ping | PubSubRequest::Unsubscribe(_) => Ok(PubSubEvent::Ignored),

@@ -305,6 +305,9 @@ impl SubscriberWorker {
         for key in tasks.reads {
             connection.push(PubSubRequest::Read(key), now);
         }
+        for key in tasks.permit_reads {
+            connection.push(PubSubRequest::ReadPermits(key), now);
+        }
         for subscription in tasks.subscribe {
             connection.push(PubSubRequest::Subscribe(subscription), now);
         }

@@ -10,6 +10,7 @@ use crate::scene::Scene;
 use crate::suite::{Permit, Suite, case};
 use distlock::{LossCause, Mutex};
 use distlock_tests::probe::Value;
+use distlock_tests::queue;
 use distlock_tests::time::{Stopwatch, eventually, let_pass, ms, scaled};
 use std::thread;
 use std::time::Duration;
@@ -30,15 +31,15 @@ const LEASE: Duration = Duration::from_secs(3);
 /// be made anew.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Waits until so many clients hear of the lock's releases.
-fn until_subscribed(scene: &Scene, name: &str, clients: i64) {
+/// Waits until a client of theirs hears of the lock's releases.
+fn until_they_listen(scene: &Scene, name: &str) {
     let channel = format!("redisson_lock__channel:{{{name}}}");
     let mut probe = scene.probe();
     eventually("they are subscribed", BOUND, || {
         let Value::List(counts) = probe.command(&["PUBSUB", "NUMSUB", &channel]) else {
             return false;
         };
-        counts.last() == Some(&Value::Int(clients))
+        counts.last() == Some(&Value::Int(1))
     });
 }
 
@@ -70,9 +71,8 @@ fn release_without_subscribers_is_found_by_ours_at_once(library: &'static Librar
         let waiting = other.mutex("ours");
         let took = thread::scope(|scope| {
             let waiter = scope.spawn(|| arrival(&waiting, &clock));
-            for name in ["ours", "theirs"] {
-                until_subscribed(&scene, name, 1);
-            }
+            queue::until_one_waits(&mut scene.probe(), "ours");
+            until_they_listen(&scene, "theirs");
             // Both ask again behind their subscription.
             let_pass(ms(200));
             let is_early = theirs.is_there() || waiter.is_finished();
@@ -120,7 +120,7 @@ fn take_at_the_end(scene: &Scene, other: &Ours, round: u32) {
     let guard = scene.ours.mutex("lock").lock_with(&fixed(LEASE)).unwrap();
     let sleeper = visit("sleeper", "lock lock 0");
     // Once for all of that process.
-    until_subscribed(scene, "lock", 1);
+    until_they_listen(scene, "lock");
     let [passer, gone] = visit("passer", &format!("try lock {} 0", WAIT.as_millis()));
     let (waiting, clock) = (other.mutex("lock"), Stopwatch::start());
     let (ours, theirs) = thread::scope(|scope| {
@@ -172,7 +172,7 @@ fn our_lock_deleted_by_redisson_is_lost_and_found_free(library: &'static Library
                 assert!(guard.fencing_token() > token, "what it protects can tell");
                 guard.unlock().unwrap();
             });
-            until_subscribed(&scene, "lock", 1);
+            queue::until_one_waits(&mut scene.probe(), "lock");
             let clock = Stopwatch::start();
             scene.peer.ask("t", "delete lock");
             let loss = losses

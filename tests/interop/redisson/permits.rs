@@ -9,6 +9,7 @@ use crate::suite::{Suite, case};
 use distlock::admin::PermitId;
 use distlock::{LockOptions, Semaphore};
 use distlock_tests::probe::Value;
+use distlock_tests::queue;
 use distlock_tests::time::{Stopwatch, eventually, let_pass, ms};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -239,7 +240,7 @@ fn permit_waiters_of_both_sides_are_woken_at_once(library: &'static Library) {
             theirs.push(freed.elapsed());
             ours.push(thread::scope(|scope| {
                 let waiter = scope.spawn(|| semaphore.try_acquire_for(BOUND).unwrap().unwrap());
-                until_subscribed(&scene);
+                queue::until_one_waits(&mut scene.probe(), NAME);
                 assert!(!waiter.is_finished());
                 let freed = Stopwatch::start();
                 scene.peer.ask("t", "unlock lock");
@@ -259,7 +260,7 @@ fn permit_waiters_of_both_sides_are_woken_at_once(library: &'static Library) {
     });
 }
 
-/// Until a client listens, and has had time to ask once more.
+/// Until a client of Redisson's listens, and has had time to ask once more.
 fn until_subscribed(scene: &Scene) {
     let mut probe = scene.probe();
     eventually("a waiter subscribes", BOUND, || {

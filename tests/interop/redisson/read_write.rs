@@ -8,6 +8,7 @@ use crate::scene::Scene;
 use crate::suite::{Suite, case};
 use distlock::{DistLock, LockOptions, RwLock};
 use distlock_tests::probe::{Probe, Value};
+use distlock_tests::queue;
 use distlock_tests::time::{Stopwatch, eventually, let_pass, ms};
 use std::collections::BTreeMap;
 use std::thread;
@@ -261,7 +262,7 @@ fn downgrades_of_both_sides_let_the_others_in(library: &'static Library) {
         scene.peer.ask("t", "lock read/lock 0");
         thread::scope(|scope| {
             let reader = scope.spawn(|| lock.read().try_lock_for(BOUND).unwrap().is_some());
-            until_subscribed(&mut probe);
+            queue::until_one_waits(&mut probe, "lock");
             assert!(!reader.is_finished());
             let freed = Stopwatch::start();
             scene.peer.ask("t", "unlock write/lock");
@@ -312,7 +313,7 @@ fn read_write_waiters_of_both_sides_are_woken_at_once(library: &'static Library)
                             .unlock()
                             .unwrap();
                     });
-                    until_subscribed(&mut probe);
+                    queue::until_one_waits(&mut probe, "lock");
                     assert!(!waiter.is_finished());
                     let freed = Stopwatch::start();
                     scene.peer.ask("t", &format!("unlock {held}/lock"));
@@ -350,7 +351,7 @@ fn scripts(probe: &mut Probe) -> u64 {
     probe.command_calls("eval") + probe.command_calls("evalsha")
 }
 
-/// Until a client listens, and has had time to ask once more.
+/// Until a client of Redisson's listens, and has had time to ask once more.
 fn until_subscribed(probe: &mut Probe) {
     eventually("a waiter subscribes", BOUND, || {
         let count = probe.command(&["PUBSUB", "NUMSUB", CHANNEL]);

@@ -502,7 +502,7 @@ fn semaphore_and_mutex_refuse_each_others_name() {
 }
 
 #[test]
-fn held_and_awaited_permits_are_not_tracked() {
+fn permits_are_tracked_while_they_are_awaited_only() {
     let server = RedisServer::start();
     let client = client(&server, "watchdog=1s");
     let semaphore = client.semaphore(NAME, 1).unwrap();
@@ -511,14 +511,22 @@ fn held_and_awaited_permits_are_not_tracked() {
     eventually("it was renewed twice", LONG, || {
         probe.command_calls("zadd") >= 3
     });
-    assert!(semaphore.try_acquire_for(ms(100)).unwrap().is_none());
     assert_eq!(probe.stat("tracking_total_keys"), 0);
     // A mutex beside it is.
     let _lock = client.mutex("beside").unwrap().lock().unwrap();
     eventually("it was renewed", LONG, || {
         probe.stat("tracking_total_keys") == 1
     });
+    assert!(semaphore.try_acquire_for(ms(500)).unwrap().is_none());
+    // Still, because nothing has changed it. The mutex's is not for a moment of each renewal.
+    eventually("the semaphore's key is, too", LONG, || {
+        probe.stat("tracking_total_keys") == 2
+    });
+    // The next change is reported, and nobody waits any more.
     held.unlock().unwrap();
+    eventually("it is not tracked again", LONG, || {
+        probe.stat("tracking_total_keys") == 1
+    });
 }
 
 #[test]

@@ -15,8 +15,9 @@
 -- ARGV[7] the owner as a text
 -- ARGV[8] how the caller waits, as ARGV[5] of acquire.lua
 --
--- Returns {1, limit, how many} granted; {0, left} too few are free, and in so many milliseconds the
--- first that is taken expires (-1: never, -2: none is taken), or this owner is closed (-2).
+-- Returns {1, limit, how many} granted; {0, left, first} too few are free, and in so many
+-- milliseconds the first that is taken expires (-1: never, -2: none is taken), or this owner is
+-- closed (-2); first is 0 if others wait before the caller, or it waits without a place.
 --
 -- Atomic because two owners must never both take the last permit, one that has expired must be free
 -- for one of them only, and a late copy of a request must see the tombstone before it takes any or
@@ -59,21 +60,24 @@ if queue and missing > 0 then
   first, others = first_present(queue, waiter or ARGV[7])
 end
 if others or (missing > 0 and missing > free) then
+  local is_first = 1
   if waiter and #all > free + taken then
     -- It would keep all others out until the limit rises.
     if leave(queue, waiter) then
       tell_next(queue, ARGV[6])
     end
+    is_first = 0
   elseif waiter then
     -- Where the user may not write the queue, or the memory is full, it waits without a place.
-    pcall(enter, queue, nil, wait, ARGV[7])
+    local is_done, answer = pcall(enter, queue, nil, wait, ARGV[7])
+    is_first = is_done and answer or 1
   end
   if over > 0 then
     offer(ARGV[6], ARGV[5], free) -- enough for others, perhaps
   end
   local first = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]
   local left = first and math.max(0, tonumber(first) - now) or -2
-  return {0, others or first and tonumber(first) >= NEVER and -1 or left}
+  return {0, others or first and tonumber(first) >= NEVER and -1 or left, is_first}
 end
 
 -- Written also where none is missing: since 7.2 WAIT looks only at what its own connection wrote,

@@ -173,10 +173,9 @@ impl KindFormat for PermitFormat {
         }
     }
 
-    /// Returns false: the key remains when permits become free, and a report of its change does not
-    /// show if a waiter's permits are free.
-    fn is_tracked(&self, _kind: LockKind) -> bool {
-        false
+    /// Returns false for a fair semaphore: a report would wake all waiters in the queue.
+    fn is_tracked(&self, kind: LockKind) -> bool {
+        !kind.is_queued()
     }
 
     fn scripts(&self) -> &'static [&'static Script] {
@@ -187,7 +186,7 @@ impl KindFormat for PermitFormat {
         &'static self,
         format: &'a OwnedFormat,
         attempt: &'a Attempt<'a>,
-        _is_tracked: &'a dyn Fn(&str, bool) -> bool,
+        is_tracked: &'a dyn Fn(&str, bool) -> bool,
     ) -> Result<Exchange<'a, Answer>, Failure> {
         let (_, count) = numbers(attempt.name);
         if count > MOST_AT_ONCE {
@@ -198,13 +197,24 @@ impl KindFormat for PermitFormat {
         }
         let call = Self::acquire_call(format, attempt, format.queue_before(attempt));
         let script = call.script;
+        let read = move |received: &mut Received<'_>| {
+            let (answer, is_first) = acquired(received, script)?;
+            // Only the first of the queue is woken by a release that is not sent to it.
+            Ok(match attempt.direct {
+                Some(_) if answer.is_busy() => {
+                    let is_tracked = is_tracked(&format.keys.lock(attempt.name), is_first);
+                    format.bounded(answer, true, is_first && is_tracked)
+                }
+                _ => answer,
+            })
+        };
         let again = move || {
             let call = Self::acquire_call(format, attempt, None);
-            Exchange::call(call.batch(), move |received| acquired(received, script))
+            Exchange::call(call.batch(), read)
         };
         Ok(
             format.send_with_queue(call.batch(), again, move |received| {
-                Exchange::Done(acquired(received, script))
+                Exchange::Done(read(received))
             }),
         )
     }
@@ -397,14 +407,20 @@ impl KindFormat for PermitFormat {
     }
 }
 
-/// Reads the reply of the script that takes permits.
-fn acquired(received: &mut Received<'_>, script: &'static Script) -> Result<Answer, Failure> {
+/// Reads the reply of the script that takes permits. Also returns whether the caller is the first
+/// of those who wait.
+fn acquired(
+    received: &mut Received<'_>,
+    script: &'static Script,
+) -> Result<(Answer, bool), Failure> {
     match received.reply().as_array() {
         Some([Reply::Int(1), Reply::Int(limit), Reply::Int(count)]) => {
             let grant = Grant::new(None).limit(at_least_none(*limit));
-            Ok(Answer::Granted(grant.count(at_least_none(*count))))
+            Ok((Answer::Granted(grant.count(at_least_none(*count))), false))
         }
-        Some([Reply::Int(0), Reply::Int(left)]) => Ok(busy_from_pttl(*left)),
+        Some([Reply::Int(0), Reply::Int(left), rest @ ..]) => {
+            Ok((busy_from_pttl(*left), !matches!(rest, [Reply::Int(0)])))
+        }
         _ => Err(received.unexpected(script)),
     }
 }

@@ -142,6 +142,9 @@ impl SubscriptionTable {
         {
             self.wake_thread();
         }
+        if let Some(key) = &releases.key {
+            self.keys.set_meaning(key, releases.has_permits);
+        }
         (id, standing)
     }
 
@@ -222,6 +225,9 @@ impl SubscriptionTable {
         let unsubscribe = self.take_unused(now);
         let was_late = self.keys.is_used_up();
         let (reads, next_read) = self.keys.take_due(Self::watched(&self.channels), now);
+        let (permit_reads, reads) = reads
+            .into_iter()
+            .partition(|key| self.keys.has_permits(key));
         let reads_too_late = self.keys.is_used_up();
         let mut wakes = DeferredWakeups::default();
         if reads_too_late && !was_late {
@@ -247,6 +253,7 @@ impl SubscriptionTable {
         WorkerTasks {
             closed: self.closed,
             reads,
+            permit_reads,
             next_read,
             reads_too_late,
             wakes,

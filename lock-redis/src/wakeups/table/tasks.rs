@@ -20,6 +20,8 @@ pub(in crate::wakeups) struct WorkerTasks {
     pub(in crate::wakeups) closed: bool,
     /// Keys to read, before the subscriptions are sent.
     pub(in crate::wakeups) reads: Vec<Arc<str>>,
+    /// Numbers of free permits to read, likewise.
+    pub(in crate::wakeups) permit_reads: Vec<Arc<str>>,
     /// The time at which the next key is due.
     pub(in crate::wakeups) next_read: Option<Moment>,
     /// True if more changes are reported than keys may be read.

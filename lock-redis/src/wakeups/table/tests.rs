@@ -36,6 +36,7 @@ fn add_with(
         kind: ChannelKind::Plain,
         name: channel.to_owned(),
         key: Some("k".to_owned()),
+        has_permits: false,
         grants: grants.map(str::to_owned),
         polls: PollInterval::default(),
     };

@@ -3,7 +3,8 @@
 //! Under `CLIENT TRACKING` the server reports one change of a key that this connection has read, by
 //! any client, and then no longer tracks the key. So the key is read again after each report, by
 //! `PTTL`, which makes the server track it again, and shows whether the lock is free. Waiters are
-//! woken only then, because a renewal is also a change.
+//! woken only then, because a renewal is also a change. The key of a semaphore is the number of its
+//! free permits, and it is the number that is read.
 //!
 //! The state alone, without I/O and waits.
 
@@ -78,6 +79,8 @@ struct TrackedKey {
     /// The watched channels on which releases are published: one for each kind of lock of the name.
     channels: Vec<Arc<str>>,
     phase: Phase,
+    /// True if the key is the number of a semaphore's free permits.
+    has_permits: bool,
     /// True if a waiter needs the reports: the first in the queue, or each if there is no queue.
     is_wanted: bool,
     /// The time of the last read.
@@ -136,6 +139,18 @@ impl TrackedKeys {
         is_idle
     }
 
+    /// Records whether this key is the number of a semaphore's free permits, by its latest waiter.
+    pub(super) fn set_meaning(&mut self, key: &str, has_permits: bool) {
+        if let Some(entry) = self.keys.get_mut(key) {
+            entry.has_permits = has_permits;
+        }
+    }
+
+    /// Returns whether this key is the number of a semaphore's free permits.
+    pub(super) fn has_permits(&self, key: &str) -> bool {
+        self.keys.get(key).is_some_and(|entry| entry.has_permits)
+    }
+
     /// Records whether a waiter needs reports of this key: the first in its queue does, others do
     /// not. Returns whether the key must be read.
     pub(super) fn track(&mut self, key: &str, is_first: bool, now: Moment) -> bool {
@@ -158,6 +173,7 @@ impl TrackedKeys {
                 key: Arc::clone(key),
                 channels: Vec::with_capacity(1),
                 phase: Phase::Idle,
+                has_permits: false,
                 is_wanted: false,
                 read: None,
                 message: None,
