@@ -5,7 +5,8 @@
 //! deployment that most of the configured addresses belong to.
 
 use crate::connection::Address;
-use lock_core::backend::Attempt;
+use crate::topology::RoutedRequest;
+use lock_core::backend::Failure;
 use lock_core::{LeaseTime, Moment};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -134,12 +135,22 @@ impl Granted {
             .fetch_max((sent + lease.duration()).as_nanos(), Ordering::SeqCst);
     }
 
-    /// Records an attempt, sent at `sent`, that a later release may grant without notifying this
-    /// object.
-    pub fn note_attempt(&self, sent: Moment, attempt: &Attempt<'_>) {
-        if attempt.direct.is_some() {
+    /// Records the outcome of a request at `now`. A later release may grant an attempt without
+    /// notifying this object; but not one that never arrived, or a client that waits would wait for
+    /// a store that is gone.
+    pub fn note_attempt<T>(
+        &self,
+        now: Moment,
+        request: &RoutedRequest<'_>,
+        outcome: &Result<T, &Failure>,
+    ) {
+        let RoutedRequest::Acquire(attempt) = request else {
+            return;
+        };
+        let has_arrived = matches!(outcome, Ok(_) | Err(Failure::Unknown(_)));
+        if has_arrived && attempt.direct.is_some() {
             self.0
-                .fetch_max((sent + attempt.direct_lease).as_nanos(), Ordering::SeqCst);
+                .fetch_max((now + attempt.direct_lease).as_nanos(), Ordering::SeqCst);
         }
     }
 
@@ -153,8 +164,8 @@ impl Granted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lock_core::backend::WAITER_PRESENCE;
-    use lock_core::{ClientId, LockKind, LockName, OwnerId};
+    use lock_core::backend::{Attempt, WAITER_PRESENCE};
+    use lock_core::{ClientId, Error, LockKind, LockName, OwnerId};
     use std::num::NonZeroU64;
     use std::time::Duration;
 
@@ -167,7 +178,11 @@ mod tests {
         let attempt = Attempt::new(&name, owner, lease);
         for (direct, is_over) in [(None, true), (NonZeroU64::new(1), false)] {
             let granted = Granted::default();
-            granted.note_attempt(sent, &attempt.direct(direct));
+            let request = RoutedRequest::Acquire(&attempt.direct(direct));
+            let failure = Failure::NotSent(Error::unavailable("refused"));
+            granted.note_attempt::<()>(sent, &request, &Err(&failure));
+            assert!(granted.are_over(sent), "it did not arrive");
+            granted.note_attempt(sent, &request, &Ok(()));
             assert_eq!(granted.are_over(sent + Duration::from_secs(1)), is_over);
             assert!(granted.are_over(sent + WAITER_PRESENCE));
         }

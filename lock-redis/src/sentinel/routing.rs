@@ -140,6 +140,7 @@ impl Topology for MasterTracker {
         if outcome.is_ok() {
             self.note_heard(master);
         }
+        self.granted.note_attempt(hop.state.sent, request, &outcome);
         if matches!(outcome, Ok(Effect::Granted | Effect::Unconfirmed)) {
             self.note_granted(request, hop);
         }
@@ -254,14 +255,11 @@ impl MasterTracker {
         hop: Hop<MasterRoute>,
         by: Moment,
     ) -> Result<Hop<MasterRoute>, Failure> {
-        let RoutedRequest::Acquire(attempt) = request else {
+        if !matches!(request, RoutedRequest::Acquire(_)) {
             return Ok(hop);
-        };
+        }
         match self.check_strangers(&hop.node) {
-            Ok(()) => {
-                self.granted.note_attempt(hop.state.sent, attempt);
-                Ok(hop)
-            }
+            Ok(()) => Ok(hop),
             Err(failure) => self.reroute(request, hop, Some(failure), by),
         }
     }

@@ -219,10 +219,6 @@ impl Topology for ClusterMap {
                 self.ask();
                 unavailable("no node of the cluster serves the lock's slot")
             }),
-            RoutedRequest::Acquire(attempt) => {
-                self.granted.note_attempt(self.clock().now(), attempt);
-                self.owner(slot, by)
-            }
             _ => self.owner(slot, by),
         };
         let hop = owner.map(|owner| SlotRoute::new(slot, owner).direct());
@@ -254,6 +250,8 @@ impl Topology for ClusterMap {
         let state = &hop.state;
         let is_renewal = matches!(request, RoutedRequest::Renew(_));
         let may_repeat = changes_nothing(request) && !state.is_repeated;
+        self.granted
+            .note_attempt(self.clock().now(), request, &outcome);
         let failure = match outcome {
             // A watch moves with its lock, and a listing is about the node, so both count.
             Ok(_) if is_about_node(request) => return Verdict::Believe,
