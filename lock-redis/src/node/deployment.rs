@@ -5,8 +5,7 @@
 //! deployment that most of the configured addresses belong to.
 
 use crate::connection::Address;
-use crate::topology::RoutedRequest;
-use lock_core::backend::Failure;
+use lock_core::backend::{Attempt, Failure};
 use lock_core::{LeaseTime, Moment};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -135,18 +134,15 @@ impl Granted {
             .fetch_max((sent + lease.duration()).as_nanos(), Ordering::SeqCst);
     }
 
-    /// Records the outcome of a request at `now`. A later release may grant an attempt without
-    /// notifying this object; but not one that never arrived, or a client that waits would wait for
-    /// a store that is gone.
+    /// Records the outcome of an attempt at `now`. A later release may grant it without notifying
+    /// this object; but not one that never arrived, or a client that waits would wait for a store
+    /// that is gone.
     pub fn note_attempt<T>(
         &self,
         now: Moment,
-        request: &RoutedRequest<'_>,
+        attempt: &Attempt<'_>,
         outcome: &Result<T, &Failure>,
     ) {
-        let RoutedRequest::Acquire(attempt) = request else {
-            return;
-        };
         let has_arrived = matches!(outcome, Ok(_) | Err(Failure::Unknown(_)));
         if has_arrived && attempt.direct.is_some() {
             self.0
@@ -164,7 +160,7 @@ impl Granted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lock_core::backend::{Attempt, WAITER_PRESENCE};
+    use lock_core::backend::WAITER_PRESENCE;
     use lock_core::{ClientId, Error, LockKind, LockName, OwnerId};
     use std::num::NonZeroU64;
     use std::time::Duration;
@@ -178,11 +174,11 @@ mod tests {
         let attempt = Attempt::new(&name, owner, lease);
         for (direct, is_over) in [(None, true), (NonZeroU64::new(1), false)] {
             let granted = Granted::default();
-            let request = RoutedRequest::Acquire(&attempt.direct(direct));
+            let attempt = attempt.direct(direct);
             let failure = Failure::NotSent(Error::unavailable("refused"));
-            granted.note_attempt::<()>(sent, &request, &Err(&failure));
+            granted.note_attempt::<()>(sent, &attempt, &Err(&failure));
             assert!(granted.are_over(sent), "it did not arrive");
-            granted.note_attempt(sent, &request, &Ok(()));
+            granted.note_attempt(sent, &attempt, &Ok(()));
             assert_eq!(granted.are_over(sent + Duration::from_secs(1)), is_over);
             assert!(granted.are_over(sent + WAITER_PRESENCE));
         }

@@ -140,7 +140,9 @@ impl Topology for MasterTracker {
         if outcome.is_ok() {
             self.note_heard(master);
         }
-        self.granted.note_attempt(hop.state.sent, request, &outcome);
+        if let RoutedRequest::Acquire(attempt) = request {
+            self.granted.note_attempt(hop.state.sent, attempt, &outcome);
+        }
         if matches!(outcome, Ok(Effect::Granted | Effect::Unconfirmed)) {
             self.note_granted(request, hop);
         }

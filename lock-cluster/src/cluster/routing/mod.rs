@@ -250,8 +250,10 @@ impl Topology for ClusterMap {
         let state = &hop.state;
         let is_renewal = matches!(request, RoutedRequest::Renew(_));
         let may_repeat = changes_nothing(request) && !state.is_repeated;
-        self.granted
-            .note_attempt(self.clock().now(), request, &outcome);
+        if let RoutedRequest::Acquire(attempt) = request {
+            let now = self.clock().now();
+            self.granted.note_attempt(now, attempt, &outcome);
+        }
         let failure = match outcome {
             // A watch moves with its lock, and a listing is about the node, so both count.
             Ok(_) if is_about_node(request) => return Verdict::Believe,
