@@ -314,7 +314,7 @@ fn killed_child_is_reported() {
         "--processes",
         "2",
         "--jobs",
-        "4000",
+        "100000",
         "--counter",
         path,
     ]);
