@@ -324,7 +324,10 @@ pub(crate) fn interrupt_ends_wait(subject: &dyn Subject) {
             .is_interrupted()
     );
     guard.unlock().expect("it is ours");
-    drop(take(&third));
+    // The release may have granted the lock to the waiter, which gives it back: the end of its wait
+    // may arrive after the release.
+    let free = third.try_lock_for(prompt()).expect("the store answers");
+    drop(free.expect("nothing is left of the waiter"));
 }
 
 /// An interrupt does not end waits without it.
