@@ -104,10 +104,14 @@ impl MemoryBackend {
     /// are told who is next, to whom the lock is granted if it is free; not behind a reader.
     fn wake(&self, mut state: MutexGuard<'_, State>, name: &LockName) -> u32 {
         let now = self.0.clock.now();
-        let next = match !name.profile().shared && state.may_grant(name, now) {
+        let may_grant = !name.profile().shared && state.may_grant(name, now);
+        let next = match may_grant {
             true => state.grant_next(name, now, self.0.clock.unix_time()),
             false => state.next_in_queue(name, now),
         };
+        // As on Redis, where the one that is next behind a grant is told so: those before it whose
+        // presence has ended leave the queue.
+        let _second = state.next_in_queue(name, now);
         self.wake_with(state, name, next)
     }
 
