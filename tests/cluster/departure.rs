@@ -33,10 +33,8 @@ fn use_everything(cluster: &Cluster, name: &str, [one, other]: [&Client; 2]) {
         let waits = scope.spawn(|| turn(other, name));
         let mut probe = cluster.probe(name);
         eventually("it waits", LONG, || probe.listeners() > 0);
-        let before = probe.command_calls("pexpire");
-        eventually("it is renewed", LONG, || {
-            probe.command_calls("pexpire") > before
-        });
+        let before = probe.expires_at(name);
+        eventually("it is renewed", LONG, || probe.expires_at(name) > before);
         drop(held);
         waits.join().unwrap();
     });
