@@ -604,6 +604,23 @@ fn waiter_that_gives_up_while_the_grant_is_under_way_frees_the_lock() {
     }
 }
 
+/// A thread whose wait is over may free the lock by force, and must not find it granted to itself.
+#[test]
+fn waiter_that_gave_up_has_left_before_the_next_request_of_its_client() {
+    for settings in SETTINGS {
+        let server = RedisServer::start();
+        let mut probe = server.probe();
+        let [holder, leaving] = [(); 2].map(|()| client(&server, settings));
+        for round in 0..50 {
+            let _held = mutex(&holder).lock().unwrap();
+            let refused = mutex(&leaving).try_lock_for(ms(1)).unwrap();
+            assert!(refused.is_none());
+            mutex(&leaving).inspect().unwrap();
+            assert_eq!(waiting(&mut probe, NAME), 0, "{settings}, round {round}");
+        }
+    }
+}
+
 #[test]
 fn waiter_that_gives_up_leaves_its_place_to_the_threads_behind() {
     for settings in ["order=any", "order=any&format=token"] {

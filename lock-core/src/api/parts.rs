@@ -65,6 +65,11 @@ impl fmt::Debug for Composite {
 }
 
 impl SingleLock {
+    /// Returns whether those that wait for this lock queue in the store.
+    pub(crate) fn is_queued(&self) -> bool {
+        self.engine.queues(&self.name)
+    }
+
     pub(crate) fn new(engine: Arc<EngineHandle>, name: &LockName) -> Result<Self, Error> {
         engine.refuse_if_forked().map_err(|error| error.on(name))?;
         let local = match name.profile().hands_off {

@@ -403,6 +403,11 @@ impl Engine {
         Ok(self.backend.as_ref())
     }
 
+    /// Returns whether those that wait for this lock queue in the store.
+    pub(crate) fn queues(&self, name: &LockName) -> bool {
+        self.abilities.queues_waiters || name.profile().queued_in_store
+    }
+
     /// Returns an error in a forked child.
     pub(crate) fn refuse_if_forked(&self) -> Result<(), Error> {
         if self.is_forked() {

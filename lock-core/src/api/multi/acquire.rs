@@ -20,8 +20,8 @@ use std::time::Duration;
 /// sooner. The wait is the remaining time divided by the members, within these limits.
 const LONGEST_SHARE: Duration = Duration::from_secs(1);
 
-/// The longest such wait for a fair lock, because its queue may need more time than a retry.
-const LONGEST_FAIR_SHARE: Duration = Duration::from_secs(10);
+/// The longest such wait for a lock with a queue, which may need more time than a retry.
+const LONGEST_QUEUED_SHARE: Duration = Duration::from_secs(10);
 
 /// The shortest such wait, because a shorter one is no more than a try.
 const SHORTEST_SHARE: Duration = Duration::from_millis(10);
@@ -115,9 +115,7 @@ impl<'a> CompositeAcquisition<'a> {
         let locks = members.composite().single_locks();
         let minimum_hold = options.minimum_hold(locks.iter().map(|lock| lock.place()))?;
         let deadline = wait.map(|wait| clock.now() + wait);
-        let is_queued = locks
-            .iter()
-            .any(|lock| lock.name().profile().queued_in_store);
+        let is_queued = locks.iter().any(|lock| lock.is_queued());
         let (patience, outage) = (Patience::new(members.locks.len(), is_queued), None);
         Ok(Self {
             members,
@@ -244,10 +242,11 @@ impl<'a> CompositeAcquisition<'a> {
         let members = u32::try_from(self.members.locks.len()).unwrap_or(u32::MAX);
         let share = left.map_or(LONGEST_SHARE, |left| left / members);
         let share = share.clamp(SHORTEST_SHARE, LONGEST_SHARE);
-        // Each wait that is too short loses the position in the queue of a fair lock.
-        let is_queued = self.members.locks[at].name().profile().queued_in_store;
+        // Each wait that is too short loses the place in the queue.
+        let locks = self.members.composite().parts[at].single_locks();
+        let is_queued = locks.iter().any(|lock| lock.is_queued());
         let needs = self.patience.known(at).filter(|_| is_queued);
-        let share = needs.map_or(share, |needs| needs.clamp(share, LONGEST_FAIR_SHARE));
+        let share = needs.map_or(share, |needs| needs.clamp(share, LONGEST_QUEUED_SHARE));
         Some(left.map_or(share, |left| left.min(share)))
     }
 

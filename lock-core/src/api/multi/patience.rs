@@ -2,9 +2,9 @@
 //!
 //! Such a wait blocks other threads from locks that are not in use, and it is useless if those
 //! threads wait for the same locks in another order. But if other clients keep the queues of
-//! several locks from ever being empty, no try succeeds. A plain lock is then acquired by chance
-//! after some waits. For a fair lock a thread must wait for its turn in the queue while it holds
-//! the other locks.
+//! several locks from ever being empty, no try succeeds. A lock without a queue in the store is
+//! then acquired by chance after some waits. For a lock with a queue a thread must wait for its
+//! turn while it holds the other locks.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -21,14 +21,14 @@ const SHORTEST_TRY_WAIT: Duration = Duration::from_millis(1);
 const PART_OF_LONGEST: u32 = 16;
 
 /// The longest wait while others are held, because other clients wait for the held ones. Waits
-/// beside locks without an order begin with the shortest time and double with each round, up to
-/// this time, or to the need of the lock if that is more. Beside a fair lock the first waits end
+/// beside locks without a queue begin with the shortest time and double with each round, up to this
+/// time, or to the need of the lock if that is more. Beside a lock with a queue the first waits end
 /// after this time, and those of each further round after twice that.
 const LONGEST_TRY_WAIT: Duration = Duration::from_millis(100);
 
 /// The knowledge of one acquisition about the queues of its members.
 pub(super) struct Patience {
-    /// Whether a member is granted in the order of arrival.
+    /// Whether those that wait for a member queue in the store.
     is_queued: bool,
     /// The number of rounds that acquired a lock and released it again.
     failed_rounds: u32,
@@ -74,7 +74,7 @@ impl Patience {
     }
 
     /// Returns whether all locks are acquired in one order, with waits for each: after failed
-    /// rounds with a fair lock.
+    /// rounds with a queue.
     pub(super) fn waits_for_all(&self) -> bool {
         self.is_queued && self.failed_rounds >= ROUNDS_OF_TRIES
     }

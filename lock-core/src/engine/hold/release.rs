@@ -124,6 +124,34 @@ impl Engine {
         ending.sent = Some(self.clock.now());
     }
 
+    /// Removes a waiter of this client from the store without waiting for the answer. A later
+    /// request of this client about the lock does not overtake this one.
+    pub(in crate::engine) fn leave_async(&self, id: &AcquisitionId, options: ReleaseOptions) {
+        if self.is_forked() {
+            return;
+        }
+        let by = self.command_deadline();
+        let node = self.workers.renewal_node(&id.name);
+        let (workers, start) = (Arc::clone(&self.workers), self.metrics().request_starts());
+        let (events, waiter) = (self.events.clone(), id.clone());
+        let pending = self.workers.pending_cleanup();
+        *self.async_release.lock() = Some(id.name.clone());
+        let submitted = call_backend(|| {
+            let done = Box::new(move |answer: Result<Release, Failure>| {
+                events.metrics.release_answered(start, &answer);
+                if answer.is_err() {
+                    workers.clean_up(node, waiter, options);
+                }
+                drop(pending);
+            });
+            self.backend.submit_release(id, options, by, done);
+            Ok(())
+        });
+        if submitted.is_err() {
+            self.clean_up((id.clone(), options)); // the backend panicked
+        }
+    }
+
     /// Ends one hold locally. Returns the end of the last hold, if the release must be sent; `None`
     /// if other holds are left, or the lock was handed off.
     fn end_locally(

@@ -83,9 +83,8 @@ impl<'a> Wait<'a> {
     /// Returns how often this waiter must send an attempt so that the store counts it as waiting.
     /// Needed where waiters queue in the store, and for writers, which keep new readers out.
     pub(super) fn shown_every(&self) -> Option<Duration> {
-        let kind = self.lock.name.profile();
-        let is_queued = kind.queued_in_store || self.engine.abilities.queues_waiters;
-        if !is_queued && kind.readers.is_none() {
+        let name = &self.lock.name;
+        if !self.engine.queues(name) && name.profile().readers.is_none() {
             return None;
         }
         let first = self.engine.settings.fair_presence / ATTEMPTS_OF_A_PRESENCE;

@@ -408,7 +408,11 @@ impl Wait<'_> {
         let is_shared_place = name.profile().hands_off || name.profile().contends_in_line;
         let id = AcquisitionId::new(name, self.owner, time, Receipt::default());
         let options = options.keeps_place(has_followers && is_shared_place);
-        self.engine.clean_up((id, options));
+        // Not on the caller's thread if the store may be unreachable.
+        match self.unknown_outcome || self.outage.since.is_some() {
+            true => self.engine.clean_up((id, options)),
+            false => self.engine.leave_async(&id, options),
+        }
     }
 
     /// Returns the end of the time for which an outage is tolerated, which began at `since`,
