@@ -13,7 +13,7 @@ local function skip_next(lock, publish)
     local name = first_present(queue) or redis.call('ZRANGE', queue, 0, 0)[1]
     if name then
       leave(queue, name)
-      pass_on(lock, queue, publish, 0)
+      pass_on(lock, queue, publish, 1)
     end
   end)
 end
@@ -35,7 +35,7 @@ local function give_up(lock, owner, publish, turns)
     local first = first_present(queue)
     if leave(queue, owner, owner) or leave(queue, shared, owner) then
       if redis.call('EXISTS', lock) == 0 then
-        pass_on(lock, queue, publish, 0, turns)
+        pass_on(lock, queue, publish, 1, turns)
       elseif first == owner or first == shared then
         tell_next(queue, publish)
       end

@@ -12,37 +12,46 @@ local function tell_next(queue, publish, counts)
   end
 end
 
--- Behind the release of a lock: grants it to the next waiter. `others` is how many clients were
--- told of the release that are in no queue: those get a chance, and the next waiter is only told.
--- `turns` is "free" where the answer of PUBLISH does not count all clients that it reaches: there,
--- too. Otherwise it is what came with the holder's own grant, if a release granted it the lock: how
--- many such grants there were in a row, a colon, and when the first one was, in milliseconds. After
--- some in a row one release frees the lock, so that clients that poll have a chance.
+-- Behind the release of a lock: grants it to the next waiter. `told` is what tell.lua returned: if
+-- clients were told of the release that are in no queue, those get a chance, and the next waiter is
+-- only told. `turns` is "free" where the answer of PUBLISH does not count all clients that it
+-- reaches: there, too. Otherwise it is what came with the holder's own grant, if a release granted
+-- it the lock: how many such grants there were in a row, a colon, and when the first one was, in
+-- milliseconds. After some in a row one release frees the lock, so that clients that poll have a
+-- chance; and while the row is young, clients in no queue need not be told (nothing in `told`).
 local IN_A_ROW, ROW_MILLIS = 4, 100
 -- Where waiters wait for so long, in microseconds, the one that is next after a grant is told so:
 -- it finds out when that grant ends without a release.
 local LONG = 500000
-local function pass_on(lock, queue, publish, others, turns)
+local function pass_on(lock, queue, publish, told, turns, channel)
   local count, since = string.match(turns or '', '^(%d+):(%d+)$')
   local now = math.floor(timestamp() / 1000)
-  local is_over = count and count + 0 >= IN_A_ROW and now - since >= ROW_MILLIS
-  if others == 0 and turns ~= 'free' and not is_over then
+  -- Set back, the clock says nothing about the row.
+  local is_young = count and now - since >= 0 and now - since < ROW_MILLIS
+  if not told and not is_young then
+    told = tell(publish, channel, '0')
+  end
+  local is_over = count and not is_young and count + 0 >= IN_A_ROW
+  if (told or 1) == 1 and turns ~= 'free' and not is_over then
     count, since = (count or 0) + 1, since or string.format('%.0f', now)
     local row = string.format('%.0f:%s', count, since)
     local name, waited = grant_next(lock, queue, publish, nil, row)
+    -- Unless it was granted, it is free.
+    told = told or waited and 1 or tell(publish, channel, '0')
     if name and (not waited or waited < LONG) then
-      return
+      return told
     end
   end
   tell_next(queue, publish, turns ~= 'free')
+  return told
 end
 
--- How a release ends that told the waiters of other libraries, where there is a queue: `told` is
--- what tell.lua returned, and `turns` as for pass_on. The lock is free whatever is found under the
--- queue's key. Returns what release.lua returns.
-local function let_next_in(lock, publish, told, turns)
-  local is_refused = type(told) == 'table'
-  pcall(pass_on, lock, queue_of(lock), publish, is_refused and 1 or told - 1, turns)
-  return is_refused and told or 1
+-- How a release ends where there is a queue, or was one when a release granted the lock: the
+-- arguments are those of pass_on. The lock is free whatever is found under the queue's key. Returns
+-- what release.lua returns.
+local function let_next_in(lock, publish, told, turns, channel)
+  local is_done, answer = pcall(pass_on, lock, queue_of(lock), publish, told, turns, channel)
+  told = told or is_done and answer or tell(publish, channel, '0')
+  return type(told) == 'table' and told or 1
 end
 

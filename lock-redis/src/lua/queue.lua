@@ -62,11 +62,10 @@ local function first_present(queue, own, from)
   return '', 50, ''
 end
 
--- Grants the lock, which is free, to the first waiter that is present and connected. First an empty
--- message goes to its client, which ignores it: where that reaches no connection, the waiter is
--- passed over. So no grant is published that is not written, and none is ever taken back. `own` is
--- the waiter that runs this script: it is not granted the lock, but only returned. `turns` goes
--- with the message: see pass_on.
+-- Grants the lock, which is free, to the first waiter that is present and connected: the grant is
+-- written, then published, and taken back if that reached no connection, so that no client has seen
+-- it; then that waiter is passed over. `own` is the waiter that runs this script: it is not granted
+-- the lock, but only returned. `turns` goes with the message: see pass_on.
 --
 -- Returns nothing if there is no waiter, or none is reached; else the waiter's name, and for how
 -- long it has waited, in microseconds. If it was only told, nothing stands for that time, and
@@ -79,15 +78,12 @@ local function grant_next(lock, queue, publish, own, turns)
     if not text then
       return name ~= '' and name or nil
     end
-    local is_told = not tonumber(attempt)
-    local reached = tell_owner(publish, queue, owner, is_told and owner or '')
-    if type(reached) == 'table' then
-      return nil
-    elseif reached == 0 then
-      pass_over(queue, position, text)
-      from = place + 2
-    elseif is_told then
-      return name, nil, left
+    local reached
+    if not tonumber(attempt) then
+      reached = tell_owner(publish, queue, owner, owner)
+      if type(reached) ~= 'table' and reached > 0 then
+        return name, nil, left
+      end
     else
       -- First: what cannot be removed must not be granted.
       redis.call('ZREM', queue, name, text)
@@ -96,15 +92,23 @@ local function grant_next(lock, queue, publish, own, turns)
       local counter = 'redisson_lock_token:' .. (is_tagged and lock or '{' .. lock .. '}')
       local token = grant(lock, counter, false, lease, owner, keep ~= '-' and keep,
         string.find(reserve, '[1-9]') and reserve)
-      if type(token) == 'table' then
-        redis.call('ZADD', queue, position, name, position, text)
-        redis.call('PEXPIRE', queue, LASTS)
-        return nil
+      reached = token
+      if type(token) ~= 'table' then
+        local message = {owner, attempt, token, reserve, turns, lock}
+        reached = tell_owner(publish, queue, owner, table.concat(message, ' '))
+        if type(reached) ~= 'table' and reached > 0 then
+          return name, timestamp() - position
+        end
+        redis.call('DEL', lock)
       end
-      local message = {owner, attempt, token, reserve, turns, lock}
-      tell_owner(publish, queue, owner, table.concat(message, ' '))
-      return name, timestamp() - position
+      redis.call('ZADD', queue, position, name, position, text)
+      redis.call('PEXPIRE', queue, LASTS)
     end
+    if type(reached) == 'table' then
+      return nil
+    end
+    pass_over(queue, position, text)
+    from = place + 2
   end
   return nil
 end

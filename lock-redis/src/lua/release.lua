@@ -16,7 +16,8 @@
 
 local lock, channel, publish, turns = KEYS[1], ARGV[2], ARGV[3], ARGV[4]
 local freed, told = drop(redis.call, lock, ARGV[1]), nil
-if freed == 1 then
+-- Where a release granted the lock, others wait most likely: see pass_on.
+if freed == 1 and not (turns and string.find(turns, ':', 1, true)) then
   -- No client can act on it before the script ends.
   told = tell(publish, channel, '0')
   if turns == 'none' or redis.pcall('EXISTS', queue_of(lock)) ~= 1 then

@@ -20,7 +20,7 @@ use std::time::Duration;
 /// sooner. The wait is the remaining time divided by the members, within these limits.
 const LONGEST_SHARE: Duration = Duration::from_secs(1);
 
-/// The longest such wait for a lock with a queue, which may need more time than a retry.
+/// The longest such wait for a lock with a queue, because that may need more time than a retry.
 const LONGEST_QUEUED_SHARE: Duration = Duration::from_secs(10);
 
 /// The shortest such wait, because a shorter one is no more than a try.
@@ -115,8 +115,11 @@ impl<'a> CompositeAcquisition<'a> {
         let locks = members.composite().single_locks();
         let minimum_hold = options.minimum_hold(locks.iter().map(|lock| lock.place()))?;
         let deadline = wait.map(|wait| clock.now() + wait);
+        let is_fair = locks
+            .iter()
+            .any(|lock| lock.name().profile().queued_in_store);
         let is_queued = locks.iter().any(|lock| lock.is_queued());
-        let (patience, outage) = (Patience::new(members.locks.len(), is_queued), None);
+        let (patience, outage) = (Patience::new(members.locks.len(), is_fair, is_queued), None);
         Ok(Self {
             members,
             options,

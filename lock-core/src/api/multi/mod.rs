@@ -16,20 +16,20 @@
 //!
 //! A try does not overtake waiters, so it never succeeds on a lock whose queue is never empty
 //! (measured: not once in 20 s). After three failed rounds each try therefore waits for a short
-//! time ([`patience`]). If those that wait for a member queue in the store, a round waits for every
-//! member while it holds the ones before, for up to twice as long as earlier waits for that lock
-//! took: a fixed limit would starve it where a queue needs longer. The lock with the longest wait
-//! comes first, while none is held. Locks with similar waits are ordered by name, so that threads
-//! do not wait for each other; if equal names make them do so, it is random which thread gives up
-//! first. Waiting in all queues at once would not shorten any hold: a lock that is granted to a
-//! thread that does not use it yet is unavailable to other waiters, too.
+//! time ([`patience`]). If one member is a fair lock, a round waits for every member while it holds
+//! the ones before, for up to twice as long as earlier waits for that lock took: a fixed limit
+//! would starve it where a queue needs longer. The lock with the longest wait comes first, while
+//! none is held. Locks with similar waits are ordered by name, so that threads do not wait for each
+//! other; if equal names make them do so, it is random which thread gives up first. Waiting in all
+//! queues at once would not shorten any hold: a fair lock whose head does not acquire it is
+//! unavailable to other waiters, too.
 //!
 //! # Differences of a majority
 //!
 //! A [`MajorityLock`] requires more than half of its members, but acquires as many as it can,
 //! because each spare one may be lost. It waits for no member longer than that member's share of
-//! the remaining wait, because another may become free sooner. The share of a lock with a queue
-//! grows: each wait that is too short for its queue loses the place.
+//! the remaining wait, because another may become free sooner. The share of a fair lock grows: each
+//! wait that is too short for its queue loses the position.
 //!
 //! # Layers
 //!
@@ -57,9 +57,9 @@ use std::sync::Arc;
 /// `MultiLock` or a [`MajorityLock`]. Programs may name the same locks in different orders without
 /// a deadlock: the lock waits for a member while it holds no other, and tries the others (the
 /// algorithm of C++'s `std::lock`). After three failed rounds it also waits for the others while it
-/// holds some, and releases all if the wait fails. Such a wait lasts at most 100 ms. If the store of
-/// a member has a queue for those that wait, it lasts up to twice as long as earlier waits for that
-/// member (with a fixed lease, at most half of the lease). A thread that already holds a
+/// holds some, and releases all if the wait fails. Such a wait lasts at most 100 ms. If one member
+/// is a [fair lock](crate::Client::fair_mutex), it lasts up to twice as long as earlier waits for
+/// that member (with a fixed lease, at most half of the lease). A thread that already holds a
 /// member by a separate guard keeps it while it waits for the others; then the order matters.
 ///
 /// It corresponds to Redisson's `RedissonMultiLock`, and has all methods of [`DistLock`]:
@@ -122,7 +122,7 @@ pub struct MultiLock(pub(crate) Arc<Members>);
 ///
 /// - It acquires every member that it can, and succeeds with more than half.
 /// - It waits for a busy member for at most its share: the remaining wait divided by the number of
-///   members, and never more than a second at a time (ten for a lock whose queue needs more).
+///   members, and never more than a second at a time (ten for a fair lock whose queue needs more).
 ///   Then it tries the others again.
 /// - A member that does not answer costs a command timeout. For five seconds after that, this lock
 ///   tries it last, and only if the others are not enough.

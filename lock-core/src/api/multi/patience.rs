@@ -2,9 +2,9 @@
 //!
 //! Such a wait blocks other threads from locks that are not in use, and it is useless if those
 //! threads wait for the same locks in another order. But if other clients keep the queues of
-//! several locks from ever being empty, no try succeeds. A lock without a queue in the store is
-//! then acquired by chance after some waits. For a lock with a queue a thread must wait for its
-//! turn while it holds the other locks.
+//! several locks from ever being empty, no try succeeds. A plain lock is then acquired by chance
+//! after some waits. For a fair lock a thread must wait for its turn in the queue while it holds
+//! the other locks.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -17,19 +17,24 @@ const ROUNDS_OF_TRIES: u32 = 3;
 /// for that lock, at least this time and a part of the longest wait for any of the locks, so that
 /// clients that wait in another order meet a different wait.
 const SHORTEST_TRY_WAIT: Duration = Duration::from_millis(1);
+/// The shortest such wait beside locks with a queue in the store, where a waiter must come to the
+/// head: otherwise short holds of many clients need many rounds.
+const SHORTEST_QUEUED_WAIT: Duration = Duration::from_millis(10);
 /// The part of the longest wait for any of the locks that each such wait lasts at least.
 const PART_OF_LONGEST: u32 = 16;
 
 /// The longest wait while others are held, because other clients wait for the held ones. Waits
-/// beside locks without a queue begin with the shortest time and double with each round, up to this
-/// time, or to the need of the lock if that is more. Beside a lock with a queue the first waits end
+/// beside locks without an order begin with the shortest time and double with each round, up to
+/// this time, or to the need of the lock if that is more. Beside a fair lock the first waits end
 /// after this time, and those of each further round after twice that.
 const LONGEST_TRY_WAIT: Duration = Duration::from_millis(100);
 
 /// The knowledge of one acquisition about the queues of its members.
 pub(super) struct Patience {
-    /// Whether those that wait for a member queue in the store.
-    is_queued: bool,
+    /// Whether a member is granted in the order of arrival.
+    is_fair: bool,
+    /// The first wait beside others, where none is.
+    first: Duration,
     /// The number of rounds that acquired a lock and released it again.
     failed_rounds: u32,
     /// The longest wait for each member so far, if there was one.
@@ -37,9 +42,16 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    pub(super) fn new(members: usize, is_queued: bool) -> Self {
+    /// `is_fair` if a member is granted in the order of arrival, `is_queued` if those that wait for
+    /// a member queue in the store.
+    pub(super) fn new(members: usize, is_fair: bool, is_queued: bool) -> Self {
+        let first = match is_queued {
+            true => SHORTEST_QUEUED_WAIT,
+            false => SHORTEST_TRY_WAIT,
+        };
         Self {
-            is_queued,
+            is_fair,
+            first,
             failed_rounds: 0,
             waited: vec![None; members],
         }
@@ -64,19 +76,19 @@ impl Patience {
             return Duration::ZERO;
         };
         let grown = |wait: Duration| wait.saturating_mul(2u32.saturating_pow(rounds));
-        if self.is_queued {
+        if self.is_fair {
             return self.of(at).min(grown(LONGEST_TRY_WAIT));
         }
         let most = self.of(at).max(LONGEST_TRY_WAIT);
-        grown(SHORTEST_TRY_WAIT)
+        grown(self.first)
             .mul_f64(0.5 + fastrand::f64() / 2.0)
             .min(most)
     }
 
     /// Returns whether all locks are acquired in one order, with waits for each: after failed
-    /// rounds with a queue.
+    /// rounds with a fair lock.
     pub(super) fn waits_for_all(&self) -> bool {
-        self.is_queued && self.failed_rounds >= ROUNDS_OF_TRIES
+        self.is_fair && self.failed_rounds >= ROUNDS_OF_TRIES
     }
 
     /// Returns the estimated wait for this member, if there was a wait before.
@@ -126,7 +138,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn after(waits: &[Option<Duration>]) -> Patience {
-        let mut patience = Patience::new(waits.len(), true);
+        let mut patience = Patience::new(waits.len(), true, true);
         let known = waits
             .iter()
             .enumerate()
@@ -147,7 +159,7 @@ mod tests {
                 assert!(wait >= least && wait <= 2 * least, "member {at}: {wait:?}");
             }
         }
-        assert!(Patience::new(1, true).of(0) <= 2 * SHORTEST_TRY_WAIT);
+        assert!(Patience::new(1, true, true).of(0) <= 2 * SHORTEST_TRY_WAIT);
     }
 
     #[test]
@@ -193,7 +205,7 @@ mod tests {
 
     #[test]
     fn locks_without_an_order_are_waited_for_briefly() {
-        let mut patience = Patience::new(2, false);
+        let mut patience = Patience::new(2, false, false);
         (0..ROUNDS_OF_TRIES).for_each(|_| patience.round_failed());
         for rounds in 0..1_000 {
             let longest = Duration::from_millis(1 << rounds.min(7)).min(LONGEST_TRY_WAIT);
