@@ -31,7 +31,7 @@ const FOREIGN_CLIENT: Library = Library {
     never_held: Refusal::Silent,
     too_late: Refusal::Silent,
     // A polling client finds it free less often than a notified one.
-    share: 2,
+    share: 1,
     crossings: 3,
     eager: &["retry=5"],
     has_watchdog: false,
