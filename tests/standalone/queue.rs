@@ -489,11 +489,10 @@ fn message_that_comes_after_the_lease_of_its_grant_grants_nothing() {
 
 /// How long ago the first waiter's last attempt was, in milliseconds.
 fn age_of_attempt(probe: &mut Probe) -> u64 {
-    let fields = first_fields(probe, NAME);
-    let number = |at: usize| -> u64 { fields[at].parse().unwrap() };
+    let at: u64 = first_fields(probe, NAME)[7].parse().unwrap();
     let time = probe.command(&["TIME"]).texts();
     let [seconds, micros] = [0, 1].map(|at: usize| time[at].parse::<u64>().unwrap());
-    (seconds * 1_000 + micros / 1_000 + number(3)).saturating_sub(number(7))
+    (seconds * 1_000_000 + micros).saturating_sub(at) / 1_000
 }
 
 /// A message of a release as it could be, so many milliseconds after the attempt, and whether the
@@ -511,7 +510,7 @@ fn is_believed(settings: &str, age: u64, change: impl Fn(&mut Vec<String>)) -> O
     let begun = Stopwatch::start();
     let fields = first_fields(&mut probe, NAME);
     let mut message: Vec<_> = [1, 2].map(|at| fields[at].clone()).into();
-    message.extend(["1", &fields[6], "1:1", NAME].map(str::to_owned));
+    message.extend(["1", &fields[6], "1:", NAME].map(str::to_owned));
     change(&mut message);
     let inbox = format!("{}:{}", queue::key(NAME), next.id());
     let attempts = counted(&mut probe).acquires;

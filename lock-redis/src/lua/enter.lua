@@ -1,12 +1,9 @@
 -- This waiter waits from now on, or still. `wait` is ARGV[5] of acquire.lua, and `has_queue`
 -- whether others wait; nothing if that is not known. Returns 1 if it is the first, else 0.
 local function enter(queue, has_queue, wait, owner, keep, reserve)
-  local name, attempt, presence, lease = string.match(wait, '^(%S+) (%S+) (%S+) (%S+)')
-  local now = timestamp()
-  local until_ = math.floor(now / 1000) + presence
-  local fields = {name, owner, attempt, presence, lease, keep or '-',
-    keep and (reserve or '0') or '-', string.format('%.0f', until_)}
-  local text = table.concat(fields, ' ')
+  local now, name, asked = timestamp(), string.match(wait, '^(%S+)( %S+ %S+ %S+ )')
+  local tokens = keep and keep .. ' ' .. (reserve or '0') or '- -'
+  local text = name .. ' ' .. owner .. asked .. tokens .. ' ' .. now
   local added = redis.pcall('ZADD', queue, 'NX', now, name, now, text)
   if type(added) == 'table' then
     -- A full server refuses what takes memory as a script's first write, and so new waiters.
@@ -24,9 +21,10 @@ local function enter(queue, has_queue, wait, owner, keep, reserve)
     end
     redis.call('ZADD', queue, position, text)
   end
-  if added < 2 or not has_queue or tonumber(presence) > LASTS or string.find(now, '0$') then
-    -- Others may count as present for longer.
-    redis.call('PEXPIRE', queue, math.max(redis.call('PTTL', queue), LASTS, tonumber(presence)))
+  -- Others may count as present for longer. Mostly this key lasts for long yet.
+  local presence = string.match(asked, ' %S+ (%S+)') + 0
+  if added < 2 or not has_queue or presence > LASTS or string.find(now, '0$') then
+    redis.call('PEXPIRE', queue, math.max(redis.call('PTTL', queue), LASTS, presence))
   end
   if added < 2 or has_queue == nil then
     return first_present(queue, name) == name and 1 or 0
@@ -40,8 +38,7 @@ local function others_before(lock, queue, name, wait)
   local publish = wait and string.match(wait, '%S+$') or '-'
   if publish ~= '-' then
     -- It ended without a release.
-    local since = string.format('%.0f', math.floor(timestamp() / 1000))
-    local next, _, left = grant_next(lock, queue, publish, name, '1:' .. since)
+    local next, _, left = grant_next(lock, queue, publish, name, timestamp() .. ':')
     if next and next ~= name then
       return left or redis.call('PTTL', lock)
     end

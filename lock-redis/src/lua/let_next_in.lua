@@ -16,26 +16,24 @@ end
 -- clients were told of the release that are in no queue, those get a chance, and the next waiter is
 -- only told. `turns` is "free" where the answer of PUBLISH does not count all clients that it
 -- reaches: there, too. Otherwise it is what came with the holder's own grant, if a release granted
--- it the lock: how many such grants there were in a row, a colon, and when the first one was, in
--- milliseconds. After some in a row one release frees the lock, so that clients that poll have a
--- chance; and while the row is young, clients in no queue need not be told (nothing in `told`).
-local IN_A_ROW, ROW_MILLIS = 4, 100
+-- it the lock: when the first such grant in a row was, in microseconds, and a colon for each, up to
+-- as many as are a row. After a row one release frees the lock, so that clients that poll have a
+-- chance; and while it is young, clients in no queue need not be told (nothing in `told`).
+local ROW, ROW_MICROS = '::::', 100000
 -- Where waiters wait for so long, in microseconds, the one that is next after a grant is told so:
 -- it finds out when that grant ends without a release.
 local LONG = 500000
 local function pass_on(lock, queue, publish, told, turns, channel)
-  local count, since = string.match(turns or '', '^(%d+):(%d+)$')
-  local now = math.floor(timestamp() / 1000)
+  local since, row = string.match(turns or '', '^(%d+)(:+)$')
+  local age = since and timestamp() - since
   -- Set back, the clock says nothing about the row.
-  local is_young = count and now - since >= 0 and now - since < ROW_MILLIS
+  local is_young = age and age >= 0 and age < ROW_MICROS
   if not told and not is_young then
     told = tell(publish, channel, '0')
   end
-  local is_over = count and not is_young and count + 0 >= IN_A_ROW
-  if (told or 1) == 1 and turns ~= 'free' and not is_over then
-    count, since = (count or 0) + 1, since or string.format('%.0f', now)
-    local row = string.format('%.0f:%s', count, since)
-    local name, waited = grant_next(lock, queue, publish, nil, row)
+  if (told or 1) == 1 and turns ~= 'free' and (is_young or row ~= ROW) then
+    local next = (since or timestamp()) .. (row == ROW and ROW or (row or '') .. ':')
+    local name, waited = grant_next(lock, queue, publish, nil, next)
     -- Unless it was granted, it is free.
     told = told or waited and 1 or tell(publish, channel, '0')
     if name and (not waited or waited < LONG) then

@@ -7,11 +7,24 @@
 --
 -- The fields are the owner, the number of the attempt, for how long in milliseconds the waiter
 -- counts as present after an attempt, the lease in milliseconds of a grant by a release, two words
--- for the tokens (`keep` and `reserve` of grant.lua, "-" for none), and up to when the waiter
--- counts as present, in milliseconds of this server's clock. The number is "-", or "r" of a reader,
--- if a release may not grant the lock to the waiter, but only tells it that it is next; and "0" if
--- the waiter was passed over.
-local FIELDS = '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$'
+-- for the tokens (`keep` and `reserve` of grant.lua, "-" for none), and when the attempt came, in
+-- microseconds of this server's clock. The number is "-", or "r" of a reader, if a release may not
+-- grant the lock to the waiter, but only tells it that it is next; and "0" if the waiter was passed
+-- over.
+local FIELDS = '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$'
+
+-- The fields of the waiter `name` in `text`, and first, for how long in milliseconds it is present
+-- yet: nothing if it is not, or its fields are missing. If more is left than there was, the clock
+-- was set back since, and the waiter may be dead.
+local function read_fields(name, text)
+  local owner, attempt, presence, lease, keep, reserve, at =
+    string.match(text or '', FIELDS, #name + 2)
+  local passed = owner and (timestamp() - at) / 1000
+  if passed and passed >= 0 and passed < tonumber(presence) then
+    return presence - passed, owner, attempt, lease, keep, reserve
+  end
+  return nil
+end
 
 -- A script looks at so many waiters at a time.
 local MOST = 100
@@ -29,11 +42,11 @@ end
 -- another thread of its client. It keeps its place, but not for long.
 local PASSED_OVER = 3000
 local function pass_over(queue, position, text)
-  local before, until_ = string.match(text, '^(.*) (%S+)$')
-  local last = math.min(tonumber(until_), math.floor(timestamp() / 1000) + PASSED_OVER)
-  local marked = string.gsub(before, '^(%S+ %S+) %S+', '%1 0') .. ' ' .. string.format('%.0f', last)
+  local name, owner, behind = string.match(text, '^(%S+) (%S+) %S+ %S+ (.*) %S+$')
+  local left = math.ceil(math.min(read_fields(name, text) or 1, PASSED_OVER))
   redis.call('ZREM', queue, text)
-  redis.call('ZADD', queue, position, marked)
+  redis.call('ZADD', queue, position,
+    table.concat({name, owner, '0', left, behind, timestamp()}, ' '))
 end
 
 -- The first waiter that is present and not passed over, or `own`, from the place `from` on: its
@@ -43,15 +56,13 @@ end
 local function first_present(queue, own, from)
   local place = from or 0
   for _ = 1, MOST do
-    local name, position, text = unpack(redis.call('ZRANGE', queue, place, place + 1, 'WITHSCORES'))
+    local found = redis.call('ZRANGE', queue, place, place + 1, 'WITHSCORES')
+    local name, position, text = found[1], found[2], found[3]
     if not name or name == own then
       return name
     end
-    local _, owner, attempt, presence, lease, keep, reserve, until_ =
-      string.match(text or '', FIELDS)
-    local left = owner and until_ - math.floor(timestamp() / 1000) or 0
-    -- If more is left than there was, the clock was set back since, and the waiter may be dead.
-    if left <= 0 or left > tonumber(presence) then
+    local left, owner, attempt, lease, keep, reserve = read_fields(name, text)
+    if not left then
       redis.call('ZREM', queue, name, text or name)
     elseif attempt == '0' then
       place = place + 2
@@ -94,8 +105,8 @@ local function grant_next(lock, queue, publish, own, turns)
         string.find(reserve, '[1-9]') and reserve)
       reached = token
       if type(token) ~= 'table' then
-        local message = {owner, attempt, token, reserve, turns, lock}
-        reached = tell_owner(publish, queue, owner, table.concat(message, ' '))
+        reached = tell_owner(publish, queue, owner, owner .. ' ' .. attempt .. ' ' .. token .. ' '
+          .. reserve .. ' ' .. turns .. ' ' .. lock)
         if type(reached) ~= 'table' and reached > 0 then
           return name, timestamp() - position
         end

@@ -11,9 +11,8 @@
 
 local function writer_waits(queue)
   for _, text in ipairs(redis.call('ZRANGE', queue, 0, 2 * MOST - 1)) do
-    local name, _, _, presence, _, _, _, until_ = string.match(text, FIELDS)
-    local left = name and until_ - math.floor(timestamp() / 1000) or 0
-    if left > 0 and left <= tonumber(presence) and string.find(name, ':write$') then
+    local name = string.match(text, '^(%S+:write) ')
+    if name and read_fields(name, text) then
       return true
     end
   end
