@@ -62,7 +62,7 @@ impl Server {
         Self::start_under(&[], arguments)
     }
 
-    /// The same as an argument of another program.
+    /// Starts the server as an argument of another program, which runs it.
     pub(crate) fn start_under(program: &[&str], arguments: &[&str]) -> Self {
         // Another process may take the port before the server does.
         (0..10)

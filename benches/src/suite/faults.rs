@@ -1,7 +1,7 @@
 //! One lock that many processes want, some of which are killed and some stopped meanwhile.
 
 use super::child::Child;
-use super::{Column, Sample};
+use super::{Column, Sample, place_of_value, sample_of};
 use crate::raw::{Raw, Reply, request};
 use crate::server::Server;
 use crate::worker::faults::{ENTERED, ENTERED_WITH_ANOTHER, Event, FAILED, events};
@@ -79,6 +79,9 @@ impl Faults {
     }
 }
 
+/// When the lock was looked at, and whether it was held.
+type Look = (u64, bool);
+
 struct Process {
     child: Child,
     /// The library's name for it.
@@ -114,14 +117,12 @@ impl Drop for Process {
 }
 
 impl Faults {
-    /// One turn: without faults, and then with them.
+    /// Lets the processes of a column visit the lock, without faults and then with them.
     pub(super) fn turn(&self, server: &Server, column: &Column) -> Sample {
         let directory = tempfile::tempdir().expect("a directory of our own");
         let shared = directory.path().display().to_string();
         let mut arguments = column.arguments.clone();
         arguments.extend(["--shared".to_owned(), shared]);
-        let at = arguments.iter().position(|it| it == "--lock");
-        let lock = arguments[at.expect("it is given") + 1].clone();
         let mut processes: Vec<_> = (0..column.processes)
             .map(|_| Process::start(column, &arguments))
             .collect();
@@ -129,55 +130,7 @@ impl Faults {
         let calm = nanos();
         thread::sleep(CALM);
         let begin = nanos();
-        let is_over = AtomicBool::new(false);
-        let (killed, stopped, looks) = thread::scope(|scope| {
-            let looks = scope.spawn(|| look(server.port, &lock, &is_over));
-            let (want, wanted) = channel();
-            let (started, fresh) = channel();
-            // Apart from the clock of the faults: a process takes a while to start.
-            let (column, arguments) = (&column, &arguments);
-            let replace = move || {
-                wanted.into_iter().for_each(|()| {
-                    let _over = started.send(Process::start(column, arguments)).is_err();
-                });
-            };
-            scope.spawn(replace);
-            let mut raw = Raw::connect(server.port);
-            let (mut killed, mut stopped, start) = (0_u32, 0_u32, Instant::now());
-            while start.elapsed() < FAULTS {
-                processes.extend(fresh.try_iter());
-                for process in &mut processes {
-                    if process
-                        .stopped
-                        .is_some_and(|since| since.elapsed() >= STOPPED)
-                    {
-                        process.signal(Signal::CONT);
-                        process.stopped = None;
-                    }
-                }
-                if self.kills
-                    && start.elapsed() >= KILL_EACH * (killed + 1)
-                    && let Some(victim) = waiting(&processes, &mut raw, &lock)
-                {
-                    drop(processes.swap_remove(victim));
-                    want.send(()).expect("replacements are made");
-                    killed += 1;
-                }
-                if self.stops
-                    && start.elapsed() >= STOP_EACH * stopped
-                    && let Some(victim) = waiting(&processes, &mut raw, &lock)
-                {
-                    let process = &mut processes[victim];
-                    process.signal(Signal::STOP);
-                    process.stopped = Some(Instant::now());
-                    stopped += 1;
-                }
-                thread::sleep(Duration::from_millis(5));
-            }
-            is_over.store(true, Ordering::Relaxed);
-            drop(want);
-            (killed, stopped, looks.join().expect("no panic"))
-        });
+        let (killed, stopped, looks) = self.befall(&mut processes, server.port, column, &arguments);
         let end = nanos();
         drop(processes);
         let events = events(directory.path());
@@ -190,17 +143,76 @@ impl Faults {
         let (quiet, rate) = (rate(calm, begin), rate(begin, end));
         let count = |what: u64| events.iter().filter(|it| it[1] == what).count();
         let (empty, free) = longest(&events, &looks, begin, end);
-        let sample = json!({
+        sample_of(json!({
             "visits_per_s": rate, "calm_visits_per_s": quiet, "of_calm": rate / quiet,
             "violations": count(ENTERED_WITH_ANOTHER), "failed": count(FAILED), "late": late(&events),
             "longest_empty_ms": empty as f64 / 1e6, "longest_free_ms": free as f64 / 1e6,
             "killed": killed, "stopped": stopped,
-        });
-        sample.as_object().expect("it is one").clone()
+        }))
+    }
+
+    /// Kills and stops processes, and replaces those that are killed. Returns how many were killed
+    /// and how many stopped, and what was seen of the lock meanwhile.
+    fn befall(
+        &self,
+        processes: &mut Vec<Process>,
+        port: u16,
+        column: &Column,
+        arguments: &[String],
+    ) -> (u32, u32, Vec<Look>) {
+        let lock = &arguments[place_of_value(arguments, "--lock")];
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let looks = scope.spawn(|| look(port, lock, &is_over));
+            let (want, wanted) = channel();
+            let (started, fresh) = channel();
+            // Apart from the clock of the faults: a process takes a while to start.
+            let replace = move || {
+                wanted.into_iter().for_each(|()| {
+                    let _over = started.send(Process::start(column, arguments)).is_err();
+                });
+            };
+            scope.spawn(replace);
+            let mut raw = Raw::connect(port);
+            let (mut killed, mut stopped, start) = (0_u32, 0_u32, Instant::now());
+            while start.elapsed() < FAULTS {
+                processes.extend(fresh.try_iter());
+                for process in &mut *processes {
+                    if process
+                        .stopped
+                        .is_some_and(|since| since.elapsed() >= STOPPED)
+                    {
+                        process.signal(Signal::CONT);
+                        process.stopped = None;
+                    }
+                }
+                if self.kills
+                    && start.elapsed() >= KILL_EACH * (killed + 1)
+                    && let Some(victim) = waiting(processes, &mut raw, lock)
+                {
+                    drop(processes.swap_remove(victim));
+                    want.send(()).expect("replacements are made");
+                    killed += 1;
+                }
+                if self.stops
+                    && start.elapsed() >= STOP_EACH * stopped
+                    && let Some(victim) = waiting(processes, &mut raw, lock)
+                {
+                    let process = &mut processes[victim];
+                    process.signal(Signal::STOP);
+                    process.stopped = Some(Instant::now());
+                    stopped += 1;
+                }
+                thread::sleep(Duration::from_millis(5));
+            }
+            is_over.store(true, Ordering::Relaxed);
+            drop(want);
+            (killed, stopped, looks.join().expect("no panic"))
+        })
     }
 }
 
-/// One that runs and does not hold the lock.
+/// Picks a process at random; `None` if that one is stopped or holds the lock.
 fn waiting(processes: &[Process], raw: &mut Raw, lock: &str) -> Option<usize> {
     let victim = fastrand::usize(..processes.len());
     let process = &processes[victim];
@@ -214,8 +226,8 @@ fn waiting(processes: &[Process], raw: &mut Raw, lock: &str) -> Option<usize> {
     (process.stopped.is_none() && !owners.iter().any(is_holder)).then_some(victim)
 }
 
-/// When the lock was looked at, and whether it was held.
-fn look(port: u16, lock: &str, is_over: &AtomicBool) -> Vec<(u64, bool)> {
+/// Looks at the lock until it is over.
+fn look(port: u16, lock: &str, is_over: &AtomicBool) -> Vec<Look> {
     let (mut raw, exists) = (Raw::connect(port), request(&["EXISTS", lock]));
     let mut looks = Vec::new();
     while !is_over.load(Ordering::Relaxed) {
@@ -243,7 +255,7 @@ fn late(events: &[Event]) -> usize {
 
 /// The longest time between an event and the next entry, and the longest within such a time in
 /// which the lock was free whenever it was looked at.
-fn longest(events: &[Event], looks: &[(u64, bool)], begin: u64, end: u64) -> (u64, u64) {
+fn longest(events: &[Event], looks: &[Look], begin: u64, end: u64) -> (u64, u64) {
     let (mut empty, mut free, mut last) = (0, 0, begin);
     let inside = events
         .iter()

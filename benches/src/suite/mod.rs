@@ -152,7 +152,7 @@ impl Work {
 
     fn record(&self, out: &mut dyn Write, column: &Column, round: usize, sample: &Sample) {
         let head = json!({ "work": self.name, "column": column.name, "round": round });
-        let mut line = head.as_object().expect("it is one").clone();
+        let mut line = sample_of(head);
         line.extend(sample.clone());
         writeln!(out, "{}", Value::Object(line)).expect("there is room for the samples");
     }
@@ -203,9 +203,23 @@ impl Column {
 /// The arguments with another value of this option.
 fn with(arguments: &[String], option: &str, value: &str) -> Vec<String> {
     let mut arguments = arguments.to_vec();
-    let at = arguments.iter().position(|it| it == option);
-    arguments[at.expect("it is given") + 1] = value.to_owned();
+    let at = place_of_value(&arguments, option);
+    arguments[at] = value.to_owned();
     arguments
+}
+
+/// Where the value of this option stands among the arguments.
+fn place_of_value(arguments: &[String], option: &str) -> usize {
+    let at = arguments.iter().position(|it| it == option);
+    at.expect("it is given") + 1
+}
+
+/// The object that a `json!` or the answer of a worker is.
+fn sample_of(object: Value) -> Sample {
+    match object {
+        Value::Object(sample) => sample,
+        other => panic!("not an object: {other}"),
+    }
 }
 
 fn figure(sample: &Sample, key: &str) -> f64 {
@@ -236,7 +250,7 @@ fn turn(server: &Server, children: &mut [Child], time: Duration, solo: bool) -> 
         // Not before all is counted: this asks the server, too.
         children.iter_mut().for_each(Child::look);
         for found in children.iter_mut().map(Child::end) {
-            sample.extend(found.as_object().expect("it is one").clone());
+            sample.extend(sample_of(found));
         }
     }
     if server.goes_first {
@@ -269,7 +283,7 @@ fn derived(answers: &[Value], before: Counters, after: Counters) -> Sample {
         "commands_each": (after.commands - before.commands) / cycles,
         "sets_each": (after.sets - before.sets) / cycles,
     });
-    sample.extend(more.as_object().expect("it is one").clone());
+    sample.extend(sample_of(more));
     sample
 }
 

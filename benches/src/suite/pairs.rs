@@ -4,7 +4,7 @@
 use super::faults::{self, Faults};
 use super::notes::short;
 use super::summary::{Spread, Summary};
-use super::{Column, Measured, Sample, Work, figure};
+use super::{Column, Measured, Sample, Work, figure, sample_of};
 use crate::instructions;
 use crate::server::{Priority, Server};
 use distance::Distance;
@@ -153,8 +153,7 @@ pub(crate) fn pairs(comparison: &Comparison, server: &Server, samples: &mut dyn 
         print(&work.measure(server, samples));
     }
     if is_wanted("instructions") {
-        let turn = |column: &Column| instructions_of(column);
-        print(&maker.instructions().measure_by(samples, turn));
+        print(&maker.instructions().measure_by(samples, instructions_of));
     }
     if is_wanted("waiting") {
         let turn = |column: &Column| {
@@ -212,7 +211,7 @@ impl Maker<'_> {
         Duration::from_secs(self.comparison.wait)
     }
 
-    /// One column for each order and version; or for each version, where the order does not matter.
+    /// Returns a column for each order and version of the library.
     fn versions(
         &self,
         work: &str,
@@ -407,15 +406,13 @@ fn instructions_of(column: &Column) -> Sample {
     let program = column.program.as_deref().expect("it is there");
     let lone = instructions::of_server(program, &["cycles", "ours"]);
     let joined = instructions::of_server(program, &["scripts", "ours-joined-16"]) / 16;
-    let sample = json!({ "lone": lone, "joined": joined });
-    sample.as_object().expect("it is one").clone()
+    sample_of(json!({ "lone": lone, "joined": joined }))
 }
 
 fn print(measured: &Measured) {
     let summary = Summary::of(measured);
     let work = summary.work;
     let metrics = work.metrics;
-    let line = |cells: Vec<String>| println!("| {} |", cells.join(" | "));
     println!(
         "\n## {}: {}\n\n{} rounds.\n",
         work.name, work.title, work.rounds
@@ -423,14 +420,8 @@ fn print(measured: &Measured) {
     let first = metrics[0].0;
     let has_raw = work.columns[0].name == "raw";
     let heads = metrics.iter().map(|(_, head)| (*head).to_owned());
-    line(
-        [String::new()]
-            .into_iter()
-            .chain(heads)
-            .chain(["of raw".to_owned()])
-            .collect(),
-    );
-    line(vec!["---".to_owned(); metrics.len() + 2]);
+    print_row("", heads, "of raw");
+    print_row("---", metrics.iter().map(|_| "---".to_owned()), "---");
     for column in summary.columns() {
         let figure = |(metric, _): &(&str, &str)| {
             let spread = summary.figure(column, metric);
@@ -438,13 +429,7 @@ fn print(measured: &Measured) {
         };
         let of_raw = summary.ratio(column, "raw", first).filter(|_| has_raw);
         let figures = metrics.iter().map(figure);
-        line(
-            [column.to_owned()]
-                .into_iter()
-                .chain(figures)
-                .chain([ratio(of_raw)])
-                .collect(),
-        );
+        print_row(column, figures, &ratio(of_raw));
     }
     for new in summary.columns() {
         let Some(order) = new.strip_suffix("new") else {
@@ -454,15 +439,14 @@ fn print(measured: &Measured) {
         let ratios = metrics
             .iter()
             .map(|(metric, _)| ratio(summary.ratio(new, &old, metric)));
-        let name = format!("{order}new/old");
-        line(
-            [name]
-                .into_iter()
-                .chain(ratios)
-                .chain([String::new()])
-                .collect(),
-        );
+        print_row(&format!("{order}new/old"), ratios, "");
     }
+}
+
+/// Prints a row of a Markdown table: its name, a cell for each metric, and the last cell.
+fn print_row(name: &str, cells: impl Iterator<Item = String>, last: &str) {
+    let cells: Vec<_> = cells.collect();
+    println!("| {name} | {} | {last} |", cells.join(" | "));
 }
 
 fn ratio(spread: Option<Spread>) -> String {

@@ -1,6 +1,6 @@
 //! [`Pings`]: another client, which wants nothing but to be answered soon.
 
-use super::Sample;
+use super::{Sample, sample_of};
 use crate::raw::{Raw, request};
 use serde_json::json;
 use std::sync::Arc;
@@ -39,8 +39,8 @@ impl Pings {
         let mut times = self.thread.join().expect("no panic");
         times.sort_unstable();
         let at = |part: f64| times[((times.len() - 1) as f64 * part) as usize].as_secs_f64() * 1e6;
-        let pings =
-            json!({ "ping_p50_us": at(0.5), "ping_p99_us": at(0.99), "ping_max_us": at(1.0) });
-        pings.as_object().expect("it is one").clone()
+        sample_of(json!({
+            "ping_p50_us": at(0.5), "ping_p99_us": at(0.99), "ping_max_us": at(1.0),
+        }))
     }
 }

@@ -1,7 +1,7 @@
 //! What the log of visits to one lock says: changes of owner, hand-off times, shares, and whether
 //! two were in at a time.
 
-use super::{Sample, figure};
+use super::{Sample, figure, sample_of};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -36,6 +36,7 @@ pub(super) fn add(sample: &mut Sample, logs: &[&Path]) {
     let at = |part: f64| handoffs.get((handoffs.len().saturating_sub(1) as f64 * part) as usize);
     let seconds = figure(sample, "seconds");
     let threads = figure(sample, "contenders") as usize;
+    let longest_wait = longest_wait_nanos(&visits, threads) as f64;
     let more = json!({
         "changes": changes,
         "process_changes": handoffs.len(),
@@ -44,17 +45,16 @@ pub(super) fn add(sample: &mut Sample, logs: &[&Path]) {
         "overtaken": overtaken(&visits),
         "handoff_p50_us": at(0.5),
         "handoff_p99_us": at(0.99),
-        "longest_wait": longest_wait(&visits, threads),
-        "longest_wait_ms": longest_wait_nanos(&visits, threads) as f64 / 1e6,
-        "longest_of_median_round":
-            longest_wait_nanos(&visits, threads) as f64 / median_round(&visits, threads),
+        "longest_wait": longest_wait / mean_round(&visits, threads),
+        "longest_wait_ms": longest_wait / 1e6,
+        "longest_of_median_round": longest_wait / median_round(&visits, threads),
         "process_least_of_most": least_of_most(&visits, logs.len(), |it| (it.process, 0)),
         "thread_least_of_most": least_of_most(&visits, threads, |it| (it.process, it.thread)),
         "second_half_share": second_half_share(&visits, logs.len()),
         "thread_share": shares(&visits, threads, |visit| (visit.process, visit.thread)),
         "process_share": shares(&visits, logs.len(), |visit| (visit.process, 0)),
     });
-    sample.extend(more.as_object().expect("it is one").clone());
+    sample.extend(sample_of(more));
     per_change(sample);
 }
 
@@ -79,13 +79,13 @@ fn overtaken(visits: &[Visit]) -> f64 {
     overtakes as f64 / count.max(1) as f64
 }
 
-/// The longest wait in the time in which each of so many would come in once.
-fn longest_wait(visits: &[Visit], contenders: usize) -> f64 {
+/// The mean time in which each of so many would come in once, in nanoseconds; at least one.
+fn mean_round(visits: &[Visit], contenders: usize) -> f64 {
     let (Some(first), Some(end)) = (visits.first(), visits.last()) else {
-        return 0.0;
+        return 1.0;
     };
     let round = (end.entered - first.entered) as f64 / visits.len() as f64 * contenders as f64;
-    longest_wait_nanos(visits, contenders) as f64 / round.max(1.0)
+    round.max(1.0)
 }
 
 /// The median time of as many visits in a row as there are contenders, in nanoseconds.
@@ -229,6 +229,9 @@ mod tests {
     fn longest_wait_is_counted_in_times_of_a_visit_each() {
         let in_turn: Vec<usize> = (0..8).cycle().take(800).collect();
         let is_near = |times: f64, expected: f64| (times / expected - 1.0).abs() < 0.05;
+        let longest_wait = |some: &[Visit], contenders: usize| {
+            longest_wait_nanos(some, contenders) as f64 / mean_round(some, contenders)
+        };
         assert!(is_near(longest_wait(&visits(&in_turn), 8), 1.0));
         // For fifty rounds the eighth does not come in: in the middle, at the end, or ever.
         let absent = |from: usize, to: usize| {
