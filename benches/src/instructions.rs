@@ -67,15 +67,19 @@ pub(crate) fn check(place: &Place) {
 fn count() -> Vec<(&'static str, u64)> {
     let server = Server::start();
     let each = |(path, worker): &(&'static str, &[&str])| {
-        let [few, many] = [FEW, MANY].map(|cycles| counted(&server, worker, cycles));
-        (*path, many.saturating_sub(few) / (MANY - FEW))
+        (*path, of_a_cycle(|cycles| counted(&server, worker, cycles)))
     };
     PATHS.iter().map(each).collect()
 }
 
 /// Instructions of the server for a cycle of this worker.
 pub(crate) fn of_server(program: &Path, worker: &[&str]) -> u64 {
-    let [few, many] = [FEW, MANY].map(|cycles| counted_of_server(program, worker, cycles));
+    of_a_cycle(|cycles| counted_of_server(program, worker, cycles))
+}
+
+/// Instructions for a cycle, by what is counted for so many: without those of the start.
+fn of_a_cycle(counted: impl Fn(u64) -> u64) -> u64 {
+    let [few, many] = [FEW, MANY].map(counted);
     many.saturating_sub(few) / (MANY - FEW)
 }
 
