@@ -83,7 +83,7 @@ pub(crate) fn tombstone(key: &str, owner: &Text) -> String {
     beside("distlock_closed", key, owner.as_str())
 }
 
-/// Returns the queue of those who wait for a mutex. `lua/queue.lua` makes the same name.
+/// Returns the queue of those who wait for a lock. `lua/queue_of.lua` makes the same name.
 pub(crate) fn queue(key: &str) -> String {
     beside("distlock_queue:2", key, "")
 }

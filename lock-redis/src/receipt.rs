@@ -7,7 +7,7 @@ use lock_core::{FencingToken, TokenRange};
 pub(crate) struct GrantReceipt {
     /// The last of the tokens that were set aside.
     pub(crate) last: Option<FencingToken>,
-    /// The argument `turns` of the scripts in `lua/queue.lua`, if a release granted the lock.
+    /// The argument `turns` of `lua/let_next_in.lua`, if a release granted the lock.
     pub(crate) turns: Option<Box<str>>,
 }
 

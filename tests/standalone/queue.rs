@@ -315,15 +315,16 @@ fn dead_waiters_cost_no_time() {
         let mut probe = server.probe();
         let holder = client(&server, settings);
         let held = mutex(&holder).lock().unwrap();
-        dead_waiters(&server, settings, 30);
+        // More than a script looks at in one go.
+        dead_waiters(&server, settings, 230);
         let options = LockOptions::new();
         let living = client(&server, settings);
         let first = Waiter::enter(&mut probe, &living, &options);
         dead_waiters(&server, settings, 30);
         let other = client(&server, settings);
         let second = Waiter::enter(&mut probe, &other, &options);
-        assert_eq!(waiting(&mut probe, NAME), 62);
-        must_get_it(&first, ms(0), "behind 30 dead ones", || {
+        assert_eq!(waiting(&mut probe, NAME), 262);
+        must_get_it(&first, ms(0), "behind 230 dead ones", || {
             held.unlock().unwrap();
         });
         assert!(!second.has_it());

@@ -19,10 +19,15 @@ local function attempt(found, lock, counter, tombstone, queue, lease, owner, kee
   if not is_held then
     local name = wait and string.match(wait, '^%S+') or owner
     local is_done, left = pcall(others_before, lock, queue, name, wait)
-    if not is_done and redis.call('TYPE', queue).ok ~= 'zset' then
-      return redis.pcall('ZCARD', queue) -- says what is wrong
+    if not is_done then
+      local kind = redis.call('TYPE', queue).ok
+      if kind ~= 'zset' and kind ~= 'none' then
+        return redis.pcall('ZCARD', queue) -- says what is wrong
+      end
+      -- A grant to another waiter that could not be taken back stands.
+      left = redis.call('EXISTS', lock) == 1 and redis.call('PTTL', lock)
     end
-    if not (is_done and left) then
+    if not left then
       return grant(lock, counter, false, lease, owner, keep, reserve)
     end
     pttl = left

@@ -38,9 +38,15 @@ local function others_before(lock, queue, name, wait)
   local publish = wait and string.match(wait, '%S+$') or '-'
   if publish ~= '-' then
     -- It ended without a release.
-    local next, _, left = grant_next(lock, queue, publish, name, timestamp() .. ':')
+    local next, _, left, is_error = grant_next(lock, queue, publish, name, '-')
     if next and next ~= name then
       return left or redis.call('PTTL', lock)
+    end
+    -- The first one cannot be told, and may be dead: a client takes the lock. In strict order,
+    -- where names have a number, it waits for its turn.
+    if is_error and not string.find(name, ':', 1, true) then
+      leave(queue, name)
+      return nil
     end
   end
   local next, left = first_present(queue, name)

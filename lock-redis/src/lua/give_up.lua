@@ -13,7 +13,7 @@ local function skip_next(lock, publish)
     local name = first_present(queue) or redis.call('ZRANGE', queue, 0, 0)[1]
     if name then
       leave(queue, name)
-      pass_on(lock, queue, publish, 1)
+      pass_on_late(lock, queue, publish)
     end
   end)
 end
@@ -26,24 +26,12 @@ local function give_up(lock, owner, publish, turns)
     return
   end
   local queue, shared = queue_of(lock), string.gsub(owner, ':%d+', '', 1)
-  if turns == 'stay' then
-    local text, position = fields_of(queue, shared)
-    if text and string.match(text, '^%S+ (%S+)') == owner then
-      pass_over(queue, position, text)
+  local first = first_present(queue)
+  if leave(queue, owner, owner) or step_back(queue, shared, owner, turns == 'stay') then
+    if redis.call('EXISTS', lock) == 0 then
+      pass_on_late(lock, queue, publish, turns)
+    elseif first == owner or first == shared then
+      tell_next(queue, publish)
     end
-  else
-    local first = first_present(queue)
-    if leave(queue, owner, owner) or leave(queue, shared, owner) then
-      if redis.call('EXISTS', lock) == 0 then
-        pass_on(lock, queue, publish, 1, turns)
-      elseif first == owner or first == shared then
-        tell_next(queue, publish)
-      end
-    end
-  end
-  if not first_present(queue) then
-    -- Nothing is left if no other thread of the clients attempts that are passed over.
-    redis.call('PEXPIRE', queue, PASSED_OVER)
   end
 end
-

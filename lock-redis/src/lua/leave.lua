@@ -24,3 +24,16 @@ local function leave(queue, name, owner)
   return false
 end
 
+-- The same, but with `stays` another thread of its client waits in its place, and attempts soon.
+local function step_back(queue, name, owner, stays)
+  if not stays then
+    return leave(queue, name, owner)
+  end
+  local text, position = fields_of(queue, name)
+  local is_its_own = text and string.match(text, '^%S+ (%S+)') == owner
+  if is_its_own then
+    pass_over(queue, position, text)
+  end
+  return is_its_own
+end
+

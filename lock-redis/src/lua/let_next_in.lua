@@ -14,11 +14,12 @@ end
 
 -- Behind the release of a lock: grants it to the next waiter. `told` is what tell.lua returned: if
 -- clients were told of the release that are in no queue, those get a chance, and the next waiter is
--- only told. `turns` is "free" where the answer of PUBLISH does not count all clients that it
--- reaches: there, too. Otherwise it is what came with the holder's own grant, if a release granted
--- it the lock: when the first such grant in a row was, in microseconds, and a colon for each, up to
+-- only told. That is also so with `turns` "free", where the answer of PUBLISH does not count all
+-- clients that it reaches. If a release granted the lock to the holder, `turns` is what came with
+-- that grant: when the first such grant in a row was, in microseconds, and a colon for each, up to
 -- as many as are a row. After a row one release frees the lock, so that clients that poll have a
--- chance; and while it is young, clients in no queue need not be told (nothing in `told`).
+-- chance; and while it is young, clients in no queue need not be told (nothing in `told`). With
+-- anything else in `turns` a row begins, as soon as no client was told that is in no queue.
 local ROW, ROW_MICROS = '::::', 100000
 -- Where waiters wait for so long, in microseconds, the one that is next after a grant is told so:
 -- it finds out when that grant ends without a release.
@@ -42,6 +43,13 @@ local function pass_on(lock, queue, publish, told, turns, channel)
   end
   tell_next(queue, publish, turns ~= 'free')
   return told
+end
+
+-- Grants a lock that has been free to the next waiter. The release of that announces itself.
+local function pass_on_late(lock, queue, publish, turns)
+  if turns == 'free' or not grant_next(lock, queue, publish, nil, '-') then
+    tell_next(queue, publish, turns ~= 'free')
+  end
 end
 
 -- How a release ends where there is a queue, or was one when a release granted the lock: the

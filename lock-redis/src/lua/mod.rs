@@ -16,7 +16,8 @@
 //! Commands are called as `call('NAME', ..`, so that [`Script::commands`] finds them. The files in
 //! `endings` end the scripts that free a lock. `attempt.lua` tries to acquire a lock, and
 //! `grant.lua` grants it, with tokens if the arguments ask for them. `grant.lua` and
-//! `queue.lua` need the server's clock, which is `timestamp.lua` before them.
+//! `queue.lua` need the server's clock, which is `timestamp.lua` before them, and `enter.lua` and
+//! `give_up.lua` need `leave.lua`.
 //!
 //! [`join`] lists the scripts that have a counterpart for several locks.
 

@@ -10,23 +10,23 @@
 -- for the tokens (`keep` and `reserve` of grant.lua, "-" for none), and when the attempt came, in
 -- microseconds of this server's clock. The number is "-", or "r" of a reader, if a release may not
 -- grant the lock to the waiter, but only tells it that it is next; and "0" if the waiter was passed
--- over.
+-- over, which is present for as long as pass_over says.
 local FIELDS = '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$'
 
 -- The fields of the waiter `name` in `text`, and first, for how long in milliseconds it is present
--- yet: nothing if it is not, or its fields are missing. If more is left than there was, the clock
--- was set back since, and the waiter may be dead.
+-- yet: nothing if it is not, or its fields are missing. If the attempt lies ahead by more than a
+-- second, the clock was set back since, and the waiter may be dead.
 local function read_fields(name, text)
   local owner, attempt, presence, lease, keep, reserve, at =
     string.match(text or '', FIELDS, #name + 2)
   local passed = owner and (timestamp() - at) / 1000
-  if passed and passed >= 0 and passed < tonumber(presence) then
+  if passed and passed > -1000 and passed < tonumber(presence) then
     return presence - passed, owner, attempt, lease, keep, reserve
   end
   return nil
 end
 
--- A script looks at so many waiters at a time.
+-- A script looks at so many waiters at a time, and so many times.
 local MOST = 100
 
 -- The key is deleted with its last waiter. Where all of them died it lasts for so long, in
@@ -54,21 +54,28 @@ end
 -- position; its fields as they are stored; its place; its lease and its two words for the tokens.
 -- Nothing if there is none; behind too many others it is not known yet: an empty text.
 local function first_present(queue, own, from)
-  local place = from or 0
+  local place, members = from or 0, 2
   for _ = 1, MOST do
-    local found = redis.call('ZRANGE', queue, place, place + 1, 'WITHSCORES')
-    local name, position, text = found[1], found[2], found[3]
-    if not name or name == own then
-      return name
+    local found = redis.call('ZRANGE', queue, place, place + members - 1, 'WITHSCORES')
+    if not found[1] then
+      return nil
     end
-    local left, owner, attempt, lease, keep, reserve = read_fields(name, text)
-    if not left then
-      redis.call('ZREM', queue, name, text or name)
-    elseif attempt == '0' then
-      place = place + 2
-    else
-      return name, left, owner, attempt, position, text, place, lease, keep, reserve
+    for i = 1, #found, 4 do
+      local name, position, text = found[i], found[i + 1], found[i + 2]
+      if name == own then
+        return name
+      end
+      local left, owner, attempt, lease, keep, reserve = read_fields(name, text)
+      if not left then
+        redis.call('ZREM', queue, name, text or name)
+      elseif attempt == '0' then
+        place = place + 2
+      else
+        return name, left, owner, attempt, position, text, place, lease, keep, reserve
+      end
     end
+    -- Of many that were passed over more at a time.
+    members = 2 * MOST
   end
   return '', 50, ''
 end
@@ -80,7 +87,8 @@ end
 --
 -- Returns nothing if there is no waiter, or none is reached; else the waiter's name, and for how
 -- long it has waited, in microseconds. If it was only told, nothing stands for that time, and
--- behind it comes for how long the waiter is present yet, in milliseconds.
+-- behind it comes for how long the waiter is present yet, in milliseconds. Last comes true if the
+-- server refused to grant or to publish.
 local function grant_next(lock, queue, publish, own, turns)
   local from
   for _ = 1, MOST do
@@ -101,10 +109,10 @@ local function grant_next(lock, queue, publish, own, turns)
       -- As in keys.rs.
       local is_tagged = string.find(lock, '{', 1, true)
       local counter = 'redisson_lock_token:' .. (is_tagged and lock or '{' .. lock .. '}')
-      local token = grant(lock, counter, false, lease, owner, keep ~= '-' and keep,
+      local is_done, token = pcall(grant, lock, counter, false, lease, owner, keep ~= '-' and keep,
         string.find(reserve, '[1-9]') and reserve)
-      reached = token
-      if type(token) ~= 'table' then
+      reached = is_done and token or {}
+      if type(reached) ~= 'table' then
         reached = tell_owner(publish, queue, owner, owner .. ' ' .. attempt .. ' ' .. token .. ' '
           .. reserve .. ' ' .. turns .. ' ' .. lock)
         if type(reached) ~= 'table' and reached > 0 then
@@ -113,10 +121,10 @@ local function grant_next(lock, queue, publish, own, turns)
         redis.call('DEL', lock)
       end
       redis.call('ZADD', queue, position, name, position, text)
-      redis.call('PEXPIRE', queue, LASTS)
+      redis.call('PEXPIRE', queue, math.ceil(math.max(redis.call('PTTL', queue), LASTS, left)))
     end
     if type(reached) == 'table' then
-      return nil
+      return nil, nil, nil, true
     end
     pass_over(queue, position, text)
     from = place + 2

@@ -4,8 +4,8 @@
 -- ARGV[1] owner
 -- ARGV[2] channel
 -- ARGV[3] the command that publishes
--- ARGV[4] `turns` of queue.lua; left out where the holder's own attempt got the lock. "stay" where
--- another thread of the owner's client waits in its place, "none" where there are no queues
+-- ARGV[4] `turns` of let_next_in.lua; left out where the holder's own attempt got the lock. "stay"
+-- where another thread of the owner's client waits in its place, "none" where there are no queues
 --
 -- Returns 0 it was not this owner's, and waits no longer; 1 freed, or {1, why no client could be
 -- told}.

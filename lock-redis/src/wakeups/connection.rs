@@ -265,10 +265,6 @@ impl PubSubConnection {
                 let said = rest.first().and_then(text).unwrap_or_default().to_owned();
                 return named(&move |channel| PubSubEvent::Text(channel, said.clone()));
             }
-            // A release finds out whether this client listens, before it grants it the lock.
-            "message" | "smessage" if rest.first().and_then(text) == Some("") => {
-                return Ok(PubSubEvent::Ignored);
-            }
             "message" | "smessage" => {
                 // Plain releases have the text `0`; those of foreign clients may have any text.
                 let next = rest

@@ -3,7 +3,7 @@
 use super::{NAME, TAKEN, stored};
 use crate::bench::{Bench, LONG, lease, name, soon};
 use distlock::backend::{LockKind, OwnerId};
-use distlock::{Client, LockOptions, OwnedGuard, Semaphore};
+use distlock::{Client, Interrupt, LockOptions, OwnedGuard, Semaphore};
 use distlock_tests::contenders::Contenders;
 use distlock_tests::contenders::permits::{fair_semaphore, most_at_once};
 use distlock_tests::probe::Probe;
@@ -153,6 +153,38 @@ fn fair_waiter_that_gives_up_lets_those_in_that_want_fewer() {
     assert!(gives_up.join().unwrap());
     next.join().expect("one is free");
     held.unlock().unwrap();
+}
+
+/// The first of a client's threads leaves its place to one that leaves, too, without having asked.
+#[test]
+fn threads_that_give_up_together_leave_no_place_in_the_queue() {
+    for settings in ["order=any", "order=fair"] {
+        let server = RedisServer::start();
+        let mut probe = server.probe();
+        let settings = format!("{settings}&fair_presence=60s");
+        let [holder, leaving, next] = [(); 3].map(|()| client(&server, &settings));
+        let semaphore = |client: &Client| client.semaphore(NAME, 1).unwrap();
+        let held = semaphore(&holder).acquire().unwrap();
+        let interrupt = Interrupt::new();
+        let threads = [(); 3].map(|()| {
+            let (semaphore, interrupt) = (semaphore(&leaving), interrupt.clone());
+            thread::spawn(move || semaphore.acquire_interruptibly(&interrupt).unwrap_err())
+        });
+        eventually("a thread is in the queue", LONG, || waiting(&mut probe) > 0);
+        let behind = enter(&mut probe, semaphore(&next), 1, LONG, give_back);
+        interrupt.fire();
+        for thread in threads {
+            assert!(thread.join().unwrap().is_interrupted());
+        }
+        leaving.wait_for_cleanup(LONG).unwrap();
+        held.unlock().unwrap();
+        let (took, tolerance) = with_tolerance(|| {
+            let watch = Stopwatch::start();
+            behind.join().unwrap();
+            watch.elapsed()
+        });
+        tolerance.must_cover(took, ms(1_000), &format!("{settings}: it is next"));
+    }
 }
 
 /// How long a waiter for one permit stands behind a dead one, by the settings of its client.

@@ -24,9 +24,9 @@ const SHORTEST_QUEUED_WAIT: Duration = Duration::from_millis(10);
 const PART_OF_LONGEST: u32 = 16;
 
 /// The longest wait while others are held, because other clients wait for the held ones. Waits
-/// beside locks without an order begin with the shortest time and double with each round, up to
-/// this time, or to the need of the lock if that is more. Beside a fair lock the first waits end
-/// after this time, and those of each further round after twice that.
+/// beside locks without an order begin with the shortest time, or that beside queues, and double
+/// with each round, up to this time, or to the need of the lock if that is more. Beside a fair lock
+/// the first waits end after this time, and those of each further round after twice that.
 const LONGEST_TRY_WAIT: Duration = Duration::from_millis(100);
 
 /// The knowledge of one acquisition about the queues of its members.
@@ -205,6 +205,10 @@ mod tests {
 
     #[test]
     fn locks_without_an_order_are_waited_for_briefly() {
+        let mut patience = Patience::new(2, false, true);
+        (0..ROUNDS_OF_TRIES).for_each(|_| patience.round_failed());
+        let first = patience.beside_others(0);
+        assert!(first >= SHORTEST_QUEUED_WAIT / 2 && first <= SHORTEST_QUEUED_WAIT);
         let mut patience = Patience::new(2, false, false);
         (0..ROUNDS_OF_TRIES).for_each(|_| patience.round_failed());
         for rounds in 0..1_000 {

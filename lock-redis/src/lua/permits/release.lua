@@ -7,8 +7,8 @@
 -- ARGV[2] how many
 -- ARGV[3] channel
 -- ARGV[4] the command that publishes
--- ARGV[5] the waiter's name in the queue and, behind a space, the owner as a text; "" where another
--- thread of the owner's client waits in its place
+-- ARGV[5] the waiter's name in the queue and, each behind a space, the owner as a text, and "stay"
+-- where another thread of the owner's client waits in its place
 -- ARGV[6] how long the tombstone stays, in milliseconds
 --
 -- Returns 0 some were not this owner's any more, and those that were are free; freed: 1 more than
@@ -31,10 +31,11 @@ local freed = redis.call('ZREM', KEYS[2], unpack(ids(ARGV[1], ARGV[2])))
 if freed < tonumber(ARGV[2]) then
   -- One that lost permits may wait once more. Other data under the queue's key is no reason to keep
   -- permits.
-  local queue, waiter, owner = queue_of(KEYS[1]), string.match(ARGV[5], '^(%S+) (%S+)$')
+  local queue, waiter, owner, stays = queue_of(KEYS[1]), string.match(ARGV[5], '^(%S+) (%S+)(.*)$')
   pcall(function()
     local first = first_present(queue)
-    if waiter and leave(queue, waiter, owner) and first == waiter and freed == 0 then
+    local has_left = step_back(queue, waiter, owner, stays == ' stay')
+    if has_left and first == waiter and freed == 0 then
       tell_next(queue, ARGV[4])
     end
   end)

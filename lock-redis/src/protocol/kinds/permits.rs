@@ -229,15 +229,9 @@ impl KindFormat for PermitFormat {
         let (mut keys, owner_text) = (Self::keys(format, name), Text::owner(*owner));
         let mut arguments = Self::named(name, *owner).to_vec();
         arguments.extend(self.told(format, &keys[0]));
-        let waiter = match options.keeps_place {
-            true => String::new(),
-            false => format!(
-                "{} {}",
-                self.waiter(name.kind(), &owner_text),
-                owner_text.as_str()
-            ),
-        };
-        arguments.push(waiter.into_bytes());
+        let (waiter, owner) = (self.waiter(name.kind(), &owner_text), owner_text.as_str());
+        let stays = if options.keeps_place { " stay" } else { "" };
+        arguments.push(format!("{waiter} {owner}{stays}").into_bytes());
         if let Some(lifetime) = format.tombstone_lifetime(acquisition, options) {
             keys.push(keys::tombstone(&keys[0], &owner_text));
             arguments.push(Text::millis(lifetime).as_bytes().to_vec());
