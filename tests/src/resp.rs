@@ -102,9 +102,10 @@ impl Request {
             .unwrap_or_default()
     }
 
-    /// Puts another word in the place of the last one.
-    pub fn replace_last(&mut self, word: &str) {
-        *self.words.last_mut().expect("a command has words") = word.as_bytes().to_vec();
+    /// Puts another word in the place of a script's argument, the first of which is 0.
+    pub fn replace_argument(&mut self, at: usize, word: &str) {
+        let first = 3 + self.keys().expect("it runs a script");
+        self.words[first + at] = word.as_bytes().to_vec();
     }
 
     /// How many keys the script is given; `None` if this runs none.

@@ -27,7 +27,7 @@ local function give_up(lock, owner, publish, turns)
   end
   local queue, shared = queue_of(lock), string.gsub(owner, ':%d+', '', 1)
   local first = first_present(queue)
-  if leave(queue, owner, owner) or step_back(queue, shared, owner, turns == 'stay') then
+  if step_back(queue, owner, owner) or step_back(queue, shared, owner, turns == 'stay') then
     if redis.call('EXISTS', lock) == 0 then
       pass_on_late(lock, queue, publish, turns)
     elseif first == owner or first == shared then

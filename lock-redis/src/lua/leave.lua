@@ -24,16 +24,23 @@ local function leave(queue, name, owner)
   return false
 end
 
--- The same, but with `stays` another thread of its client waits in its place, and attempts soon.
+-- The same of a thread that gives up. With `stays` another thread of its client waits in its place,
+-- and attempts soon.
 local function step_back(queue, name, owner, stays)
-  if not stays then
-    return leave(queue, name, owner)
-  end
   local text, position = fields_of(queue, name)
-  local is_its_own = text and string.match(text, '^%S+ (%S+)') == owner
-  if is_its_own then
-    pass_over(queue, position, text)
+  if not text or string.match(text, '^%S+ (%S+)') ~= owner then
+    return false
   end
-  return is_its_own
+  if stays then
+    pass_over(queue, position, text)
+  else
+    redis.call('ZREM', queue, name, text)
+  end
+  if not first_present(queue) then
+    -- Who was passed over enters anew, and no one goes first meanwhile. Otherwise the queue would
+    -- stay where none of them attempts any more.
+    redis.call('DEL', queue)
+  end
+  return true
 end
 

@@ -27,7 +27,7 @@ local function read_fields(name, text)
 end
 
 -- A script looks at so many waiters at a time, and so many times.
-local MOST = 100
+local MOST, TIMES = 100, 10
 
 -- The key is deleted with its last waiter. Where all of them died it lasts for so long, in
 -- milliseconds. Not renewed with each attempt, which would be one more command.
@@ -55,7 +55,7 @@ end
 -- Nothing if there is none; behind too many others it is not known yet: an empty text.
 local function first_present(queue, own, from)
   local place, members = from or 0, 2
-  for _ = 1, MOST do
+  for _ = 1, TIMES do
     local found = redis.call('ZRANGE', queue, place, place + members - 1, 'WITHSCORES')
     if not found[1] then
       return nil

@@ -235,7 +235,6 @@ fn interrupted_workers_leave_nothing() {
         assert_eq!(processes_with(name), 1, "only the holder is left");
         holder.send("release");
         holder.expect_event("released", SOON);
-        // A place that a thread left to the others of its client lasts for 3 s.
         eventually("only the counter is left", SOON, || {
             probe.keys(&format!("*{name}*")) == [format!("redisson_lock_token:{{{name}}}")]
         });

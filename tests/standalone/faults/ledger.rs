@@ -78,7 +78,7 @@ impl Plan for Ledger {
             return Fault::Pass;
         };
         if kind == Kind::Close && !self.tombstones {
-            request.replace_last("0");
+            request.replace_argument(5, "0"); // how long the tombstone stays
         }
         if kind != Kind::Acquire {
             let mut book = self.book.lock();
