@@ -20,6 +20,9 @@ const SHORTEST_TRY_WAIT: Duration = Duration::from_millis(1);
 /// The shortest such wait beside locks with a queue in the store, where a waiter must come to the
 /// head: otherwise short holds of many clients need many rounds.
 const SHORTEST_QUEUED_WAIT: Duration = Duration::from_millis(10);
+/// The longest such wait. In a queue of many it is not enough to come to the head; but clients of
+/// other libraries keep what they hold while they wait, because they know no better.
+const LONGEST_QUEUED_WAIT: Duration = Duration::from_millis(400);
 /// The part of the longest wait for any of the locks that each such wait lasts at least.
 const PART_OF_LONGEST: u32 = 16;
 
@@ -33,7 +36,9 @@ const LONGEST_TRY_WAIT: Duration = Duration::from_millis(100);
 pub(super) struct Patience {
     /// Whether a member is granted in the order of arrival.
     is_fair: bool,
-    /// The first wait beside others, where none is.
+    /// Whether those that wait for a member queue in the store.
+    is_queued: bool,
+    /// The first wait beside others, where none is granted in the order of arrival.
     first: Duration,
     /// The number of rounds that acquired a lock and released it again.
     failed_rounds: u32,
@@ -51,6 +56,7 @@ impl Patience {
         };
         Self {
             is_fair,
+            is_queued,
             first,
             failed_rounds: 0,
             waited: vec![None; members],
@@ -79,16 +85,19 @@ impl Patience {
         if self.is_fair {
             return self.of(at).min(grown(LONGEST_TRY_WAIT));
         }
-        let most = self.of(at).max(LONGEST_TRY_WAIT);
+        let most = match self.is_queued {
+            true => self.of(at).clamp(LONGEST_TRY_WAIT, LONGEST_QUEUED_WAIT),
+            false => self.of(at).max(LONGEST_TRY_WAIT),
+        };
         grown(self.first)
             .mul_f64(0.5 + fastrand::f64() / 2.0)
             .min(most)
     }
 
     /// Returns whether all locks are acquired in one order, with waits for each: after failed
-    /// rounds with a fair lock.
+    /// rounds with a queue.
     pub(super) fn waits_for_all(&self) -> bool {
-        self.is_fair && self.failed_rounds >= ROUNDS_OF_TRIES
+        (self.is_fair || self.is_queued) && self.failed_rounds >= ROUNDS_OF_TRIES
     }
 
     /// Returns the estimated wait for this member, if there was a wait before.
