@@ -13,19 +13,18 @@ local function fields_of(queue, name)
   return name, position
 end
 
--- This waiter waits no longer, if its last attempt was this owner's; of any owner if that is left
--- out.
-local function leave(queue, name, owner)
+-- This waiter waits no longer. Returns whether it waited.
+local function leave(queue, name)
   local text = fields_of(queue, name)
-  if text and (not owner or string.match(text, '^%S+ (%S+)') == owner) then
+  if text then
     redis.call('ZREM', queue, name, text)
     return true
   end
   return false
 end
 
--- The same of a thread that gives up. With `stays` another thread of its client waits in its place,
--- and attempts soon.
+-- The same of a thread that gives up, if the last attempt was this owner's. With `stays` another
+-- thread of its client waits in its place, and attempts soon.
 local function step_back(queue, name, owner, stays)
   local text, position = fields_of(queue, name)
   if not text or string.match(text, '^%S+ (%S+)') ~= owner then

@@ -38,8 +38,6 @@ pub(super) struct Patience {
     is_fair: bool,
     /// Whether those that wait for a member queue in the store.
     is_queued: bool,
-    /// The first wait beside others, where none is granted in the order of arrival.
-    first: Duration,
     /// The number of rounds that acquired a lock and released it again.
     failed_rounds: u32,
     /// The longest wait for each member so far, if there was one.
@@ -50,14 +48,9 @@ impl Patience {
     /// `is_fair` if a member is granted in the order of arrival, `is_queued` if those that wait for
     /// a member queue in the store.
     pub(super) fn new(members: usize, is_fair: bool, is_queued: bool) -> Self {
-        let first = match is_queued {
-            true => SHORTEST_QUEUED_WAIT,
-            false => SHORTEST_TRY_WAIT,
-        };
         Self {
             is_fair,
             is_queued,
-            first,
             failed_rounds: 0,
             waited: vec![None; members],
         }
@@ -85,13 +78,12 @@ impl Patience {
         if self.is_fair {
             return self.of(at).min(grown(LONGEST_TRY_WAIT));
         }
-        let most = match self.is_queued {
-            true => self.of(at).clamp(LONGEST_TRY_WAIT, LONGEST_QUEUED_WAIT),
-            false => self.of(at).max(LONGEST_TRY_WAIT),
+        let need = self.of(at).max(LONGEST_TRY_WAIT);
+        let (first, most) = match self.is_queued {
+            true => (SHORTEST_QUEUED_WAIT, need.min(LONGEST_QUEUED_WAIT)),
+            false => (SHORTEST_TRY_WAIT, need),
         };
-        grown(self.first)
-            .mul_f64(0.5 + fastrand::f64() / 2.0)
-            .min(most)
+        grown(first).mul_f64(0.5 + fastrand::f64() / 2.0).min(most)
     }
 
     /// Returns whether all locks are acquired in one order, with waits for each: after failed

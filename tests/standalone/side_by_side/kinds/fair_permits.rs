@@ -1,7 +1,7 @@
 //! Fair semaphores on both stores: the queue, who is named as the next one, and requests of plain
 //! semaphores between.
 
-use super::read_write::without_tombstones;
+use super::read_write::{without_tombstones, without_waits};
 use super::{Request, Scenario};
 use lock_core::LockKind;
 use std::time::Duration;
@@ -115,22 +115,7 @@ fn differences_of_fair_semaphores_are_found() {
     super::differences_are_found(
         &FAIR_PERMITS,
         &[
-            ("no waiter has a position", |request| match request {
-                Request::Acquire {
-                    owner,
-                    kind,
-                    lease,
-                    beside,
-                    ..
-                } => Request::Acquire {
-                    owner,
-                    kind,
-                    lease,
-                    beside,
-                    waits: false,
-                },
-                other => other,
-            }),
+            ("no waiter has a position", without_waits),
             ("permits in no order", |request| match request {
                 Request::Acquire {
                     owner,

@@ -126,6 +126,26 @@ pub(super) fn without_tombstones(request: Request) -> Request {
     }
 }
 
+/// Attempts of callers that do not wait.
+pub(super) fn without_waits(request: Request) -> Request {
+    match request {
+        Request::Acquire {
+            owner,
+            kind,
+            lease,
+            beside,
+            ..
+        } => Request::Acquire {
+            owner,
+            kind,
+            lease,
+            beside,
+            waits: false,
+        },
+        other => other,
+    }
+}
+
 /// Renewals for the shortest lease.
 pub(super) fn with_short_renewals(request: Request) -> Request {
     match request {
