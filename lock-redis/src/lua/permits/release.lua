@@ -35,7 +35,8 @@ if freed < tonumber(ARGV[2]) then
   pcall(function()
     local first = first_present(queue)
     local has_left = step_back(queue, waiter, owner, stays == ' stay')
-    if has_left and first == waiter and freed == 0 then
+    -- Otherwise `offer` tells it below.
+    if has_left and first == waiter and (freed == 0 or free and free + freed <= 0) then
       tell_next(queue, ARGV[4])
     end
   end)
