@@ -5,6 +5,7 @@ use distlock::{DistLock, LockName, MajorityLock, MultiLock};
 use distlock_tests::distance::Distance;
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::{Stopwatch, eventually, let_pass, retry_if_late};
+use lock_conformance::late;
 use std::fmt;
 use std::panic::{catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -230,6 +231,43 @@ fn multi_locks_of_one_name_in_opposite_orders_do_not_starve() {
 fn majority_of_fair_locks_is_taken_between_other_clients() {
     let contest = Contest::of(Kinds::Fair, 3, 6, 20).together(Together::Majority);
     retry_if_late(|| hold_contest(contest));
+}
+
+/// Those of two names meet those of three in other orders, and clients that want one lock. Waits for
+/// each other would last until one gives up.
+#[test]
+fn multi_locks_of_other_members_do_not_wait_for_each_other() {
+    const EACH: Duration = Duration::from_secs(6);
+    retry_if_late(|| {
+        let server = RedisServer::start();
+        let names = ["a b", "b c", "c a", "a b c", "c b a", "a", "b"];
+        let is_over = AtomicBool::new(false);
+        let longest = thread::scope(|scope| {
+            let ask = |names: &str| -> Duration {
+                let client = distlock::connect(&server.url_as("")).unwrap();
+                let locks = names.split(' ').map(|name| client.mutex(name).unwrap());
+                let lock = MultiLock::new(locks).unwrap();
+                let mut longest = Duration::ZERO;
+                while !is_over.load(Ordering::Relaxed) {
+                    let watch = Stopwatch::start();
+                    let guard = lock.try_lock_for(EACH * 2).unwrap();
+                    longest = longest.max(watch.elapsed());
+                    let_pass(Duration::from_millis(2));
+                    guard.expect("it is free again and again").unlock().unwrap();
+                }
+                longest
+            };
+            let asked = names.map(|names| [(); 2].map(|()| scope.spawn(move || ask(names))));
+            let_pass(EACH);
+            is_over.store(true, Ordering::Relaxed);
+            let ended = asked.into_iter().flatten();
+            ended.map(|it| it.join().unwrap()).collect::<Vec<_>>()
+        });
+        println!("{longest:.0?}");
+        if longest.iter().any(|it| *it > EACH / 4) {
+            late(EACH / 4, format!("waits of {longest:.0?}"));
+        }
+    });
 }
 
 #[test]

@@ -115,11 +115,8 @@ impl<'a> CompositeAcquisition<'a> {
         let locks = members.composite().single_locks();
         let minimum_hold = options.minimum_hold(locks.iter().map(|lock| lock.place()))?;
         let deadline = wait.map(|wait| clock.now() + wait);
-        let is_fair = locks
-            .iter()
-            .any(|lock| lock.name().profile().queued_in_store);
         let is_queued = locks.iter().any(|lock| lock.is_queued());
-        let (patience, outage) = (Patience::new(members.locks.len(), is_fair, is_queued), None);
+        let (patience, outage) = (Patience::new(members.locks.len(), is_queued), None);
         Ok(Self {
             members,
             options,

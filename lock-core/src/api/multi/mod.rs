@@ -16,13 +16,15 @@
 //!
 //! A try does not overtake waiters, so it never succeeds on a lock whose queue is never empty
 //! (measured: not once in 20 s). After three failed rounds each try therefore waits for a short
-//! time ([`patience`]). If one member is a fair lock, a round waits for every member while it holds
-//! the ones before, for up to twice as long as earlier waits for that lock took: a fixed limit
-//! would starve it where a queue needs longer. The lock with the longest wait comes first, while
-//! none is held. Locks with similar waits are ordered by name, so that threads do not wait for each
-//! other; if equal names make them do so, it is random which thread gives up first. Waiting in all
-//! queues at once would not shorten any hold: a fair lock whose head does not acquire it is
-//! unavailable to other waiters, too.
+//! time ([`patience`]). If the waiters of a member queue in the store, every second round waits for
+//! each member while it holds the ones before, for up to twice as long as earlier waits for that
+//! lock took: a fixed limit would starve it where a queue needs longer. The lock with the longest
+//! wait comes first, while none is held. Locks with similar waits are ordered by name, so that
+//! threads do not wait for each other; if equal names make them do so, it is random which thread
+//! gives up first. The rounds between only try: a client of another library may hold the lock that
+//! this thread waits for, and wait for the ones that this thread holds. Waiting in all queues at
+//! once would not shorten any hold: a fair lock whose head does not acquire it is unavailable to
+//! other waiters, too.
 //!
 //! # Differences of a majority
 //!
@@ -57,9 +59,9 @@ use std::sync::Arc;
 /// `MultiLock` or a [`MajorityLock`]. Programs may name the same locks in different orders without
 /// a deadlock: the lock waits for a member while it holds no other, and tries the others (the
 /// algorithm of C++'s `std::lock`). After three failed rounds it also waits for the others while it
-/// holds some, and releases all if the wait fails. Such a wait lasts at most 100 ms. If one member
-/// is a [fair lock](crate::Client::fair_mutex), it lasts up to twice as long as earlier waits for
-/// that member (with a fixed lease, at most half of the lease). A thread that already holds a
+/// holds some, in every second round where those that wait for a member queue in the store, and
+/// releases all if the wait fails. Such a wait lasts up to twice as long as earlier waits for that
+/// member (with a fixed lease, at most half of the lease). A thread that already holds a
 /// member by a separate guard keeps it while it waits for the others; then the order matters.
 ///
 /// It corresponds to Redisson's `RedissonMultiLock`, and has all methods of [`DistLock`]:

@@ -2,9 +2,10 @@
 //!
 //! Such a wait blocks other threads from locks that are not in use, and it is useless if those
 //! threads wait for the same locks in another order. But if other clients keep the queues of
-//! several locks from ever being empty, no try succeeds. A plain lock is then acquired by chance
-//! after some waits. For a fair lock a thread must wait for its turn in the queue while it holds
-//! the other locks.
+//! several locks from ever being empty, no try succeeds. A lock without a queue is then acquired by
+//! chance after some waits. For a lock with one a thread must wait for its turn in the queue while
+//! it holds the other locks. Such waits are in one order. They alternate with rounds that only try,
+//! because clients of other libraries wait in another order, and keep what they hold.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -17,25 +18,17 @@ const ROUNDS_OF_TRIES: u32 = 3;
 /// for that lock, at least this time and a part of the longest wait for any of the locks, so that
 /// clients that wait in another order meet a different wait.
 const SHORTEST_TRY_WAIT: Duration = Duration::from_millis(1);
-/// The shortest such wait beside locks with a queue in the store, where a waiter must come to the
-/// head: otherwise short holds of many clients need many rounds.
-const SHORTEST_QUEUED_WAIT: Duration = Duration::from_millis(10);
-/// The longest such wait. In a queue of many it is not enough to come to the head; but clients of
-/// other libraries keep what they hold while they wait, because they know no better.
-const LONGEST_QUEUED_WAIT: Duration = Duration::from_millis(400);
 /// The part of the longest wait for any of the locks that each such wait lasts at least.
 const PART_OF_LONGEST: u32 = 16;
 
 /// The longest wait while others are held, because other clients wait for the held ones. Waits
-/// beside locks without an order begin with the shortest time, or that beside queues, and double
-/// with each round, up to this time, or to the need of the lock if that is more. Beside a fair lock
-/// the first waits end after this time, and those of each further round after twice that.
+/// beside locks without a queue begin with the shortest time and double with each round, up to this
+/// time, or to the need of the lock if that is more. Beside a queue the first waits end after this
+/// time, and each further one after twice that.
 const LONGEST_TRY_WAIT: Duration = Duration::from_millis(100);
 
 /// The knowledge of one acquisition about the queues of its members.
 pub(super) struct Patience {
-    /// Whether a member is granted in the order of arrival.
-    is_fair: bool,
     /// Whether those that wait for a member queue in the store.
     is_queued: bool,
     /// The number of rounds that acquired a lock and released it again.
@@ -45,11 +38,9 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// `is_fair` if a member is granted in the order of arrival, `is_queued` if those that wait for
-    /// a member queue in the store.
-    pub(super) fn new(members: usize, is_fair: bool, is_queued: bool) -> Self {
+    /// `is_queued` if those that wait for a member queue in the store.
+    pub(super) fn new(members: usize, is_queued: bool) -> Self {
         Self {
-            is_fair,
             is_queued,
             failed_rounds: 0,
             waited: vec![None; members],
@@ -74,22 +65,23 @@ impl Patience {
         let Some(rounds) = self.failed_rounds.checked_sub(ROUNDS_OF_TRIES) else {
             return Duration::ZERO;
         };
-        let grown = |wait: Duration| wait.saturating_mul(2u32.saturating_pow(rounds));
-        if self.is_fair {
-            return self.of(at).min(grown(LONGEST_TRY_WAIT));
+        let doubled = |wait: Duration, times| wait.saturating_mul(2u32.saturating_pow(times));
+        if self.is_queued {
+            return match self.waits_for_all() {
+                true => self.of(at).min(doubled(LONGEST_TRY_WAIT, rounds / 2)),
+                false => Duration::ZERO,
+            };
         }
         let need = self.of(at).max(LONGEST_TRY_WAIT);
-        let (first, most) = match self.is_queued {
-            true => (SHORTEST_QUEUED_WAIT, need.min(LONGEST_QUEUED_WAIT)),
-            false => (SHORTEST_TRY_WAIT, need),
-        };
-        grown(first).mul_f64(0.5 + fastrand::f64() / 2.0).min(most)
+        let wait = doubled(SHORTEST_TRY_WAIT, rounds);
+        wait.mul_f64(0.5 + fastrand::f64() / 2.0).min(need)
     }
 
-    /// Returns whether all locks are acquired in one order, with waits for each: after failed
-    /// rounds with a queue.
+    /// Returns whether all locks are acquired in one order, with waits for each: with a queue, in
+    /// every second round after the first ones.
     pub(super) fn waits_for_all(&self) -> bool {
-        (self.is_fair || self.is_queued) && self.failed_rounds >= ROUNDS_OF_TRIES
+        let rounds = self.failed_rounds.checked_sub(ROUNDS_OF_TRIES);
+        self.is_queued && rounds.is_some_and(|rounds| rounds % 2 == 0)
     }
 
     /// Returns the estimated wait for this member, if there was a wait before.
@@ -139,7 +131,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn after(waits: &[Option<Duration>]) -> Patience {
-        let mut patience = Patience::new(waits.len(), true, true);
+        let mut patience = Patience::new(waits.len(), true);
         let known = waits
             .iter()
             .enumerate()
@@ -160,7 +152,7 @@ mod tests {
                 assert!(wait >= least && wait <= 2 * least, "member {at}: {wait:?}");
             }
         }
-        assert!(Patience::new(1, true, true).of(0) <= 2 * SHORTEST_TRY_WAIT);
+        assert!(Patience::new(1, true).of(0) <= 2 * SHORTEST_TRY_WAIT);
     }
 
     #[test]
@@ -199,18 +191,16 @@ mod tests {
         for limit in [100, 200, 400, 800] {
             assert_eq!(patience.beside_others(0), Duration::from_millis(limit));
             patience.round_failed();
+            assert!(!patience.waits_for_all() && patience.beside_others(0).is_zero());
+            patience.round_failed();
         }
         (0..1_000).for_each(|_| patience.round_failed());
         assert!(patience.beside_others(0) >= SECOND && patience.beside_others(0) <= 2 * SECOND);
     }
 
     #[test]
-    fn locks_without_an_order_are_waited_for_briefly() {
-        let mut patience = Patience::new(2, false, true);
-        (0..ROUNDS_OF_TRIES).for_each(|_| patience.round_failed());
-        let first = patience.beside_others(0);
-        assert!(first >= SHORTEST_QUEUED_WAIT / 2 && first <= SHORTEST_QUEUED_WAIT);
-        let mut patience = Patience::new(2, false, false);
+    fn locks_without_a_queue_are_waited_for_briefly() {
+        let mut patience = Patience::new(2, false);
         (0..ROUNDS_OF_TRIES).for_each(|_| patience.round_failed());
         for rounds in 0..1_000 {
             let longest = Duration::from_millis(1 << rounds.min(7)).min(LONGEST_TRY_WAIT);
