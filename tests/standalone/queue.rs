@@ -780,6 +780,57 @@ fn user_without_the_queue_locks_without_it_and_is_refused_once() {
     }
 }
 
+/// A client may still listen at a former master, which publishes what a script on the present one
+/// does.
+#[test]
+fn grant_that_is_taken_back_is_heard_at_no_replica() {
+    for settings in SETTINGS {
+        let servers = Replicated::start(1);
+        let [mut master, mut replica] = servers.probes().try_into().ok().unwrap();
+        let held = mutex(&client(&servers.master, settings)).lock().unwrap();
+        let cut_off = "0f0e0d0c-0b0a-0908-0706-050403020100";
+        let owner = format!("{cut_off}:3");
+        let name = if settings == "order=fair" {
+            &owner
+        } else {
+            cut_off
+        };
+        let now = master.command(&["TIME"]).texts()[0].parse::<u64>().unwrap() * 1_000_000;
+        let fields = format!("{name} {owner} 7 9000 3000 - - {now}");
+        master.command(&["ZADD", &queue::key(NAME), "1", name, "1", &fields]);
+        let inbox = format!("{}:{cut_off}", queue::key(NAME));
+        replica.command(&["SUBSCRIBE", &inbox]);
+        held.unlock().unwrap();
+        let passed_over = &first_fields(&mut master, NAME)[2];
+        assert_eq!(
+            passed_over, "0",
+            "{settings}: it was granted the lock in vain"
+        );
+        assert!(!master.exists(NAME));
+        master.command(&["PUBLISH", &inbox, "the end"]);
+        let heard = replica.read_value().unwrap().texts();
+        assert_eq!(heard, ["message", &inbox, "the end"], "{settings}");
+    }
+}
+
+/// Redisson's `RReadWriteLock` takes a mutex of its name for free.
+#[test]
+fn release_grants_no_lock_that_readers_have_broken_into() {
+    for settings in ["order=any", "order=fair"] {
+        let server = RedisServer::start();
+        let mut probe = server.probe();
+        let held = mutex(&client(&server, settings)).lock().unwrap();
+        let waiter = Waiter::enter(&mut probe, &client(&server, settings), &LockOptions::new());
+        probe.command(&["HSET", NAME, "mode", "read", "someone:1", "1"]);
+        held.unlock().unwrap();
+        let_pass(ms(300));
+        assert!(!waiter.has_it(), "{settings}: beside a reader");
+        probe.command(&["DEL", NAME]);
+        waiter.token();
+        waiter.give_back();
+    }
+}
+
 #[test]
 fn full_server_takes_releases_and_grants() {
     for settings in SETTINGS {

@@ -173,7 +173,7 @@ pub(super) fn nodes(
         )));
     }
     let format = Format::of(config)?;
-    format.leave_out_queue();
+    format.leave_out_queues();
     if let Some(library) = format.wakes() {
         return Err(Error::configuration(format!(
             "`wakes={library}` in `format=`: that library has each of its locks on one server, and \

@@ -1,9 +1,8 @@
 -- Takes a lock for an owner if it is free and no other waiter is next, and returns what acquire.lua
 -- returns.
 --
--- `found` is how many there are of the tombstone, the tombstone once more, the lock, and the queue:
--- so that it is known from the sum whether there is a tombstone, once it is known whether there is
--- the lock.
+-- `found` is 2 if there is a tombstone, and 1 more each if there are the lock and the queue: so that
+-- it is known from the sum whether there is a tombstone, once it is known whether there is the lock.
 local function attempt(found, lock, counter, tombstone, queue, lease, owner, keep, reserve, wait)
   local ours = look(redis.call, lock, owner) ~= 0
   local pttl = ours or redis.call('PTTL', lock)
@@ -42,7 +41,8 @@ local function attempt(found, lock, counter, tombstone, queue, lease, owner, kee
     if not is_done then
       -- Before Redis 7 an error is a text.
       local text = type(answer) == 'table' and answer.err or tostring(answer)
-      answer = (string.find(text, 'NOPERM') or string.find(text, "can't run")) and 2 or 1
+      answer = (string.find(text, 'NOPERM') or string.find(text, "can't run")
+        or string.find(text, 'ACL failure')) and 2 or 1
     end
     is_first = answer
   end

@@ -42,8 +42,8 @@ local function others_before(lock, queue, name, wait)
     if next and next ~= name then
       return left or redis.call('PTTL', lock)
     end
-    -- The first one cannot be told, and may be dead: a client takes the lock. In strict order,
-    -- where names have a number, it waits for its turn.
+    -- The first one cannot be told, and may be dead: a client takes the lock. In strict order, and
+    -- of readers and writers, each waits for its turn; their names have a colon.
     if is_error and not string.find(name, ':', 1, true) then
       leave(queue, name)
       return nil

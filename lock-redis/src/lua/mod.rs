@@ -14,7 +14,7 @@
 //!   command that a replica refuses
 //!
 //! Commands are called as `call('NAME', ..`, so that [`Script::commands`] finds them. The files in
-//! `endings` end the scripts that free a lock. `attempt.lua` tries to acquire a lock, and
+//! `endings` end the scripts that free a lock, and those that find one busy. `attempt.lua` tries to acquire a lock, and
 //! `grant.lua` grants it, with tokens if the arguments ask for them. `grant.lua` and
 //! `queue.lua` need the server's clock, which is `timestamp.lua` before them, and `enter.lua` and
 //! `give_up.lua` need `leave.lua`.

@@ -113,8 +113,11 @@ local function grant_next(lock, queue, publish, own, turns)
         string.find(reserve, '[1-9]') and reserve)
       reached = is_done and token or {}
       if type(reached) ~= 'table' then
+        -- Replicas publish what a script does, and do not count who hears it there.
+        pcall(redis.set_repl, redis.REPL_NONE)
         reached = tell_owner(publish, queue, owner, owner .. ' ' .. attempt .. ' ' .. token .. ' '
           .. reserve .. ' ' .. turns .. ' ' .. lock)
+        pcall(redis.set_repl, redis.REPL_ALL)
         if type(reached) ~= 'table' and reached > 0 then
           return name, timestamp() - position
         end

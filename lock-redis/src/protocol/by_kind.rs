@@ -158,7 +158,7 @@ impl OwnedFormat {
     ) -> Exchange<'a, T> {
         let again = move || {
             again().map(|answer| {
-                self.note_no_queues();
+                self.leave_out_queues();
                 answer
             })
         };

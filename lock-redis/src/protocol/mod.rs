@@ -243,9 +243,9 @@ impl Format {
     }
 
     /// Leaves out the queue of waiters, for the nodes of a quorum: each would have one of its own.
-    pub fn leave_out_queue(&self) {
+    pub fn leave_out_queues(&self) {
         if let Some(format) = self.as_owned() {
-            format.leave_out_queue();
+            format.leave_out_queues();
         }
     }
 

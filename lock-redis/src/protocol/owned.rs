@@ -213,19 +213,14 @@ impl OwnedFormat {
         note_refusal(&self.labels_refused, replies);
     }
 
-    /// Uses no queues of waiters from now on.
-    pub(super) fn leave_out_queue(&self) {
-        self.are_queues_left_out.store(true, Ordering::Relaxed);
-    }
-
     /// Returns true if the queues of waiters are read.
     pub(super) fn sees_queues(&self) -> bool {
         !self.are_queues_left_out.load(Ordering::Relaxed)
     }
 
-    /// Notes that this user may not use the queues of waiters. See
+    /// Uses no queues of waiters from now on, because this user may not. See
     /// [`note_refusal`](Self::note_refusal).
-    pub(super) fn note_no_queues(&self) {
+    pub(super) fn leave_out_queues(&self) {
         self.are_queues_left_out.store(true, Ordering::Relaxed);
     }
 
@@ -379,7 +374,7 @@ impl OwnedFormat {
                     // Only the first of a queue is woken by a release that is not published.
                     let is_first = !matches!(first, [Reply::Int(0)]);
                     if matches!(first, [Reply::Int(2)]) {
-                        self.note_no_queues();
+                        self.leave_out_queues();
                     }
                     let busy = move || {
                         let is_tracked = attempt.waits && is_tracked(is_first);
@@ -482,10 +477,10 @@ impl OwnedFormat {
             None
         } else if !self.sees_queues() {
             Some("none".to_owned())
-        } else if options.keeps_place {
-            Some("stay".to_owned())
         } else if !self.counts_all() {
             Some("free".to_owned())
+        } else if options.keeps_place {
+            Some("stay".to_owned())
         } else {
             receipt?.turns.as_deref().map(str::to_owned)
         }

@@ -37,11 +37,14 @@ pub(super) struct Write;
 const MOST_PURGES: usize = 16;
 
 /// Creates a script of readers, with the queue of waiters before it. The end of a reader's hold
-/// grants no waiter the lock, but tells it. So it needs no function that grants.
+/// grants no waiter the lock, but tells it (`turns` is "free"). So only a script that acquires needs
+/// the functions that grant.
 macro_rules! of_readers {
-    ($name:literal: $($file:literal),+) => {
-        script!($name: "timestamp", "tell", "queue_of", "queue", "let_next_in", "leave", "enter",
-            "give_up", $($file),+)
+    ($name:literal: $([$($grants:literal),+])? $($file:literal),+) => {
+        script!($name:
+            "timestamp", $($($grants,)+)? "tell", "queue_of", "queue", "let_next_in", "leave",
+            "enter", "give_up", $($file),+
+        )
     };
 }
 /// Creates a script of a writer, with these files before it. The end of a writer's hold may grant
@@ -63,10 +66,8 @@ macro_rules! force {
         )
     };
 }
-static ACQUIRE_READ: Script = script!("acquire_read":
-    "redisson/drop", "redisson/take", "timestamp", "grant", "tell", "queue_of", "queue", "let_next_in", "leave", "enter",
-            "give_up", "read_write/sweep",
-    "read_write/acquire_read"
+static ACQUIRE_READ: Script = of_readers!("acquire_read":
+    ["redisson/take", "grant"] "read_write/sweep", "read_write/acquire_read"
 );
 static RELEASE_READ: Script =
     of_readers!("release_read": "read_write/settle", "read_write/release_read");
