@@ -33,9 +33,14 @@ local MOST, TIMES = 100, 10
 -- milliseconds. Not renewed with each attempt, which would be one more command.
 local LASTS = 120000
 
--- Publishes to the client of this owner, and to no other.
+-- Publishes to the client of this owner, and to no other. Not by replicas, too, which would not count
+-- who hears it there.
 local function tell_owner(publish, queue, owner, text)
-  return redis.pcall(publish, queue .. ':' .. string.match(owner, '^[^:]*'), text)
+  local inbox = queue .. ':' .. string.match(owner, '^[^:]*')
+  pcall(redis.set_repl, redis.REPL_NONE)
+  local reached = redis.pcall(publish, inbox, text)
+  pcall(redis.set_repl, redis.REPL_ALL)
+  return reached
 end
 
 -- Skips this waiter until its next attempt, because it is not connected, or gave up in favour of
@@ -113,11 +118,8 @@ local function grant_next(lock, queue, publish, own, turns)
         string.find(reserve, '[1-9]') and reserve)
       reached = is_done and token or {}
       if type(reached) ~= 'table' then
-        -- Replicas publish what a script does, and do not count who hears it there.
-        pcall(redis.set_repl, redis.REPL_NONE)
         reached = tell_owner(publish, queue, owner, owner .. ' ' .. attempt .. ' ' .. token .. ' '
           .. reserve .. ' ' .. turns .. ' ' .. lock)
-        pcall(redis.set_repl, redis.REPL_ALL)
         if type(reached) ~= 'table' and reached > 0 then
           return name, timestamp() - position
         end
