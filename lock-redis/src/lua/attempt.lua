@@ -1,8 +1,8 @@
 -- Takes a lock for an owner if it is free and no other waiter is next, and returns what acquire.lua
 -- returns.
 --
--- `found` is 2 if there is a tombstone, and 1 more each if there are the lock and the queue: so that
--- it is known from the sum whether there is a tombstone, once it is known whether there is the lock.
+-- `found` is 2 if there is a tombstone, and 1 more each if there are the lock and the queue: so
+-- that the sum says whether there is a tombstone, once it is known whether there is the lock.
 local function attempt(found, lock, counter, tombstone, queue, lease, owner, keep, reserve, wait)
   local ours = look(redis.call, lock, owner) ~= 0
   local pttl = ours or redis.call('PTTL', lock)

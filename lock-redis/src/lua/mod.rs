@@ -14,8 +14,8 @@
 //!   command that a replica refuses
 //!
 //! Commands are called as `call('NAME', ..`, so that [`Script::commands`] finds them. The files in
-//! `endings` end the scripts that free a lock, and those that find one busy. `attempt.lua` tries to acquire a lock, and
-//! `grant.lua` grants it, with tokens if the arguments ask for them. `grant.lua` and
+//! `endings` end the scripts that free a lock, and those that find one busy. `attempt.lua` tries to
+//! acquire a lock, and `grant.lua` grants it, with tokens if the arguments ask for them. That and
 //! `queue.lua` need the server's clock, which is `timestamp.lua` before them, and `enter.lua` and
 //! `give_up.lua` need `leave.lua`.
 //!

@@ -33,8 +33,8 @@ local MOST, TIMES = 100, 10
 -- milliseconds. Not renewed with each attempt, which would be one more command.
 local LASTS = 120000
 
--- Publishes to the client of this owner, and to no other. Not by replicas, too, which would not count
--- who hears it there.
+-- Publishes to the client of this owner, and to no other. Not by replicas, too, which would not
+-- count who hears it there.
 local function tell_owner(publish, queue, owner, text)
   local inbox = queue .. ':' .. string.match(owner, '^[^:]*')
   pcall(redis.set_repl, redis.REPL_NONE)

@@ -37,8 +37,8 @@ pub(super) struct Write;
 const MOST_PURGES: usize = 16;
 
 /// Creates a script of readers, with the queue of waiters before it. The end of a reader's hold
-/// grants no waiter the lock, but tells it (`turns` is "free"). So only a script that acquires needs
-/// the functions that grant.
+/// grants no waiter the lock, but tells it (`turns` is "free"). So only a script that acquires
+/// needs the functions that grant.
 macro_rules! of_readers {
     ($name:literal: $([$($grants:literal),+])? $($file:literal),+) => {
         script!($name:
