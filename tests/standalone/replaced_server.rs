@@ -8,6 +8,7 @@ use distlock_tests::contenders::stay;
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::Proxy;
 use distlock_tests::time::{eventually, let_pass};
+use distlock_tests::{queue, redis};
 use lock_core::{Clock, SystemClock};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -208,6 +209,39 @@ fn connection_to_the_former_server_is_not_used() {
     late.retain(|it| it.holder == "late");
     judge(late).must_be_exact_after_a_switch();
     assert!(guard.unlock().unwrap_err().is_lost());
+}
+
+/// Its subscription still stands there, and a release at the former server grants it the lock.
+#[test]
+fn grant_of_the_former_server_is_not_used() {
+    const NAME: &str = "granted";
+    let [old, new] = [(); 2].map(|()| RedisServer::start());
+    let proxy = Proxy::plain(old.port());
+    let (client, told) = listening(&proxy, "");
+    let holder = redis::client(&old, "").owned_mutex(NAME).unwrap();
+    let held = holder.lock().unwrap();
+    let (lock, got) = (client.owned_mutex(NAME).unwrap(), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let guard = lock.lock().unwrap();
+            got.store(true, Ordering::SeqCst);
+            guard.unlock().unwrap();
+        });
+        queue::until_one_waits(&mut old.probe(), NAME);
+        proxy.lead_to(new.port());
+        let other = take(&redis::client(&new, ""), NAME);
+        // All but the subscription.
+        old.probe().command(&["CLIENT", "KILL", "TYPE", "normal"]);
+        take(&client, "another").unlock().unwrap();
+        assert_eq!(told.lock().len(), 1, "it is known");
+        held.unlock().unwrap();
+        let_pass(Duration::from_millis(400));
+        assert!(
+            other.is_valid() && !got.load(Ordering::SeqCst),
+            "two holders"
+        );
+        other.unlock().unwrap();
+    });
 }
 
 fn id(connection: &str) -> String {

@@ -277,6 +277,8 @@ pub(crate) struct AcquisitionInit {
     pub(crate) receipt: Receipt,
     pub(crate) unknown_outcome: bool,
     pub(crate) sent: Reading,
+    /// The beginning of the hold: `sent`, or later for a grant by a release.
+    pub(crate) since: Moment,
     /// The granted lease, counted from `sent`.
     pub(crate) granted: LeaseTime,
     /// The requested lease, which renewals use.
@@ -304,6 +306,7 @@ impl AcquisitionInit {
                 now: sent,
                 skipped: 0,
             },
+            since: sent,
             granted: lease,
             lease,
             is_lease_asked: true,
@@ -325,7 +328,7 @@ impl Acquisition {
             owner: init.owner,
             holder: init.holder,
             token: init.tokens.map(|tokens| tokens.first()),
-            since: init.sent.now,
+            since: init.since,
             replication: init.replication,
             receipt: init.receipt,
             chain: HandoffChain::of(init.tokens),

@@ -118,7 +118,7 @@ fn refuse_fair(abilities: &Abilities, what: &str) -> Result<(), Error> {
     }
 }
 
-/// The settings that the engine itself reads. The settings of the local queue are in [`Sharing`].
+/// The settings that the engine itself reads. Those of the local queue are in its registry.
 struct Settings {
     lease: Lease,
     lease_time: LeaseTime,

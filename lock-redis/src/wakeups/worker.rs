@@ -351,6 +351,10 @@ impl SubscriberWorker {
             let Some(event) = connection.receive(now)? else {
                 return Ok(ReadProgress::Empty);
             };
+            // A former server may still grant its locks, which the present one does not know.
+            if connection.is_over() {
+                return Err(Disconnected);
+            }
             let wakes = self.handle(event, now);
             self.deliver(wakes);
         }

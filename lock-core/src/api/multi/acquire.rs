@@ -20,7 +20,7 @@ use std::time::Duration;
 /// sooner. The wait is the remaining time divided by the members, within these limits.
 const LONGEST_SHARE: Duration = Duration::from_secs(1);
 
-/// The longest such wait for a lock with a queue, because that may need more time than a retry.
+/// The longest such wait for a fair lock, because that may need more time than a retry.
 const LONGEST_QUEUED_SHARE: Duration = Duration::from_secs(10);
 
 /// The shortest such wait, because a shorter one is no more than a try.
@@ -244,8 +244,10 @@ impl<'a> CompositeAcquisition<'a> {
         let share = share.clamp(SHORTEST_SHARE, LONGEST_SHARE);
         // Each wait that is too short loses the place in the queue.
         let locks = self.members.composite().parts[at].single_locks();
-        let is_queued = locks.iter().any(|lock| lock.is_queued());
-        let needs = self.patience.known(at).filter(|_| is_queued);
+        let is_fair = locks
+            .iter()
+            .any(|lock| lock.name().profile().queued_in_store);
+        let needs = self.patience.known(at).filter(|_| is_fair);
         let share = needs.map_or(share, |needs| needs.clamp(share, LONGEST_QUEUED_SHARE));
         Some(left.map_or(share, |left| left.min(share)))
     }

@@ -834,6 +834,28 @@ fn direct_grant_takes_no_request_and_is_renewed_to_the_whole_lease() {
 }
 
 #[test]
+fn minimum_hold_of_a_direct_grant_counts_from_the_grant() {
+    let (store, clock) = Recorded::new();
+    let clients = [in_order(&store), in_order(&store)];
+    let mutex = clients[0].mutex("x").unwrap();
+    let held = mutex.lock().unwrap();
+    let waiter = waits_in_line(&store, &clients[1], LockOptions::new().at_least(SECOND / 2));
+    let asked = store.count("acquire");
+    advance(&clients[0], &clock, SECOND * 9 / 10);
+    held.unlock().unwrap();
+    waiter.join().unwrap().unlock().unwrap();
+    assert_eq!(
+        store.count("acquire"),
+        asked,
+        "it was granted by the release"
+    );
+    clock.advance(SECOND * 2 / 5);
+    assert!(mutex.is_locked().unwrap(), "for half a second");
+    clock.advance(SECOND / 5);
+    assert!(!mutex.is_locked().unwrap());
+}
+
+#[test]
 fn whole_lease_of_a_direct_grant_begins_when_it_is_needed() {
     let (store, _clock) = Recorded::new();
     let clients = [in_order(&store), in_order(&store)];

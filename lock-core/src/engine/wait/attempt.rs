@@ -41,6 +41,8 @@ pub(super) struct Granted {
     pub(super) grant: Grant,
     /// The time at which the granted request was sent.
     pub(super) sent: Moment,
+    /// The beginning of the hold: `sent`, or when the client learned of a grant by a release.
+    pub(super) since: Moment,
     /// The granted lease, counted from `sent`.
     pub(super) lease: LeaseTime,
 }
@@ -165,6 +167,7 @@ impl<'a> Wait<'a> {
         Granted {
             grant,
             sent,
+            since: sent,
             lease: self.plan.time,
         }
     }
@@ -185,7 +188,12 @@ impl<'a> Wait<'a> {
         }
         let (sent, lease) = (direct.sent, direct.lease);
         self.end_outage(waiter);
-        Some(Granted { grant, sent, lease })
+        Some(Granted {
+            grant,
+            sent,
+            since: self.engine.clock.now(),
+            lease,
+        })
     }
 
     /// Returns the time limit for the answer to an attempt.

@@ -283,6 +283,7 @@ impl Wait<'_> {
         Granted {
             grant,
             sent,
+            since,
             lease: granted,
         }: Granted,
     ) -> Result<Arc<Acquisition>, Error> {
@@ -331,6 +332,7 @@ impl Wait<'_> {
             receipt: grant.receipt,
             unknown_outcome: self.unknown_outcome,
             sent: asked,
+            since,
             granted,
             lease: time,
             is_lease_asked: self.plan.is_lease_asked,
