@@ -300,6 +300,8 @@ fn dead_waiters(server: &RedisServer, settings: &str, count: usize) {
         let attempt = Attempt::new(&name, bench.owner(), lease(30_000))
             .tokens(Tokens::Assign { reserve: 0 })
             .waits(true)
+            // All are to be there still when the last has come.
+            .presence(LONG)
             .direct(NonZeroU64::new(7));
         assert!(matches!(
             bench.backend.acquire(&attempt, soon()).unwrap(),
