@@ -34,8 +34,8 @@ local function pass_on(lock, queue, publish, told, turns, channel)
   end
   -- Redisson's readers come in beside a mutex, and then its end frees nothing. Looked for once in a
   -- row.
-  local is_free = since or redis.call('EXISTS', lock) == 0
-  if (told or 1) == 1 and turns ~= 'free' and (is_young or row ~= ROW) and is_free then
+  if (told or 1) == 1 and turns ~= 'free' and (is_young or row ~= ROW)
+    and (since or redis.call('EXISTS', lock) == 0) then
     local next = (since or timestamp()) .. (row == ROW and ROW or (row or '') .. ':')
     local name, waited = grant_next(lock, queue, publish, nil, next)
     -- Unless it was granted, it is free.

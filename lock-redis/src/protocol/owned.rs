@@ -218,8 +218,8 @@ impl OwnedFormat {
         !self.are_queues_left_out.load(Ordering::Relaxed)
     }
 
-    /// Uses no queues of waiters from now on, because this user may not. See
-    /// [`note_refusal`](Self::note_refusal).
+    /// Uses no queues of waiters from now on: each node of a quorum would have one of its own, or
+    /// this user may not use them (see [`note_refusal`](Self::note_refusal)).
     pub(super) fn leave_out_queues(&self) {
         self.are_queues_left_out.store(true, Ordering::Relaxed);
     }

@@ -233,8 +233,8 @@ fn majority_of_fair_locks_is_taken_between_other_clients() {
     retry_if_late(|| hold_contest(contest));
 }
 
-/// Those of two names meet those of three in other orders, and clients that want one lock. If they
-/// waited for each other, that would last until one gives up.
+/// Locks of two members compete with locks of three, in other orders, and with single ones. If
+/// their threads waited for each other, that would last until one gives up.
 #[test]
 fn multi_locks_of_other_members_do_not_wait_for_each_other() {
     const EACH: Duration = Duration::from_secs(6);

@@ -1,6 +1,6 @@
 //! Fair locks on both stores: the queue, and who is named as the next one.
 
-use super::read_write::{with_short_renewals, without_tombstones, without_waits};
+use super::read_write::{with_short_renewals, with_waits, without_tombstones};
 use super::{Request, Scenario};
 use lock_core::LockKind;
 use std::time::Duration;
@@ -79,26 +79,12 @@ fn differences_of_fair_locks_are_found() {
     super::differences_are_found(
         &FAIR,
         &[
-            ("no waiter has a position", without_waits),
-            (
-                "an attempt without a wait has one",
-                |request| match request {
-                    Request::Acquire {
-                        owner,
-                        kind,
-                        lease,
-                        beside,
-                        ..
-                    } => Request::Acquire {
-                        owner,
-                        kind,
-                        lease,
-                        beside,
-                        waits: true,
-                    },
-                    other => other,
-                },
-            ),
+            ("no waiter has a position", |request| {
+                with_waits(request, false)
+            }),
+            ("an attempt without a wait has one", |request| {
+                with_waits(request, true)
+            }),
             ("a mutex for each", |request| match request {
                 Request::Acquire {
                     owner,

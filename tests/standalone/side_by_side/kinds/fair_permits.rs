@@ -1,7 +1,7 @@
 //! Fair semaphores on both stores: the queue, who is named as the next one, and requests of plain
 //! semaphores between.
 
-use super::read_write::{without_tombstones, without_waits};
+use super::read_write::{with_waits, without_tombstones};
 use super::{Request, Scenario};
 use lock_core::LockKind;
 use std::time::Duration;
@@ -115,7 +115,9 @@ fn differences_of_fair_semaphores_are_found() {
     super::differences_are_found(
         &FAIR_PERMITS,
         &[
-            ("no waiter has a position", without_waits),
+            ("no waiter has a position", |request| {
+                with_waits(request, false)
+            }),
             ("permits in no order", |request| match request {
                 Request::Acquire {
                     owner,

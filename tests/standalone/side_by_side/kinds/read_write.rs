@@ -126,8 +126,8 @@ pub(super) fn without_tombstones(request: Request) -> Request {
     }
 }
 
-/// Attempts of callers that do not wait.
-pub(super) fn without_waits(request: Request) -> Request {
+/// Attempts of callers that all wait, or that all do not.
+pub(super) fn with_waits(request: Request, waits: bool) -> Request {
     match request {
         Request::Acquire {
             owner,
@@ -140,7 +140,7 @@ pub(super) fn without_waits(request: Request) -> Request {
             kind,
             lease,
             beside,
-            waits: false,
+            waits,
         },
         other => other,
     }
