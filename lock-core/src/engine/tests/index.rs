@@ -137,8 +137,10 @@ impl Holder {
                 .unlock()
                 .unwrap();
         });
+        // The threads of both clients sleep, too.
+        let others = || self.client.0.threads() + self.other.0.threads();
         eventually("it waits", || {
-            store.count("acquire") >= asked + 2 && sleeping(&clock) > 0
+            store.count("acquire") >= asked + 2 && sleeping(&clock) > others()
         });
         self.count(
             "wake-up",
