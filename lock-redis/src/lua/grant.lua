@@ -2,7 +2,8 @@
 -- seventeen digits.
 local LARGEST = 9007199254740991
 
--- When the 100 s of the server's time began, as a text: worked out once in a run.
+-- The digits of the server's time that tell its 100 s: worked out once in a run. A later time comes
+-- behind them in the order of texts.
 local since
 
 -- Gives a lock to an owner, with tokens of this counter: the first one is returned, as in
@@ -15,7 +16,7 @@ local function grant(lock, counter, ours, lease, owner, keep, reserve)
   local token = 1
   if keep then
     token = timestamp()
-    since = since or string.sub(token, 1, -9) .. '00000000'
+    since = since or string.sub(token, 1, -9)
     local replaces = not (ours or reserve or keep == '0')
     local stored
     if replaces then

@@ -60,7 +60,6 @@ end
 -- what release.lua returns.
 local function let_next_in(lock, publish, told, turns, channel)
   local is_done, answer = pcall(pass_on, lock, queue_of(lock), publish, told, turns, channel)
-  told = told or is_done and answer or tell(publish, channel, '0')
-  return type(told) == 'table' and told or 1
+  return told or is_done and answer or tell(publish, channel, '0')
 end
 

@@ -71,8 +71,9 @@ macro_rules! scripts {
         $crate::lua::scripts!(
             words: $format, channel: $channel, wakes: None, ending: "usual",
             acquire: [
-                "look", "take", "../timestamp", "../grant", "../acquire",
-                "tells", "../queue", "../leave", "../enter", "../attempt", "../endings/busy"
+                "take", "../timestamp", "../grant", "../acquire",
+                "look", "tells", "../queue", "../leave", "../enter", "../attempt",
+                "../endings/busy"
             ],
             release: [
                 "look", "drop", "../tell", "../queue_of", "../release",
@@ -156,8 +157,8 @@ macro_rules! joins {
                 one: &$dialect.scripts.acquire,
                 many: script("acquire_many",
                     words!(
-                        $format: "look", "take", "../timestamp", "../grant", "../acquire_many",
-                        "tells", "../queue", "../leave", "../enter", "../attempt",
+                        $format: "take", "../timestamp", "../grant", "../acquire_many",
+                        "look", "tells", "../queue", "../leave", "../enter", "../attempt",
                         "../endings/busy_many"
                     ),
                 ),

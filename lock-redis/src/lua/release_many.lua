@@ -10,12 +10,11 @@
 --
 -- Atomic because each release must be, as in release.lua.
 
-local n, publish, answers, told, queues, are_freed = #KEYS, ARGV[1], {}, {}, {}, true
+local n, publish, answers, queues, are_freed = #KEYS, ARGV[1], {}, {}, true
 for i, lock in ipairs(KEYS) do
   answers[i], queues[i] = drop(redis.pcall, lock, ARGV[1 + i]), queue_of(lock)
   if answers[i] == 1 then
-    told[i] = tell(publish, ARGV[1 + n + i], '0')
-    answers[i] = type(told[i]) == 'table' and told[i] or 1
+    answers[i] = tell(publish, ARGV[1 + n + i], '0')
   else
     are_freed = false
   end

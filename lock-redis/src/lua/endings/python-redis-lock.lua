@@ -19,4 +19,4 @@ if redis.call('LPUSH', list, '1') > 1 then
 end
 redis.call('PEXPIRE', list, 1000)
 redis.call('DEL', KEYS[1])
-return type(told) == 'table' and told or 1
+return told

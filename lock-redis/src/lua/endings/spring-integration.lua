@@ -2,4 +2,4 @@
 -- and ours, and the message is the lock's key, by which a registry finds who waits.
 local told = tell(publish, channel, KEYS[1])
 redis.call('DEL', KEYS[1])
-return type(told) == 'table' and told or 1
+return told

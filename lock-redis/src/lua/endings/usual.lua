@@ -5,4 +5,4 @@ local told = tell(publish, channel, '0')
 if turns ~= 'none' and redis.pcall('EXISTS', queue_of(KEYS[1])) == 1 then
   return let_next_in(KEYS[1], publish, told, turns)
 end
-return type(told) == 'table' and told or 1
+return told

@@ -4,13 +4,13 @@ for i, lock in ipairs(KEYS) do
   local owner = ARGV[1 + i]
   if answers[i] == 0 and drop(redis.pcall, lock, owner) == 1 then
     -- Another one of these granted it the lock.
-    told[i] = tell(publish, ARGV[1 + n + i], '0')
-    answers[i] = 1
+    answers[i] = tell(publish, ARGV[1 + n + i], '0')
   end
-  if answers[i] == 0 then
+  local answer = answers[i]
+  if answer == 0 then
     pcall(give_up, lock, owner, publish)
-  elseif told[i] and redis.pcall('EXISTS', lock) == 0 then
-    let_next_in(lock, publish, told[i])
+  elseif not (type(answer) == 'table' and answer.err) and redis.pcall('EXISTS', lock) == 0 then
+    let_next_in(lock, publish, answer)
   end
 end
 return answers
