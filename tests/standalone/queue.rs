@@ -492,7 +492,7 @@ fn message_that_comes_after_the_lease_of_its_grant_grants_nothing() {
 
 /// How long ago the first waiter's last attempt was, in milliseconds.
 fn age_of_attempt(probe: &mut Probe) -> u64 {
-    let at: u64 = first_fields(probe, NAME)[7].parse().unwrap();
+    let at: u64 = first_fields(probe, NAME)[8].parse().unwrap();
     let time = probe.command(&["TIME"]).texts();
     let [seconds, micros] = [0, 1].map(|at: usize| time[at].parse::<u64>().unwrap());
     (seconds * 1_000_000 + micros).saturating_sub(at) / 1_000
@@ -798,7 +798,7 @@ fn grant_that_is_taken_back_is_heard_at_no_replica() {
             cut_off
         };
         let now = master.command(&["TIME"]).texts()[0].parse::<u64>().unwrap() * 1_000_000;
-        let fields = format!("{name} {owner} 7 9000 3000 - - {now}");
+        let fields = format!("{name} {owner} 7 9000 3000 - - 1 {now}");
         master.command(&["ZADD", &queue::key(NAME), "1", name, "1", &fields]);
         let inbox = format!("{}:{cut_off}", queue::key(NAME));
         replica.command(&["SUBSCRIBE", &inbox]);

@@ -1,9 +1,12 @@
 -- This waiter waits from now on, or still. `wait` is ARGV[5] of acquire.lua, and `has_queue`
 -- whether others wait; nothing if that is not known. Returns 1 if it is the first, else 0.
 local function enter(queue, has_queue, wait, owner, keep, reserve)
-  local now, name, asked = timestamp(), string.match(wait, '^(%S+)( %S+ %S+ %S+ )')
+  local now, space = timestamp(), string.find(wait, ' ', 1, true)
+  local name = string.sub(wait, 1, space - 1)
+  local asked, presence = string.match(wait, '^( %S+ (%S+) %S+ )', space)
   local tokens = keep and keep .. ' ' .. (reserve or '0') or '- -'
-  local text = name .. ' ' .. owner .. asked .. tokens .. ' ' .. now
+  local beginning = name .. ' ' .. owner .. asked .. tokens .. ' '
+  local text = beginning .. now .. ' ' .. now
   local added = redis.pcall('ZADD', queue, 'NX', now, name, now, text)
   if type(added) == 'table' then
     -- A full server refuses what takes memory as a script's first write, and so new waiters.
@@ -19,11 +22,11 @@ local function enter(queue, has_queue, wait, owner, keep, reserve)
     if before ~= name then
       redis.call('ZREM', queue, before)
     end
-    redis.call('ZADD', queue, position, text)
+    redis.call('ZADD', queue, position, beginning .. position .. ' ' .. now)
   end
   -- Others may count as present for longer. Mostly this key lasts for long yet.
-  local presence = string.match(asked, ' %S+ (%S+)') + 0
-  if added < 2 or not has_queue or presence > LASTS or string.find(now, '0$') then
+  presence = presence + 0
+  if added < 2 or not has_queue or presence > LASTS or string.sub(now, -1) == '0' then
     redis.call('PEXPIRE', queue, math.max(redis.call('PTTL', queue), LASTS, presence))
   end
   if added < 2 or has_queue == nil then

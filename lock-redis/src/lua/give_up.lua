@@ -6,6 +6,33 @@ local function tell_all(lock, publish, channel)
   return told
 end
 
+-- Grants a lock that has been free to the next waiter. The release of that announces itself.
+local function pass_on_late(lock, queue, publish, turns)
+  if turns == 'free' or not grant_next(lock, queue, publish, nil, '-') then
+    tell_next(queue, publish, turns ~= 'free')
+  end
+end
+
+-- A waiter whose thread gives up waits no longer, if the last attempt was this owner's; returns
+-- whether it was. With `stays` another thread of its client waits in its place, and attempts soon.
+local function step_back(queue, name, owner, stays)
+  local text, position = fields_of(queue, name)
+  if not text or string.match(text, '^%S+ (%S+)') ~= owner then
+    return false
+  end
+  if stays then
+    pass_over(queue, position, text)
+  else
+    redis.call('ZREM', queue, name, text)
+  end
+  if not first_present(queue) then
+    -- Who was passed over enters anew, and no one goes first meanwhile. Otherwise the queue would
+    -- stay where none of them attempts any more.
+    redis.call('DEL', queue)
+  end
+  return true
+end
+
 -- The first waiter of a free lock, which does not take it, waits no longer.
 local function skip_next(lock, publish)
   local queue = queue_of(lock)

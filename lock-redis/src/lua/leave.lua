@@ -23,23 +23,3 @@ local function leave(queue, name)
   return false
 end
 
--- The same of a thread that gives up, if the last attempt was this owner's. With `stays` another
--- thread of its client waits in its place, and attempts soon.
-local function step_back(queue, name, owner, stays)
-  local text, position = fields_of(queue, name)
-  if not text or string.match(text, '^%S+ (%S+)') ~= owner then
-    return false
-  end
-  if stays then
-    pass_over(queue, position, text)
-  else
-    redis.call('ZREM', queue, name, text)
-  end
-  if not first_present(queue) then
-    -- Who was passed over enters anew, and no one goes first meanwhile. Otherwise the queue would
-    -- stay where none of them attempts any more.
-    redis.call('DEL', queue)
-  end
-  return true
-end
-

@@ -48,13 +48,6 @@ local function pass_on(lock, queue, publish, told, turns, channel)
   return told
 end
 
--- Grants a lock that has been free to the next waiter. The release of that announces itself.
-local function pass_on_late(lock, queue, publish, turns)
-  if turns == 'free' or not grant_next(lock, queue, publish, nil, '-') then
-    tell_next(queue, publish, turns ~= 'free')
-  end
-end
-
 -- How a release ends where there is a queue, or was one when a release granted the lock: the
 -- arguments are those of pass_on. The lock is free whatever is found under the queue's key. Returns
 -- what release.lua returns.

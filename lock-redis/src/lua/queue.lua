@@ -7,21 +7,22 @@
 --
 -- The fields are the owner, the number of the attempt, for how long in milliseconds the waiter
 -- counts as present after an attempt, the lease in milliseconds of a grant by a release, two words
--- for the tokens (`keep` and `reserve` of grant.lua, "-" for none), and when the attempt came, in
--- microseconds of this server's clock. The number is "-", or "r" of a reader, if a release may not
--- grant the lock to the waiter, but only tells it that it is next; and "0" if the waiter was passed
--- over, which is present for as long as pass_over says.
-local FIELDS = '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$'
+-- for the tokens (`keep` and `reserve` of grant.lua, "-" for none), the score once more, which a
+-- server writes slowly, and when the attempt came, in microseconds of this server's clock. The
+-- number is "-", or "r" of a reader, if a release may not grant the lock to the waiter, but only
+-- tells it that it is next; and "0" if the waiter was passed over, which is present for as long as
+-- pass_over says.
+local FIELDS = '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$'
 
 -- The fields of the waiter `name` in `text`, and first, for how long in milliseconds it is present
 -- yet: nothing if it is not, or its fields are missing. If the attempt lies ahead by more than a
 -- second, the clock was set back since, and the waiter may be dead.
 local function read_fields(name, text)
-  local owner, attempt, presence, lease, keep, reserve, at =
+  local owner, attempt, presence, lease, keep, reserve, position, at =
     string.match(text or '', FIELDS, #name + 2)
   local passed = owner and (timestamp() - at) / 1000
   if passed and passed > -1000 and passed < tonumber(presence) then
-    return presence - passed, owner, attempt, lease, keep, reserve
+    return presence - passed, owner, attempt, position, lease, keep, reserve
   end
   return nil
 end
@@ -36,7 +37,8 @@ local LASTS = 120000
 -- Publishes to the client of this owner, and to no other. Not by replicas, too, which would not
 -- count who hears it there.
 local function tell_owner(publish, queue, owner, text)
-  local inbox = queue .. ':' .. string.match(owner, '^[^:]*')
+  local colon = string.find(owner, ':', 1, true) or 0
+  local inbox = queue .. ':' .. string.sub(owner, 1, colon - 1)
   pcall(redis.set_repl, redis.REPL_NONE)
   local reached = redis.pcall(publish, inbox, text)
   pcall(redis.set_repl, redis.REPL_ALL)
@@ -61,16 +63,19 @@ end
 local function first_present(queue, own, from)
   local place, members = from or 0, 2
   for _ = 1, TIMES do
-    local found = redis.call('ZRANGE', queue, place, place + members - 1, 'WITHSCORES')
+    -- A number is written slowly, too.
+    local first = place == 0 and '0' or place
+    local last = place == 0 and members == 2 and '1' or place + members - 1
+    local found = redis.call('ZRANGE', queue, first, last)
     if not found[1] then
       return nil
     end
-    for i = 1, #found, 4 do
-      local name, position, text = found[i], found[i + 1], found[i + 2]
+    for i = 1, #found, 2 do
+      local name, text = found[i], found[i + 1]
       if name == own then
         return name
       end
-      local left, owner, attempt, lease, keep, reserve = read_fields(name, text)
+      local left, owner, attempt, position, lease, keep, reserve = read_fields(name, text)
       if not left then
         redis.call('ZREM', queue, name, text or name)
       elseif attempt == '0' then

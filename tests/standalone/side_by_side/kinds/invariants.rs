@@ -174,7 +174,8 @@ fn check_queue(queue: &[String], holders: &[(&str, &str)]) -> Result<(), String>
     let is_sound = fields.iter().all(|(entry, position)| {
         let words: Vec<_> = entry.split(' ').collect();
         let [name, owner] = [words[0], words[1]];
-        words.len() == 8
+        words.len() == 9
+            && words[7] == *position
             && names.contains(&(name, position))
             && holders.iter().all(|(holder, _)| *holder != owner)
     });

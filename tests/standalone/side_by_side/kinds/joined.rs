@@ -103,11 +103,11 @@ impl Scripts {
     fn real() -> Self {
         Self {
             acquire: lua!(
-                "redisson/look",
                 "redisson/take",
                 "timestamp",
                 "grant",
                 "acquire_many",
+                "redisson/look",
                 "redisson/tells",
                 "queue",
                 "leave",
