@@ -87,7 +87,7 @@ fn config(store: Option<&str>, file: &FileArguments) -> Result<Config, Failure> 
     Ok(config)
 }
 
-/// Returns the state of a server in a word, and the time for which or until which it applies.
+/// Returns the state of a server in a word, and how long it has lasted or will last.
 fn shown(vote: &QuorumVote) -> (&'static str, String) {
     let none = || "-".to_owned();
     match vote {
@@ -103,7 +103,7 @@ fn shown(vote: &QuorumVote) -> (&'static str, String) {
     }
 }
 
-/// Returns the reason why a server does not vote, and how long its member has been missing.
+/// Returns why a server does not vote, and how long clients have missed the member of its address.
 fn reason(node: &QuorumNodeStatus) -> Option<String> {
     let missing = node.missing_for.map(|time| {
         format!(

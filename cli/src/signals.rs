@@ -23,8 +23,8 @@ const FORWARDED: [Waited; 6] = [
 /// Other signals that are waited for.
 const OTHERS: [Waited; 3] = [Waited::SIGCONT, Waited::SIGCHLD, Waited::SIGURG];
 
-/// The supervisor's signal for the end of the process that the user started. No other process sends
-/// it.
+/// The supervisor's signal for the end of the process that the user started. The kernel sends it;
+/// no process does.
 pub(crate) const FRONT_ENDED: Signal = Signal::URG;
 
 /// Returns whether a signal ends a program that runs no command.
@@ -36,9 +36,9 @@ pub(crate) fn ends(signal: Signal) -> bool {
 pub(crate) struct Signals(SigSet);
 
 impl Signals {
-    /// Blocks the forwarded signals in this thread and in threads that it starts, and with them
-    /// SIGCONT, SIGCHLD, [`FRONT_ENDED`] and SIGTTOU, which would keep a background process from
-    /// changing the terminal's foreground group.
+    /// Blocks the forwarded signals in this thread and in threads that it starts. Also blocks
+    /// SIGCONT, SIGCHLD, [`FRONT_ENDED`] and SIGTTOU. The last would stop a background process that
+    /// changes the terminal's foreground group.
     ///
     /// A forwarded signal that was ignored when the program started, as by `nohup`, stays ignored,
     /// and the command ignores it, too.
@@ -77,8 +77,8 @@ impl Signals {
         Signal::from_named_raw(signal as i32).ok_or_else(|| unknown(nix::errno::Errno::EINVAL))
     }
 
-    /// Sends the signals to a channel, from a separate thread. A signal that ends a program also
-    /// fires `stop` afterwards.
+    /// Sends the signals to a channel, from a separate thread. Each signal except SIGCONT and
+    /// SIGCHLD then fires `stop`.
     pub(crate) fn listen(self, stop: &Interrupt) -> Receiver<Signal> {
         let (sender, receiver) = unbounded();
         let stop = stop.clone();

@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// One change of the membership.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Change {
-    /// A server records the members; with an admission, the server becomes a node.
+    /// A server records the members; with an admission, it gets its marker and becomes a node.
     Record {
         at: usize,
         epoch: u64,
@@ -118,8 +118,8 @@ impl Survey<'_> {
         let present = self.states.iter().enumerate();
         let present = present.filter_map(|(at, state)| Some((at, state.as_ref()?)));
         let mut servers: Vec<_> = present.collect();
-        // Nodes that lack an epoch come first: the more nodes have recorded a new member, the
-        // sooner it votes.
+        // Servers with a marker come first, to record this epoch if they lack it: the more nodes
+        // have recorded a new member, the sooner it votes.
         servers.sort_by_key(|(_, state)| state.marker.is_none());
         for (at, state) in servers {
             match &state.marker {
@@ -130,9 +130,9 @@ impl Survey<'_> {
                     }
                 }
                 None if agreed.members.contain(&state.run_id) => {
-                    // Either the server is a first member that accepted the choice and has not
-                    // recorded it, or a majority has recorded these members, and so refuses votes
-                    // by earlier views.
+                    // Admits the server in two cases: it accepted the choice of the first members
+                    // but has not recorded it, or a majority has recorded these members, and so no
+                    // longer votes under earlier ones.
                     let chose = |(_, its): &(u64, Agreement)| epoch == 1 && *its == agreed;
                     let chose = state.accepted.as_ref().is_some_and(chose);
                     if recorded.len() >= needed || chose {
@@ -154,8 +154,8 @@ impl Survey<'_> {
                 None => {}
             }
         }
-        // The next epoch has equal members. It makes the nodes that were admitted in the present
-        // epoch choosers.
+        // The next epoch has the same members. In it, the nodes that were admitted in the present
+        // epoch choose, too.
         (choosers >= needed && choosers < recorded.len())
             .then_some(Change::Choose { epoch, agreed })
     }
@@ -332,8 +332,8 @@ mod tests {
         change_at(states, &["h:1", "h:2", "h:3"], Absence::Declared)
     }
 
-    /// Returns the states one longest lease later, with notes of these clients that this member is
-    /// missing.
+    /// Returns the states one `max_lease` later, in which these clients have noted that this member
+    /// is missing.
     fn noting(
         states: &[Option<ServerState>],
         id: &str,

@@ -2,9 +2,9 @@
 //! release.
 //!
 //! Each node that had the lock reports its release. The first report wakes the waiter. Reports of
-//! other nodes within [`REPORT_WINDOW`] belong to the same release and do not wake it, except the
-//! report that completes a majority, because the earlier reports may have been rollbacks of rivals.
-//! A second report of one node is about another release.
+//! other nodes within [`REPORT_WINDOW`] count as the same release and do not wake it, except the
+//! report that completes a majority: the earlier ones may come from failed attempts of rivals,
+//! which release the few nodes that they got. A second report of one node is about another release.
 
 use super::majority::majority;
 use super::node::QuorumNode;
@@ -29,7 +29,7 @@ pub(super) struct QuorumWatch {
 }
 
 struct State {
-    /// The nodes that have reported the release of the last wake-up.
+    /// The nodes that have reported the release that last woke the waiter.
     reported: Vec<bool>,
     woken: Option<Moment>,
 }

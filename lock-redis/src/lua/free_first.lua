@@ -1,5 +1,5 @@
--- Frees the lock if this owner has it, or whoever has it if no owner is named. Returns 1 if it is
--- free now, 0 if not.
+-- Frees the lock if this owner has it or, if no owner is named, no matter who has it. Returns 1 if
+-- this freed it, else 0.
 local function free(key, owner)
   if owner then
     return drop(redis.call, key, owner)

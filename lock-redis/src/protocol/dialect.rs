@@ -19,10 +19,11 @@ pub(crate) struct Dialect {
     pub(crate) scripts: Scripts,
     /// The rules by which several acquires, or several releases, become one request.
     pub(crate) joins: &'static [Join],
-    /// True if the format has all kinds of locks, by the formats in [`kinds`](super::kinds).
+    /// True if the format has all kinds of locks; those besides the mutex are in
+    /// [`kinds`](super::kinds).
     pub(crate) has_all_kinds: bool,
-    /// True if [`token::take_by_set`](super::token::take_by_set) acquires a lock that gets no
-    /// token.
+    /// True if a lock that gets no fencing token is acquired by
+    /// [`token::take_by_set`](super::token::take_by_set).
     pub(crate) takes_by_set: bool,
     /// True if the scripts can tell from the value under the key if its holder will publish its
     /// release.

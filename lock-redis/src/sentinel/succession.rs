@@ -11,8 +11,8 @@ use crate::connection::Address;
 use lock_core::{Error, Moment};
 use std::time::Duration;
 
-/// The most servers whose `run_id` is remembered, oldest forgotten first: one of them is the next
-/// master.
+/// The largest number of servers whose `run_id` is remembered, to recognize the next master. The
+/// one recorded longest ago is forgotten first.
 const MOST: usize = 64;
 
 /// The servers that may replace the master; see the [module](self).
@@ -37,14 +37,14 @@ pub(super) struct Stranger {
 /// The permission of a server to replace the master.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Claim {
-    /// The server may; if there is a `run_id`, only the server with this one.
+    /// The server may replace the master, but must have this `run_id` if there is one.
     Known(Option<String>),
     Unknown,
 }
 
 impl Succession {
-    /// Records the servers in an agreement that names the present master, or the next one, which is
-    /// followed.
+    /// Records the servers that an agreement lists. Its master is the present one, or a new one
+    /// that is followed from now on.
     ///
     /// If the sentinels may not be queried for replicas, or never report a `run_id`, any server may
     /// be the next master.
@@ -87,7 +87,7 @@ impl Succession {
     }
 
     /// Records an unknown server that is named. Returns the time at which it was first named, and
-    /// whether this is news.
+    /// whether its address or `run_id` is new.
     pub(super) fn note_stranger(&mut self, agreement: &Agreement, now: Moment) -> (Moment, bool) {
         let Agreement { master, run_id, .. } = agreement;
         let before = self.stranger.take().filter(|it| it.address == *master);
@@ -108,8 +108,8 @@ impl Succession {
 }
 
 impl Stranger {
-    /// Returns the error for all attempts while this server is named. It replaces `present`, the
-    /// known master, at the earliest one `lease` after it was first named.
+    /// Returns the error for all attempts while this server is named. The server replaces
+    /// `present`, the known master, at the earliest one `lease` after it was first named.
     pub(super) fn refusal(&self, present: &str, lease: Duration, now: Moment) -> Error {
         let Self {
             address,

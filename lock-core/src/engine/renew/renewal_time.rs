@@ -6,12 +6,13 @@ use crate::sync::Mutex;
 use std::time::Duration;
 
 /// The shortest timeout of a batch of renewals, because a busy machine or a far server needs this
-/// time however short the lease is. Otherwise the timeout is a third of the lease, so that a second
-/// try fits, at least twice the recent duration of a renewal, and at most `command_timeout`.
+/// time however short the lease is. Otherwise the timeout is a third of the lease, which leaves
+/// time for a second try, or twice the recent duration of a renewal if that is longer. It is at
+/// most `command_timeout`, plus the time for replicas.
 const SHORTEST_RENEWAL: Duration = Duration::from_millis(50);
 
-/// A class of renewals with similar time limits. A batch, and the workers of a node, have a single
-/// class: a short lease neither shortens the time limit of a long one nor waits for its request.
+/// A class of renewals with similar time limits. Each batch, and each worker, has a single class,
+/// so a short lease neither shortens the time limit of a long one nor waits for its request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum TimeClass {
     /// A whole command timeout, plus this many milliseconds for replicas.

@@ -1,5 +1,5 @@
--- How many permits are free, nothing if no client has used the semaphore yet, and how many are
--- taken. A table with an error for other data.
+-- Returns the number of free permits (nil if no client has used the semaphore yet) and the number
+-- of taken permits. A table with an error for other data.
 local function counted(key, ids)
   local free, taken = redis.call('GETRANGE', key, 0, 11), redis.pcall('ZCARD', ids)
   if free ~= '' and not (#free <= 11 and (free == '0' or string.find(free, '^%-?[1-9]%d*$'))) then

@@ -1,11 +1,12 @@
--- Owner and hold count of the first that has it, and the mode of a read-write lock; nothing if it
--- is free. A lock is one field, `UUID:number` with a count; a read-write lock of Redisson's has
--- `mode` besides, and a field for each holder. Of more holders than can be looked at none is named:
--- the owner is an empty text, but only for a script that `takes_many`, perhaps from a number on,
--- which must not delete them by that alone. Of anything else an error is returned.
+-- Returns the owner and hold count of the first holder, and the mode of a read-write lock; an empty
+-- table if the lock is free. A lock is one field, `UUID:number` with a count; a read-write lock of
+-- Redisson's has `mode` besides, and a field for each holder. With `takes_many`, the fields of a
+-- read-write lock are not checked if there are more than that (`MOST` if it is no number), and the
+-- owner is an empty text. A script that gives a number must not delete the lock by that alone.
+-- Anything else gives an error.
 --
--- A hash of something else may be large: first its size is asked for, then its fields, and values
--- only of a lock's fields.
+-- A hash that is no lock may be large, so the size is read first, then the fields, and the values
+-- only if all fields are those of a lock.
 local MOST = 1000
 local UUID = '^' .. string.rep('%x', 8) .. string.rep('%-%x%x%x%x', 3)
   .. '%-' .. string.rep('%x', 12)

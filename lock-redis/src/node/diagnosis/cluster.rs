@@ -10,7 +10,7 @@ use lock_core::{Finding, FindingLevel, Moment};
 
 impl Node {
     /// Reports this node's view of its cluster: the slots that are served, and the nodes that are
-    /// down. `host` is the server's host in the address used here.
+    /// down. `host` is the server's host, as this client addresses it.
     ///
     /// # Errors
     ///

@@ -10,7 +10,7 @@ use lock_core::backend::{Answer, Attempt, Grant, HolderInfo, LockInfo};
 use std::time::Duration;
 
 /// The way in which a lock is acquired. The value under the key can be chosen freely. Ours names
-/// the owner, for people; no command reads it.
+/// the owner, only for display: acquire and release do not read it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Plain {
     /// By one command.
@@ -28,8 +28,7 @@ impl Plain {
         commands: &mut CommandSequence<'_>,
         attempt: &Attempt<'_>,
     ) -> Result<Answer, Stop> {
-        // Not as `token` writes an owner: a client of that format would rely on a published
-        // release.
+        // Without the prefix, a client of `format=token` would rely on a published release.
         let (owner, lease) = (format!("{OURS}{}", attempt.owner), lease(attempt));
         let reply = match self {
             Self::Set => {
