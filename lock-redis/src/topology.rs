@@ -7,8 +7,8 @@
 //! - [`Topology`]: the router
 //! - [`RoutedRequest`]: the parts of a request that routing depends on
 //! - [`Hop`]: one node that a request is sent to
-//! - [`Effect`]: the effect of an answer in the store
-//! - [`Verdict`]: the worth of an outcome on one node
+//! - [`Effect`]: the effect of an answered request on the store
+//! - [`Verdict`]: whether the outcome on one node counts
 //! - [`JudgeSubmitted`]: judges the outcome of a release that no thread waits for
 //!
 //! There are three topologies: one server ([`Node`], in `standalone.rs`); the master that sentinels
@@ -24,11 +24,11 @@ use std::sync::Arc;
 
 /// A router of requests to the servers of one store.
 ///
-/// `judge` and the function of `judge_submitted` use only what is known at that moment and never
-/// wait, because the latter runs on the thread that reads replies. `route`, `reroute`, `confirm`
-/// and `check_unreplicated` may wait until `by`.
+/// `judge`, and the function that `judge_submitted` returns, never wait: they use only what is
+/// already known. That function runs on the thread that reads replies. `route`, `reroute`,
+/// `confirm` and `check_unreplicated` may wait until `by`.
 pub trait Topology: fmt::Debug + Send + Sync + 'static {
-    /// The state of a request between nodes: data that `judge` needs besides the node.
+    /// What a request carries from node to node, for `judge` and `reroute`.
     type RouteState: Clone + fmt::Debug + Send;
 
     /// True if the locks are spread over several nodes. Otherwise all locks are on one node.
@@ -84,16 +84,16 @@ pub trait Topology: fmt::Debug + Send + Sync + 'static {
     ) -> Verdict;
 
     /// Returns the function that judges the outcome of a release whose caller does not wait; `None`
-    /// if every outcome is believed. The function must not keep the topology alive while it waits
-    /// for the reply.
+    /// if every outcome is believed. The function must not keep the topology alive until the
+    /// reply arrives.
     fn judge_submitted(
         self: &Arc<Self>,
         hop: &Hop<Self::RouteState>,
         acquisition: &AcquisitionId,
     ) -> Option<JudgeSubmitted>;
 
-    /// Returns the next hop of a request that was judged [`Verdict::Reroute`] at `hop`: because of
-    /// this failure, or because a node without the lock answered it.
+    /// Returns the next hop of a request that was judged [`Verdict::Reroute`] at `hop`. Without a
+    /// `failure`, the node answered, but is no longer the node of the lock.
     ///
     /// # Errors
     ///
@@ -111,8 +111,8 @@ pub trait Topology: fmt::Debug + Send + Sync + 'static {
         failure
     }
 
-    /// Makes sure that the node that has answered still counts as the node of the lock, if that
-    /// requires a question to other servers. Called before the answer is judged.
+    /// Checks with other servers, if necessary, that the node that has answered is still the node
+    /// of the lock. Called before the answer is judged.
     fn confirm(self: &Arc<Self>, request: &RoutedRequest<'_>, by: Moment) {
         let _nothing_to_ask = (request, by);
     }
@@ -146,11 +146,11 @@ pub trait Topology: fmt::Debug + Send + Sync + 'static {
     reason = "made by the crate of the same workspace"
 )]
 pub struct Hop<S> {
-    /// The node, in the mode in which requests are sent to it.
+    /// The node, or [`Node::asking`] for a slot of a cluster that is being moved to the node.
     pub node: Node,
     /// The number of the node, which no other node of the store ever has.
     pub number: u64,
-    /// The state of the request between nodes.
+    /// What the request carries from node to node.
     pub state: S,
 }
 
@@ -170,14 +170,14 @@ pub enum RoutedRequest<'a> {
     Release(&'a AcquisitionId),
     /// Any other change of a lock.
     Change(&'a LockName),
-    /// A read of a lock that a decision depends on. Confirmed, and repeated if its outcome is
-    /// unknown.
+    /// A read of a lock that a decision depends on. Its answer is [confirmed](Topology::confirm),
+    /// and the read may be repeated if its outcome is unknown.
     Inspect(&'a LockName),
     /// A subscription to the releases of a lock.
     Watch(&'a LockName),
-    /// A read of many locks of one node. Confirmed.
+    /// A read of many locks of one node. Its answer is [confirmed](Topology::confirm).
     InspectAll,
-    /// A listing of the locks of one node. Confirmed.
+    /// A listing of the locks of one node. Its answer is [confirmed](Topology::confirm).
     List,
     /// A diagnosis of one node.
     Diagnose,
@@ -197,7 +197,7 @@ impl<'a> RoutedRequest<'a> {
     }
 }
 
-/// The effect of an answer in the store.
+/// The effect of an answered request on the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(
     clippy::exhaustive_enums,
@@ -216,7 +216,7 @@ pub enum Effect {
     Freed,
 }
 
-/// The worth of an outcome on one node.
+/// Whether the outcome of a request on one node counts.
 #[derive(Debug)]
 #[allow(
     clippy::exhaustive_enums,
@@ -225,8 +225,8 @@ pub enum Effect {
 pub enum Verdict {
     /// The outcome counts, be it an answer or a failure.
     Believe,
-    /// The request fails with this failure instead, because the node's answer may be lost with the
-    /// node.
+    /// The request fails with this failure instead, because the request's effect may be lost with
+    /// the node.
     Instead(Failure),
     /// The node did nothing that counts. [`Topology::reroute`] decides if and where the request
     /// goes next.

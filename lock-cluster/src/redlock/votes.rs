@@ -1,5 +1,4 @@
-//! [`Votes`]: the nodes that have a lock for its owner, with the ends of their leases, as the
-//! client knows them.
+//! [`Votes`]: the nodes that have granted a lock to its owner, and until when, as the client knows.
 
 use super::majority::{NodeRenewal, majority};
 use lock_core::Moment;
@@ -14,7 +13,7 @@ use std::sync::Arc;
 pub(super) struct Votes(Vec<Option<Vote>>);
 
 struct Vote {
-    /// The node; `None` for a store without a marker.
+    /// The node; `None` for a store that keeps no record of a quorum.
     by: Option<Arc<NodeView>>,
     /// The end of the lease that the node has confirmed.
     until: Moment,

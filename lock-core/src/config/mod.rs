@@ -1,9 +1,7 @@
 //! [`Config`]: every setting, from a URL, a file, the environment, and setters.
 
-// A new setting needs a field with its setter here, a row of `definitions`, and a row in
-// `docs/DEFAULTS.md`, which a test compares with the code.
-//
-// The kinds of stores that a URL can name are in `scheme`.
+// CONTRIBUTING says what a new setting needs. The kinds of stores that a URL can name are in
+// `scheme`.
 
 mod address;
 mod check;

@@ -13,7 +13,7 @@
 //! | [`handoff_chain`] | the acquisitions that follow each other on one grant |
 //! | [`minimum_hold`] | a lock that stays busy for a time, even after its release |
 //! | [`holder`] | the thread or guard that holds a lock |
-//! | [`skipped_time`] | time that may have passed without the clock |
+//! | [`skipped_time`] | time that may have passed while the clock stood still |
 //!
 //! Mutexes are locked in this order: the local lock, the acquisition, then the timer or a worker.
 //! No mutex is held during a request to the store or while an event is emitted. A waiter's signal
@@ -90,14 +90,14 @@ pub(crate) struct Engine {
     this: Weak<Self>,
     /// The lock of the last release whose answer no caller waits for.
     async_release: Mutex<Option<LockName>>,
-    /// The number of permits in the store that was last reported, by semaphore and requested
+    /// The number of permits in the store that was last reported for a semaphore and a requested
     /// number.
     other_limits: Mutex<HashMap<(LockName, u32), u32>>,
     origin: Arc<Origin>,
 }
 
-/// The number of semaphores whose differing limit a client remembers, which bounds its memory. With
-/// more semaphores, some limits are reported again.
+/// The largest number of entries in `other_limits`, which bounds a client's memory. With more
+/// semaphores, some limits are reported again.
 const OTHER_LIMITS: usize = 1_000;
 
 fn refuse_kind(abilities: &Abilities, what: &str) -> Result<(), Error> {
@@ -110,7 +110,7 @@ fn refuse_kind(abilities: &Abilities, what: &str) -> Result<(), Error> {
     ))
 }
 
-/// Refuses fair mutexes, unless all waiters queue in the store, whatever kinds of locks it has.
+/// Refuses fair mutexes, unless the store queues all waiters or has all kinds of locks.
 fn refuse_fair(abilities: &Abilities, what: &str) -> Result<(), Error> {
     match abilities.queues_waiters {
         true => Ok(()),
@@ -301,7 +301,7 @@ impl Engine {
         .map_err(Failure::into_error)
     }
 
-    /// Returns the metrics, which count what no event reports.
+    /// Returns the metrics, to count what no event reports.
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.events.metrics
     }
@@ -403,7 +403,7 @@ impl Engine {
         Ok(self.backend.as_ref())
     }
 
-    /// Returns whether those that wait for this lock queue in the store.
+    /// Returns whether the waiters for this lock are queued in the store.
     pub(crate) fn queues(&self, name: &LockName) -> bool {
         self.abilities.queues_waiters || name.profile().queued_in_store
     }

@@ -61,8 +61,8 @@ impl Deployment {
         self.covered * 2 > self.configured
     }
 
-    /// Returns whether most of the known configured servers belong to this deployment. Servers that
-    /// did not answer do not count, so all must have been queried before.
+    /// Returns whether most of the known configured servers belong to this deployment. A server
+    /// that neither answered nor is listed does not count, so all must have been queried before.
     #[must_use]
     pub fn is_majority_of_known(&self) -> bool {
         self.covered * 2 > self.known
@@ -134,9 +134,9 @@ impl Granted {
             .fetch_max((sent + lease.duration()).as_nanos(), Ordering::SeqCst);
     }
 
-    /// Records the outcome of an attempt at `now`. A later release may grant it without notifying
-    /// this object; but not one that never arrived, or a client that waits would wait for a store
-    /// that is gone.
+    /// Records the outcome of an attempt at `now`. A later release may grant the lock to it without
+    /// notifying this object. An attempt that never arrived is ignored: otherwise a waiting client
+    /// would keep waiting for a store that is gone.
     pub fn note_attempt<T>(
         &self,
         now: Moment,

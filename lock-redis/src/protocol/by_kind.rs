@@ -388,7 +388,7 @@ mod tests {
         // server.
         let mut found: HashMap<(String, bool), String> = HashMap::new();
         for format in &formats() {
-            let is_spring = format.dialect.wakes().is_some();
+            let wakes_others = format.dialect.wakes().is_some();
             for name in &names {
                 let key = format.keys.lock(name).into_owned();
                 for derived in derived(format, name, owner) {
@@ -400,7 +400,7 @@ mod tests {
                         is_near || !derived.starts_with("distlock_"),
                         "{derived} of {key}"
                     );
-                    let place = (derived, is_spring);
+                    let place = (derived, wakes_others);
                     let before = found.entry(place).or_insert_with(|| key.clone());
                     assert_eq!(*before, key, "both have a key that is called the same");
                     pairs += 1;

@@ -24,6 +24,11 @@
 //! `stands_apart` of `cli/src/rows.rs` and in the help of `list`; for the tests a `Format` in
 //! `tests/src/subjects`, mounts in `tests/conformance/mounts.rs` and libraries in `tests/interop`;
 //! and a description in INTEROP, DEFAULTS and OPERATIONS.
+//!
+//! A library that locks as `token` does, and wakes its waiters by another signal, needs a setting
+//! of [`wakes`] instead: a variant in `lua/foreign_client.rs`, an ending of the scripts in
+//! `lua/endings`, a [`Dialect`] in [`wakes`] and a place in `DIALECTS`; its words in [`settings`];
+//! a `Format` in `tests/src/subjects`, mounts and libraries as above; and INTEROP and OPERATIONS.
 
 mod by_kind;
 pub(crate) mod classic;

@@ -110,7 +110,7 @@ impl OwnedFormat {
     }
 
     /// Returns the request that ends all holds. See
-    /// [`Backend::force_release`](lock_core::Backend::force_release).
+    /// [`Admin::force_release`](lock_core::backend::Admin::force_release).
     pub(crate) fn force<'a>(&self, name: &'a LockName) -> Result<ReleaseCall<'a>, Failure> {
         if let Some(kind) = self.kind_format(name)? {
             return Ok(self.release_call_of(kind, kind.force(self, name)));

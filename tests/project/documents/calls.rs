@@ -52,3 +52,24 @@ fn functions_of_the_call_lists_stand_in_the_named_files() {
         );
     }
 }
+
+#[test]
+fn files_that_contributing_names_exist() {
+    let text = read("CONTRIBUTING.md");
+    let in_crate = |file: &str| CRATES.map(|folder| root().join(folder).join(file));
+    let is_there = |file: &str| {
+        let beside = ["api", "config"].map(|folder| format!("lock-core/src/{folder}/{file}"));
+        let mut paths = in_crate(file)
+            .into_iter()
+            .chain(beside.map(|path| root().join(path)));
+        root().join(file).exists() || paths.any(|path| path.exists())
+    };
+    let named = text.split('`').skip(1).step_by(2);
+    let paths: Vec<_> = named
+        .filter(|text| text.contains('/') && !text.contains(' ') || text.ends_with(".rs"))
+        .collect();
+    for path in &paths {
+        assert!(is_there(path), "there is no {path}");
+    }
+    assert!(paths.len() > 15, "{paths:?}");
+}

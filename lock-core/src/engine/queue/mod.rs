@@ -1,4 +1,5 @@
-//! [`LocalLock`]: the state of one name in this client: its holder and its waiters.
+//! [`LocalLock`]: the state of one name in this client, or in one thread of it for locks that
+//! threads share or queue for: its holder and its waiters.
 //!
 //! Only the head of the queue contends in the store, and only while no thread of this client holds
 //! the lock. All other threads wait locally, first in, first out. This module sends no request;

@@ -139,7 +139,8 @@ impl Dialer {
     }
 
     /// Connects until `by`, and returns `true` if the server has at least a part of the history
-    /// that was noted at the given time: see [`Judgement::is_of_same_history`].
+    /// that was noted at the given time: see
+    /// [`is_of_same_history`](crate::connection::history::Judgement::is_of_same_history).
     pub(crate) fn succeeds(&self, (noted, at): &(Noted, Moment), by: Moment) -> bool {
         let Some(shown) = self.show(by) else {
             return false;

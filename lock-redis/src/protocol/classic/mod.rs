@@ -1,5 +1,4 @@
-//! [`ClassicFormat`]: formats of the time before `SET NX EX` and Lua, which do not say who holds a
-//! lock.
+//! [`ClassicFormat`]: early lock formats, which do not say who holds a lock.
 //!
 //! - `commands`: the commands of an algorithm about one lock, in sequence
 //! - [`plain`], [`timestamp`], [`counter`]: one algorithm each
@@ -47,8 +46,8 @@ pub(crate) struct ClassicFormat {
     algorithm: Algorithm,
     polls: PollInterval,
     hook: Option<Arc<dyn StepHook>>,
-    /// The attempts that may continue on another node; `None` except on a cluster. If one server
-    /// replaces another, the replies of the former say nothing about the latter.
+    /// The attempts that may continue on another node; `None` except on a cluster. Elsewhere
+    /// a server may replace another, and the old one's replies say nothing about the new one.
     attempts: Option<Mutex<HashMap<OwnerId, Progress>>>,
 }
 
@@ -270,8 +269,8 @@ impl<'a, T: 'a> AlgorithmRun<'a, T> {
         }
     }
 
-    /// Ends the run with this outcome. `attempt` settles an attempt that may continue on another
-    /// node.
+    /// Ends the run with this outcome. If this is an attempt that may continue on another node,
+    /// [`ClassicFormat::attempt`] settles the outcome.
     fn over(self, outcome: Result<T, Failure>) -> Exchange<'a, T> {
         if self.owner.is_some() && self.format.attempts.is_none() {
             return Exchange::Done(self.progress.settle(outcome));
