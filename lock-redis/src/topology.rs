@@ -14,7 +14,7 @@
 //! There are three topologies: one server ([`Node`], in `standalone.rs`); the master that sentinels
 //! name (`sentinel/routing.rs`); the masters of a cluster (`cluster/routing` in `lock-cluster`).
 
-use crate::node::{Node, WatchRegistry};
+use crate::node::{Node, WatchRegistry, WeakNode};
 use lock_core::backend::{
     Abilities, AcquisitionId, Attempt, Failure, NodeId, Release, RenewalRequest,
 };
@@ -43,6 +43,12 @@ pub trait Topology: fmt::Debug + Send + Sync + 'static {
 
     /// Returns the node of a lock, if it is known without asking a server.
     fn known(&self, name: &LockName) -> Option<Hop<Self::RouteState>>;
+
+    /// Returns whether a grant of this lock by a release on this node counts, as far as is known
+    /// without asking a server.
+    fn counts(&self, name: &LockName, node: &WeakNode) -> bool {
+        self.known(name).is_some_and(|hop| node.is(&hop.node))
+    }
 
     /// Returns the node that renews a lock, so that a node that hangs delays only its own renewals.
     /// Does not wait.

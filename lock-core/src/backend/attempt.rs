@@ -42,7 +42,7 @@ pub struct Attempt<'a> {
     pub presence: Duration,
     /// The number of this attempt, if the caller waits in the store's queue and the release of
     /// another owner may grant the lock to it: see [`DirectGrant`]. Each number is greater than the
-    /// earlier ones of this client. `None`: only the answer to an attempt grants the lock.
+    /// earlier ones of this owner. `None`: only the answer to an attempt grants the lock.
     pub direct: Option<NonZeroU64>,
     /// The lease of a direct grant, if it is not longer than `lease`. Short, because the owner may
     /// have died since this attempt.

@@ -10,9 +10,9 @@
 //! **What the engine does.**
 //!
 //! - It calls every method from several threads at once.
-//! - It has at most one [`acquire`](Backend::acquire) under way for each name (one contender per
-//!   client), and repeats the attempt *with the same owner* if the reply was lost. After the wait
-//!   has ended, it never uses the owner again.
+//! - It has at most one [`acquire`](Backend::acquire) under way for each name of a plain mutex, and
+//!   otherwise for each owner. It repeats the attempt *with the same owner* if the reply was lost.
+//!   After the wait has ended, it never uses the owner again.
 //! - It calls [`release`](Backend::release) once, and again if the reply was lost. It closes an
 //!   owner that has an unanswered request with [`Tombstone::Leave`].
 //! - It calls [`renew`](Backend::renew) with at most [`RENEW_BATCH`] acquisitions (for permits, see

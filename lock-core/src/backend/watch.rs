@@ -7,6 +7,7 @@ use crate::backend::owner::OwnerText;
 use std::any::Any;
 use std::fmt;
 use std::num::NonZeroU64;
+use std::sync::Arc;
 
 /// The callback for releases. The engine implements it. It must be cheap and never block.
 pub trait Wake: Send + Sync {
@@ -47,6 +48,13 @@ impl NextOwner {
         self.granted = Some(grant);
         self
     }
+
+    /// Adds a condition to the grant, if there is one: see [`DirectGrant::only_while`].
+    #[must_use]
+    pub fn only_while(mut self, condition: Arc<dyn Fn() -> bool + Send + Sync>) -> Self {
+        self.granted = self.granted.map(|grant| grant.only_while(condition));
+        self
+    }
 }
 
 /// A grant by the release of another owner, to an attempt that [allowed](Attempt::direct) it.
@@ -56,13 +64,50 @@ impl NextOwner {
 /// for that time, counted from before it sent the attempt. This holds however late the message
 /// comes, and even if the answer to the attempt was lost. An owner that misses the message learns
 /// of the grant by its next attempt.
-#[derive(Clone, Debug)]
-#[allow(clippy::exhaustive_structs, reason = "all that such a message says")]
+#[derive(Clone)]
+#[non_exhaustive]
 pub struct DirectGrant {
     /// The number of the attempt.
     pub attempt: NonZeroU64,
     /// The grant.
     pub grant: Grant,
+    conditions: Vec<Arc<dyn Fn() -> bool + Send + Sync>>,
+}
+
+impl DirectGrant {
+    /// Makes a grant without conditions.
+    #[must_use]
+    pub fn new(attempt: NonZeroU64, grant: Grant) -> Self {
+        Self {
+            attempt,
+            grant,
+            conditions: Vec::new(),
+        }
+    }
+
+    /// Adds a condition, which is checked when the owner takes the grant: whether the server that
+    /// made it is still the one whose grants count. The message may come from a server that was
+    /// replaced after it sent it. The condition must never block.
+    #[must_use]
+    pub fn only_while(mut self, condition: Arc<dyn Fn() -> bool + Send + Sync>) -> Self {
+        self.conditions.push(condition);
+        self
+    }
+
+    /// Returns whether all conditions hold. If not, the owner attempts again instead.
+    #[must_use]
+    pub fn counts(&self) -> bool {
+        self.conditions.iter().all(|condition| condition())
+    }
+}
+
+impl fmt::Debug for DirectGrant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DirectGrant")
+            .field("attempt", &self.attempt)
+            .field("grant", &self.grant)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A running [`Backend::watch`], which ends when dropped.

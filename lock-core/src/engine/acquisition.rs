@@ -416,15 +416,22 @@ impl Acquisition {
 
     /// Returns the full lease that the first renewal sets, if a direct grant had a shorter one.
     pub(crate) fn lease_to_come(&self) -> Option<LeaseTime> {
+        self.lease_to_come_of(&self.lock())
+    }
+
+    fn lease_to_come_of(&self, inner: &Inner) -> Option<LeaseTime> {
         if !self.name.profile().direct_grant {
             return None;
         }
-        let (ttl, lead) = {
-            let inner = self.lock();
-            (inner.renewal?.ttl, inner.lead())
-        };
+        let (ttl, lead) = (inner.renewal?.ttl, inner.lead());
         let whole = (self.since + ttl.validity().saturating_sub(lead)).as_nanos() & !OVER;
         (self.valid_until().as_nanos() < whole).then_some(ttl)
+    }
+
+    /// Returns how long a lock is held yet at `now` whose lease is shorter than the requested one
+    /// until the first renewal; `None` for a lock that has its whole lease.
+    pub(super) fn left_of_short_lease(&self, inner: &Inner, now: Moment) -> Option<Duration> {
+        self.lease_to_come_of(inner).map(|_| self.remaining_at(now))
     }
 
     /// Returns the last recorded state. The lease may have ended since.

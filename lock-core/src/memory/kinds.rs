@@ -540,7 +540,7 @@ impl State {
         self.shares.get_mut(&*name.plain())?.leave_queue(owner);
         self.hold(&name.plain(), owner, now + lease, None);
         let grant = Grant::new(Some(tokens));
-        Some(next.granted(DirectGrant { attempt, grant }))
+        Some(next.granted(DirectGrant::new(attempt, grant)))
     }
 
     /// Returns an owner's share, if all of it is left.

@@ -34,13 +34,13 @@ local function step_back(queue, name, owner, stays)
 end
 
 -- The first waiter of a free lock, which does not take it, waits no longer.
-local function skip_next(lock, publish)
+local function skip_next(lock, publish, turns)
   local queue = queue_of(lock)
   pcall(function()
     local name = first_present(queue) or redis.call('ZRANGE', queue, 0, 0)[1]
     if name then
       leave(queue, name)
-      pass_on_late(lock, queue, publish)
+      pass_on_late(lock, queue, publish, turns)
     end
   end)
 end

@@ -128,7 +128,11 @@ local function grant_next(lock, queue, publish, own, turns)
         if type(reached) ~= 'table' and reached > 0 then
           return name, timestamp() - position
         end
-        redis.call('DEL', lock)
+        if redis.call('TYPE', lock).ok == 'hash' then
+          redis.call('HDEL', lock, owner) -- Redisson's readers may have it, too
+        else
+          redis.call('DEL', lock)
+        end
       end
       redis.call('ZADD', queue, position, name, position, text)
       redis.call('PEXPIRE', queue, math.ceil(math.max(redis.call('PTTL', queue), LASTS, left)))

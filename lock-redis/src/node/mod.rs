@@ -127,11 +127,13 @@ impl Drop for NodeInner {
 }
 
 /// A node that may have been dropped.
-struct WeakNode(Weak<NodeInner>);
+#[derive(Debug)]
+pub struct WeakNode(Weak<NodeInner>);
 
 impl WeakNode {
     /// Returns whether this is a reference to `node`.
-    fn is(&self, node: &Node) -> bool {
+    #[must_use]
+    pub fn is(&self, node: &Node) -> bool {
         self.0.as_ptr() == Arc::as_ptr(&node.inner)
     }
 }
@@ -153,7 +155,7 @@ impl Node {
         self.mode == RequestMode::Asking
     }
 
-    fn downgrade(&self) -> WeakNode {
+    pub(crate) fn downgrade(&self) -> WeakNode {
         WeakNode(Arc::downgrade(&self.inner))
     }
 

@@ -21,9 +21,13 @@ struct Registry {
     last: u64,
 }
 
+/// Returns whether a node's grants of a lock count at the moment. Never waits.
+pub(crate) type Counts = Arc<dyn Fn(&LockName, &WeakNode) -> bool + Send + Sync>;
+
 struct WatchEntry {
     name: LockName,
     wake: Arc<dyn Wake>,
+    counts: Counts,
     /// `None` before the first subscription, and after one that failed.
     subscribed: Option<SubscribedOn>,
 }
@@ -36,17 +40,23 @@ struct SubscribedOn {
 }
 
 /// Wakes the waiter for messages of one node. Once the watch has moved to another node, a late
-/// message wakes the waiter without a grant, because the former node's grants no longer count.
+/// message wakes the waiter without a grant, because the former node's grants no longer count. The
+/// same is asked again when the waiter takes the grant.
 struct WakeFromNode {
     wake: Arc<dyn Wake>,
-    has_left: AtomicBool,
+    has_left: Arc<AtomicBool>,
+    counts: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
 impl WakeFromNode {
-    fn new(wake: &Arc<dyn Wake>) -> Arc<Self> {
+    fn new(name: &LockName, node: &Node, wake: &Arc<dyn Wake>, counts: &Counts) -> Arc<Self> {
+        let has_left = Arc::new(AtomicBool::new(false));
+        let (left, counts) = (Arc::clone(&has_left), Arc::clone(counts));
+        let (name, node) = (name.clone(), node.downgrade());
         Arc::new(Self {
             wake: Arc::clone(wake),
-            has_left: AtomicBool::new(false),
+            has_left,
+            counts: Arc::new(move || !left.load(Ordering::SeqCst) && counts(&name, &node)),
         })
     }
 }
@@ -60,7 +70,8 @@ impl Wake for WakeFromNode {
         if self.has_left.load(Ordering::SeqCst) {
             self.wake.wake();
         } else {
-            self.wake.wake_next(next);
+            let next = next.clone().only_while(Arc::clone(&self.counts));
+            self.wake.wake_next(&next);
         }
     }
 }
@@ -71,19 +82,28 @@ pub struct RelocatableWatch {
     number: u64,
     name: LockName,
     wake: Arc<dyn Wake>,
+    counts: Counts,
 }
 
 impl WatchRegistry {
     /// Registers a waiter, which is moved and woken from now on. Must be called before the first
-    /// subscription: otherwise a move in between would be missed.
+    /// subscription: otherwise a move in between would be missed. `counts` returns whether a
+    /// node's grants count at the moment; it never waits.
     #[must_use = "it ends when it is dropped"]
-    pub fn register(&self, name: &LockName, wake: Arc<dyn Wake>) -> RelocatableWatch {
+    pub fn register(
+        &self,
+        name: &LockName,
+        wake: Arc<dyn Wake>,
+        counts: impl Fn(&LockName, &WeakNode) -> bool + Send + Sync + 'static,
+    ) -> RelocatableWatch {
+        let counts: Counts = Arc::new(counts);
         let mut registry = self.0.lock();
         registry.last += 1;
         let number = registry.last;
         let entry = WatchEntry {
             name: name.clone(),
             wake: Arc::clone(&wake),
+            counts: Arc::clone(&counts),
             subscribed: None,
         };
         registry.entries.insert(number, entry);
@@ -93,6 +113,7 @@ impl WatchRegistry {
             number,
             name: name.clone(),
             wake,
+            counts,
         }
     }
 
@@ -146,7 +167,7 @@ impl WatchEntry {
             return None;
         }
         // If it fails, the waiter polls by itself after a bounded wait.
-        let wake = WakeFromNode::new(&self.wake);
+        let wake = WakeFromNode::new(&self.name, node, &self.wake, &self.counts);
         let watch = node.follow(&self.name, Arc::clone(&wake) as _).ok();
         let subscribed = watch.map(|watch| SubscribedOn::new(node, wake, watch));
         let subscribed = std::mem::replace(&mut self.subscribed, subscribed);
@@ -188,7 +209,7 @@ impl RelocatableWatch {
     ///
     /// See [`Failure`].
     pub fn subscribe_on(&self, node: &Node, by: Moment) -> Result<(), Failure> {
-        let wake = WakeFromNode::new(&self.wake);
+        let wake = WakeFromNode::new(&self.name, node, &self.wake, &self.counts);
         let watch = node.watch(&self.name, Arc::clone(&wake) as _, by)?;
         let mut registry = self.registry.lock();
         let entry = registry
@@ -203,14 +224,18 @@ impl RelocatableWatch {
         Ok(())
     }
 
-    /// Moves this watch, as [`WatchRegistry::relocate`] does, to the node where its lock lives.
-    pub fn follow(&self, node: &Node) {
+    /// Moves this watch, as [`WatchRegistry::relocate`] does. `home` returns the node of the lock,
+    /// and is called while no watch can be moved, so that this does not move the watch back.
+    pub fn follow(&self, home: impl FnOnce() -> Option<Node>) {
         let mut registry = self.registry.lock();
+        let Some(node) = home() else {
+            return;
+        };
         let entry = registry
             .entries
             .get_mut(&self.number)
             .expect("the entry lives as long as the watch");
-        let left = entry.move_to(node);
+        let left = entry.move_to(&node);
         drop(registry);
         left.into_iter().for_each(Left::wake);
     }
@@ -236,7 +261,9 @@ mod tests {
     use super::*;
     use crate::node::NodeSettings;
     use crate::protocol::Format;
+    use lock_core::backend::{DirectGrant, Grant};
     use lock_core::{ClientId, Config, Context, OwnerText, SystemClock};
+    use std::num::NonZeroU64;
     use std::sync::atomic::AtomicU32;
 
     /// Counts the wake-ups, and those that name an owner.
@@ -250,6 +277,18 @@ mod tests {
 
         fn wake_next(&self, _next: &NextOwner) {
             self.1.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Keeps the last grant.
+    #[derive(Default)]
+    struct Kept(Mutex<Option<DirectGrant>>);
+
+    impl Wake for Kept {
+        fn wake(&self) {}
+
+        fn wake_next(&self, next: &NextOwner) {
+            self.0.lock().clone_from(&next.granted);
         }
     }
 
@@ -280,8 +319,8 @@ mod tests {
         let nodes = silent_nodes(&silent);
         let watches = WatchRegistry::default();
         let (name, told) = (LockName::new("a").unwrap(), Arc::<Told>::default());
-        let moving = watches.register(&name, Arc::clone(&told) as _);
-        moving.follow(&nodes[0]);
+        let moving = watches.register(&name, Arc::clone(&told) as _, |_, _| true);
+        moving.follow(|| Some(nodes[0].clone()));
         let entry = |watches: &WatchRegistry| {
             let registry = watches.0.lock();
             let entry = registry.entries.values().next().unwrap();
@@ -299,6 +338,36 @@ mod tests {
         assert_eq!((woken, named), (3, 2), "the former node's wakes only");
     }
 
+    /// The waiter takes the grant later than the message comes.
+    #[test]
+    fn grant_counts_only_while_its_node_does() {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let nodes = silent_nodes(&silent);
+        let watches = WatchRegistry::default();
+        let (name, told) = (LockName::new("a").unwrap(), Arc::<Kept>::default());
+        let counts = Arc::new(AtomicBool::new(true));
+        let (home, its) = (nodes[0].clone(), Arc::clone(&counts));
+        let moving = watches.register(&name, Arc::clone(&told) as _, move |_, node| {
+            node.is(&home) && its.load(Ordering::SeqCst)
+        });
+        moving.follow(|| Some(nodes[0].clone()));
+        let entry = |watches: &WatchRegistry| {
+            let registry = watches.0.lock();
+            let entry = registry.entries.values().next().unwrap();
+            Arc::clone(&entry.subscribed.as_ref().unwrap().wake)
+        };
+        let grant = DirectGrant::new(NonZeroU64::MIN, Grant::new(None));
+        let next = NextOwner::new(OwnerText::new("a:1")).granted(grant);
+        entry(&watches).wake_next(&next);
+        let kept = told.0.lock().take().unwrap();
+        assert!(kept.counts());
+        counts.store(false, Ordering::SeqCst);
+        assert!(!kept.counts());
+        counts.store(true, Ordering::SeqCst);
+        watches.relocate(|_| Some(nodes[1].clone()));
+        assert!(!kept.counts(), "it has moved");
+    }
+
     /// The nodes do not answer: the waiter is woken without a confirmation of its new watch.
     #[test]
     fn waiter_is_woken_whenever_its_lock_has_moved() {
@@ -306,7 +375,7 @@ mod tests {
         let nodes = silent_nodes(&silent);
         let watches = WatchRegistry::default();
         let (name, calls) = (LockName::new("a").unwrap(), Arc::<Calls>::default());
-        let _moving = watches.register(&name, Arc::clone(&calls) as _);
+        let _moving = watches.register(&name, Arc::clone(&calls) as _, |_, _| true);
         for (home, woken) in [(0, 1), (0, 1), (1, 2), (0, 3)] {
             watches.relocate(|_| Some(nodes[home].clone()));
             assert_eq!(calls.0.load(Ordering::SeqCst), woken);

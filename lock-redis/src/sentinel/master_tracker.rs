@@ -16,7 +16,7 @@ use crate::connection::single_flight::{
     Flight, FlightLeader, FlightResult as Outcome, SingleFlight,
 };
 use crate::connection::{Address, ReplicaCount};
-use crate::node::{Granted, Node, NodeSettings, WatchRegistry};
+use crate::node::{Granted, Node, NodeSettings, WatchRegistry, WeakNode};
 use lock_core::backend::{AcquisitionId, Failure, ReleaseOptions, no_thread};
 use lock_core::{Error, Finding, Moment};
 use parking_lot::Mutex;
@@ -76,7 +76,7 @@ pub struct MasterTracker {
     pub(super) granted: Granted,
     /// True if the sentinels name a server that is not followed yet. Written with the mutex of the
     /// state.
-    has_stranger: AtomicBool,
+    pub(super) has_stranger: AtomicBool,
 }
 
 /// The time of the last query of the sentinels, and the pause before the next one.
@@ -158,6 +158,14 @@ impl MasterTracker {
         let is_settled =
             self.signal_to_watcher.announcements() == self.settled.load(Ordering::SeqCst);
         self.known().filter(|_| is_settled)
+    }
+
+    /// Returns whether this node is the master, no message has named another one since the last
+    /// query of the sentinels, and they name no server that is not followed yet.
+    pub(super) fn is_undisputed(&self, node: &WeakNode) -> bool {
+        let master = self.undisputed();
+        !self.has_stranger.load(Ordering::SeqCst)
+            && master.is_some_and(|master| node.is(&master.node))
     }
 
     /// Returns the master. Queries the sentinels, until `by`, if no master is known yet, or a

@@ -5,7 +5,7 @@ use super::master_tracker::{Master, MasterTracker};
 use super::sentinel_set::SentinelSet;
 use super::watcher_signal::WatcherSignal;
 use crate::connection::{Address, ServerError};
-use crate::node::{NodeSettings, StoreKind, WatchRegistry};
+use crate::node::{NodeSettings, StoreKind, WatchRegistry, WeakNode};
 use crate::protocol::Format;
 use crate::store::{RedisStore, send};
 use crate::topology::{Effect, Hop, JudgeSubmitted, RoutedRequest, Topology, Verdict};
@@ -113,6 +113,11 @@ impl Topology for MasterTracker {
 
     fn known(&self, _: &LockName) -> Option<Hop<MasterRoute>> {
         Some(self.hop(Self::known(self)?, 0))
+    }
+
+    /// Nothing counts while the sentinels may name another master, as for an attempt.
+    fn counts(&self, _: &LockName, node: &WeakNode) -> bool {
+        self.is_undisputed(node)
     }
 
     /// Each master is a node of its own: a master that hangs must not delay renewals on the next
@@ -325,6 +330,7 @@ mod tests {
     use crate::node::Node;
     use crate::sentinel::agreement::Agreement;
     use lock_core::{ClientId, Clock, SystemClock};
+    use std::sync::atomic::Ordering;
     use std::time::Duration;
 
     /// Returns a store whose master is on this port, without any sentinel.
@@ -475,6 +481,23 @@ mod tests {
                 "{verdict:?}"
             );
         }
+    }
+
+    /// The release of a client that has not heard of the failover may grant the lock there.
+    #[test]
+    fn grant_of_a_disputed_or_replaced_master_does_not_count() {
+        let (lock, counts) = (LockName::new("a").unwrap(), Topology::counts);
+        let backend = named(2, 1);
+        let tracker = backend.topology();
+        let old = tracker.present(soon()).unwrap().node.downgrade();
+        assert!(counts(&**tracker, &lock, &old));
+        tracker.has_stranger.store(true, Ordering::SeqCst);
+        assert!(!counts(&**tracker, &lock, &old), "a server is not followed");
+        tracker.has_stranger.store(false, Ordering::SeqCst);
+        tracker.signal_to_watcher.note_announcement();
+        assert!(!counts(&**tracker, &lock, &old), "a message named another");
+        name(&backend, 3, 2);
+        assert!(!counts(&**tracker, &lock, &old), "another is followed");
     }
 
     #[test]

@@ -408,7 +408,12 @@ impl<T: Topology> Backend for RedisStore<T> {
             let watch = |hop: &Hop<_>| hop.node.watch(name, Arc::clone(&wake), by);
             return self.request(&request, by, watch, |_| Effect::None);
         };
-        let moving = watches.register(name, wake);
+        // The registry belongs to the topology, which this must not keep alive.
+        let topology = Arc::downgrade(&self.topology);
+        let moving = watches.register(name, wake, move |name, node| {
+            let topology = topology.upgrade();
+            topology.is_some_and(|topology| topology.counts(name, node))
+        });
         let subscribe = |hop: &Hop<_>| {
             // Servers do not redirect a subscription while its slot moves.
             if hop.node.is_asking() {
@@ -419,9 +424,7 @@ impl<T: Topology> Backend for RedisStore<T> {
         // A subscription on a node that no longer has the lock has no effect.
         self.request(&request, by, subscribe, |()| Effect::None)?;
         // The lock may have moved meanwhile. If so, this watch follows it, and no other watch does.
-        if let Some(home) = self.topology.known(name) {
-            moving.follow(&home.node);
-        }
+        moving.follow(|| self.topology.known(name).map(|home| home.node));
         Ok(Watch::new(moving))
     }
 

@@ -25,6 +25,8 @@ pub(super) struct PubSubConnection {
     reader: ReplyReader,
     /// The server at the other end, among those that have used this address.
     generation: ServerGeneration,
+    /// Whether grants that this connection heard of count.
+    counts: Arc<dyn Fn() -> bool + Send + Sync>,
     unsent: Vec<u8>,
     /// True if bytes that count as sent are still in `output`.
     backlog: bool,
@@ -133,8 +135,11 @@ impl PubSubConnection {
         now: Moment,
         reads_text: bool,
     ) -> Result<Self, Disconnected> {
+        let generation = connection.generation().clone();
+        let of_grants = generation.clone();
         Ok(Self {
-            generation: connection.generation().clone(),
+            generation,
+            counts: Arc::new(move || !of_grants.is_over()),
             transport: connection.into_transport().ok_or(Disconnected)?,
             output: WriteBuffer::default(),
             input: ReadBuffer::default(),
@@ -271,7 +276,7 @@ impl PubSubConnection {
                     .first()
                     .and_then(text)
                     .filter(|text| text.contains(':'));
-                let next = next.map(NamedOwner::read);
+                let next = next.map(|text| NamedOwner::read(text).only_while(&self.counts));
                 return named(&move |channel| PubSubEvent::Message(channel, next.clone()));
             }
             "sunsubscribe" if !self.is_unsubscribing(channel) => return named(&PubSubEvent::Ended),

@@ -3,6 +3,7 @@
 use crate::receipt::granted_by_release;
 use lock_core::OwnerText;
 use lock_core::backend::{DirectGrant, NextOwner};
+use std::sync::Arc;
 
 /// The message of a release to the client of the waiter that is next: the next owner. If the
 /// release has granted the lock to that owner, five words follow: the number of the owner's
@@ -35,7 +36,14 @@ impl NamedOwner {
             reserve => Some(reserve.parse().ok()?),
         };
         let grant = granted_by_release(token, reserve, words.next()?)?;
-        Some((words.next()?.to_owned(), DirectGrant { attempt, grant }))
+        Some((words.next()?.to_owned(), DirectGrant::new(attempt, grant)))
+    }
+
+    /// Adds a condition to the grant, if there is one.
+    pub(super) fn only_while(mut self, condition: &Arc<dyn Fn() -> bool + Send + Sync>) -> Self {
+        let granted = self.granted.take();
+        self.granted = granted.map(|(lock, grant)| (lock, grant.only_while(Arc::clone(condition))));
+        self
     }
 
     /// Returns the next owner for waiters of the lock with this key. A grant is dropped if it names

@@ -130,7 +130,9 @@ fn new_watch_wakes_no_other_waiter() {
     let calls = Arc::<Calls>::default();
     // A waiter whose watch is not subscribed yet: a pass over all watches would subscribe and wake
     // it.
-    let _waits = shared.watches.register(&names[0], Arc::clone(&calls) as _);
+    let _waits = shared
+        .watches
+        .register(&names[0], Arc::clone(&calls) as _, |_, _| true);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let (mut stream, _) = node.accept().unwrap();

@@ -40,6 +40,8 @@ pub(super) struct Waiter {
     pub(super) asks_as: Option<OwnerId>,
     /// The direct grant to that owner by another client's release, until the waiter fetches it.
     pub(super) direct: Option<DirectGrant>,
+    /// True if a direct grant to the last attempt counts no more: the store may be another one.
+    pub(super) is_outdated: bool,
 }
 
 /// The state of a waiter that left the queue.
@@ -104,6 +106,7 @@ impl WaitQueue {
             asks_until,
             asks_as,
             direct,
+            is_outdated: false,
         };
         let waiters = self.waiters.get_or_insert_default();
         if waiters.all.capacity() == 0 {

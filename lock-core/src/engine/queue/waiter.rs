@@ -122,6 +122,7 @@ impl WaiterGuard<'_> {
         if let Some(head) = state.queue.head_mut() {
             head.asks_until = Some(by);
             head.asks_as = Some(owner);
+            head.is_outdated = false;
         }
         (state.queue.len() > 1, state.is_watched())
     }
@@ -292,11 +293,12 @@ impl LockWake {
 }
 
 impl Wake for LockWake {
-    /// Wakes the head, also after a failover. Drops a direct grant, because it may come from a
-    /// former master.
+    /// Wakes the head, also after a failover. Drops direct grants until the next attempt, because
+    /// they may come from a former master, or from a store that lost what it had granted.
     fn wake(&self) {
         self.wake_if(|head| {
             head.direct = None;
+            head.is_outdated = true;
             true
         });
     }
@@ -307,7 +309,7 @@ impl Wake for LockWake {
                 return true;
             };
             let is_meant = owner.matches(&next.owner);
-            if is_meant {
+            if is_meant && !head.is_outdated {
                 head.direct.clone_from(&next.granted);
             }
             is_meant

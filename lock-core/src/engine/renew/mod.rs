@@ -58,6 +58,8 @@ pub(super) struct RenewalJob {
     pub(super) lock: Arc<LocalLock>,
     pub(super) acquisition: Arc<Acquisition>,
     pub(super) lease: LeaseTime,
+    /// How long a lock that a release granted is held yet, which is less than its lease.
+    pub(super) left: Option<Duration>,
     /// How long before their due time other renewals may be sent along, to fill the batch.
     pub(super) slack: Duration,
     /// The extension for which a thread waits; `None` for a renewal by the timer.

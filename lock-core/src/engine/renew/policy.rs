@@ -204,13 +204,17 @@ impl Engine {
         let _armed = self.timer.arm(&lock, &mut state, now, next);
         drop(state);
         match finding {
-            CheckResult::Renew { lease, slack, .. } => Some(RenewalJob {
-                lock,
-                acquisition,
-                lease,
-                slack,
-                extension: None,
-            }),
+            CheckResult::Renew { lease, slack, .. } => {
+                let left = acquisition.left_of_short_lease(&acquisition.lock(), now);
+                Some(RenewalJob {
+                    lock,
+                    acquisition,
+                    lease,
+                    left,
+                    slack,
+                    extension: None,
+                })
+            }
             CheckResult::UsedUp { next: end } => {
                 let left = end.since(self.clock.now());
                 self.events.emit(|| Event::RenewalsUsedUp {
@@ -391,8 +395,11 @@ impl Engine {
         let now = self.clock.now();
         let is_news = inner.note_failure(&error);
         acquisition.set_suspended(&mut inner, true);
+        let left = acquisition.left_of_short_lease(&inner, now);
         if let Some(plan) = &mut inner.renewal {
-            let pause = (plan.ttl.duration() / 30).clamp(SHORTEST_RETRY, LONGEST_RETRY);
+            let pause = plan.ttl.duration() / 30;
+            let pause = pause.min(left.map_or(pause, |left| left / 6));
+            let pause = pause.clamp(SHORTEST_RETRY, LONGEST_RETRY);
             // Half of the pause is random, so that the locks of a node are not all retried at once.
             plan.due = now.max(sent) + pause / 2 + pause.mul_f64(fastrand::f64() / 2.0);
         }
@@ -431,6 +438,7 @@ impl Engine {
             lock: Arc::clone(lock),
             acquisition: Arc::clone(acquisition),
             lease,
+            left: acquisition.left_of_short_lease(&acquisition.lock(), self.clock.now()),
             slack: Duration::ZERO,
             extension: Some(Arc::clone(&extension)),
         };

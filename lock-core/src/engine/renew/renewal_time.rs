@@ -6,8 +6,8 @@ use crate::sync::Mutex;
 use std::time::Duration;
 
 /// The shortest timeout of a batch of renewals, because a busy machine or a far server needs this
-/// time however short the lease is. Otherwise the timeout is a third of the lease, which leaves
-/// time for a second try, or twice the recent duration of a renewal if that is longer. It is at
+/// time however short the lease is. Otherwise the timeout is a third of the lease, or half of what
+/// is left of a shorter one, which leaves time for a second try, or twice the recent duration of a renewal if that is longer. It is at
 /// most `command_timeout`, plus the time for replicas.
 const SHORTEST_RENEWAL: Duration = Duration::from_millis(50);
 
@@ -34,9 +34,12 @@ impl TimeClass {
     }
 }
 
-/// Returns a third of the lease, which leaves time for a second attempt.
+/// Returns a third of the lease, or half of what is left of a shorter one, which leaves time for a
+/// second attempt.
 fn third(job: &RenewalJob) -> Duration {
-    (job.lease.duration() / 3).max(SHORTEST_RENEWAL)
+    let third = job.lease.duration() / 3;
+    let half = job.left.map_or(third, |left| left / 2);
+    third.min(half).max(SHORTEST_RENEWAL)
 }
 
 /// The recent duration of renewals on a node, including the connections that they opened.

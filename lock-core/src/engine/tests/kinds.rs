@@ -833,6 +833,46 @@ fn direct_grant_takes_no_request_and_is_renewed_to_the_whole_lease() {
     assert!(!clients[0].mutex("x").unwrap().is_locked().unwrap());
 }
 
+/// The server may have been replaced since it granted the lock.
+#[test]
+fn direct_grant_that_does_not_count_is_asked_for() {
+    let (store, _clock) = Recorded::new();
+    let clients = [in_order(&store), in_order(&store)];
+    let held = clients[0].mutex("x").unwrap().lock().unwrap();
+    let waiter = waits_in_line(&store, &clients[1], LockOptions::new());
+    let asked = store.count("acquire");
+    store.grants_count.store(false, Ordering::SeqCst);
+    held.unlock().unwrap();
+    assert!(waiter.join().unwrap().is_valid());
+    assert_eq!(store.count("acquire"), asked + 1);
+}
+
+/// It has less than its lease until the first renewal.
+#[test]
+fn direct_grant_outlasts_a_renewal_without_an_answer() {
+    let (store, clock) = Recorded::new();
+    let clients = [in_order(&store), in_order(&store)];
+    let held = clients[0].mutex("x").unwrap().lock().unwrap();
+    let waiter = waits_in_line(&store, &clients[1], LockOptions::new());
+    held.unlock().unwrap();
+    let guard = waiter.join().unwrap();
+    store.fail_next("renew", Fault::Unanswered);
+    let gate = store.gate.lock();
+    advance(&clients[1], &clock, SECOND);
+    eventually("it is renewed", || store.count("renew") == 1);
+    let given = store.time_given("renew");
+    assert!(
+        given <= SECOND,
+        "{given:?} of the two seconds that are left"
+    );
+    clock.advance(given);
+    drop(gate);
+    eventually("it failed", || guard.state() == GuardState::Suspended);
+    advance(&clients[1], &clock, SECOND / 3);
+    eventually("it is renewed again", || store.count("renew") == 2);
+    eventually("to its whole lease", || guard.remaining() > SECOND * 20);
+}
+
 #[test]
 fn minimum_hold_of_a_direct_grant_counts_from_the_grant() {
     let (store, clock) = Recorded::new();

@@ -1,6 +1,7 @@
 //! [`Recorded`]: the in-memory store with a log of its requests, and faults on demand.
 
 use super::*;
+use crate::backend::NextOwner;
 
 /// The in-memory store with a log of its requests, and faults on demand.
 #[derive(Debug, Clone)]
@@ -19,6 +20,8 @@ pub(crate) struct Recorded {
     pub(crate) gate: Arc<Mutex<()>>,
     /// One entry for each watch, alive as long as the watch.
     pub(crate) watches: Arc<Mutex<Vec<Weak<()>>>>,
+    /// False if direct grants do not count.
+    pub(crate) grants_count: Arc<AtomicBool>,
     /// True if answers to asynchronous releases stay unread until [`Recorded::read`].
     pub(crate) is_lazy: Arc<AtomicBool>,
     /// The unread answers.
@@ -29,6 +32,24 @@ pub(crate) struct Recorded {
     pub(crate) unreplicated: Arc<AtomicBool>,
     /// The lead of the replicas, one value for each query; the last value stays.
     pub(crate) leads: Arc<Mutex<VecDeque<Duration>>>,
+}
+
+/// Makes direct grants depend on a condition.
+struct OnCondition {
+    wake: Arc<dyn Wake>,
+    counts: Arc<AtomicBool>,
+}
+
+impl Wake for OnCondition {
+    fn wake(&self) {
+        self.wake.wake();
+    }
+
+    fn wake_next(&self, next: &NextOwner) {
+        let counts = Arc::clone(&self.counts);
+        let condition = Arc::new(move || counts.load(Ordering::SeqCst));
+        self.wake.wake_next(&next.clone().only_while(condition));
+    }
 }
 
 /// The number of replicas of the store.
@@ -99,6 +120,7 @@ impl Recorded {
             node_panics: Arc::default(),
             gate: Arc::default(),
             watches: Arc::default(),
+            grants_count: Arc::new(AtomicBool::new(true)),
             is_lazy: Arc::default(),
             unread: Arc::default(),
             replicas: Arc::new(Mutex::new(Some(REPLICAS))),
@@ -380,8 +402,9 @@ impl Backend for Recorded {
         self.asked("watch", by, || {
             let alive = Arc::new(());
             self.watches.lock().push(Arc::downgrade(&alive));
+            let counts = Arc::clone(&self.grants_count);
             self.store
-                .watch(name, wake, by)
+                .watch(name, Arc::new(OnCondition { wake, counts }), by)
                 .map(|watch| Watch::new((watch, alive)))
         })
     }

@@ -3,7 +3,7 @@
 
 use super::Wait;
 use crate::backend::owner::OwnerId;
-use crate::backend::{Answer, Attempt, DirectGrant, Failure, Grant, Waking, call_backend};
+use crate::backend::{Answer, Attempt, Failure, Grant, Waking, call_backend};
 use crate::engine::queue::{StoreOutage, WaiterGuard};
 use crate::error::Error;
 use crate::time::backoff::Backoff;
@@ -173,16 +173,19 @@ impl<'a> Wait<'a> {
     }
 
     /// Returns a direct grant by another client's release. Ignores a grant to an earlier attempt,
-    /// or with less than half of its lease left: the next attempt then finds that this owner holds
-    /// the lock. That attempt is also needed for a lease that the watchdog does not extend, and for
+    /// with less than half of its lease left, or by a server that was replaced: the next attempt
+    /// then finds whether this owner holds the lock. That attempt is also needed for a lease that the watchdog does not extend, and for
     /// a grant that replicas must confirm.
     fn direct_grant(&mut self, waiter: &WaiterGuard<'_>) -> Option<Granted> {
         let direct = self.direct.as_ref()?;
-        let DirectGrant { attempt, grant } = waiter.take_direct_grant()?;
-        let is_last = attempt == direct.number && direct.owner == self.owner;
+        let granted = waiter.take_direct_grant()?;
+        let is_last = granted.attempt == direct.number && direct.owner == self.owner;
         let is_early = self.engine.passed_since(direct.sent) < direct.lease.duration() / 2;
         let is_kept = self.plan.is_watched() && self.plan.replication.is_off();
-        if !(is_last && is_early && is_kept) {
+        // Checked last: the server may be replaced at any time.
+        let is_taken = is_last && is_early && is_kept && granted.counts();
+        let grant = granted.grant;
+        if !is_taken {
             self.unconfirmed = Some(grant).filter(|_| direct.owner == self.owner);
             return None;
         }

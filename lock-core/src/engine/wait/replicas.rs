@@ -74,6 +74,7 @@ impl Wait<'_> {
         let id = AcquisitionId::new(name, self.owner, time, grant.receipt);
         // A closed owner must not make another attempt, even if the store has no tombstone for it.
         self.owner = engine.new_owner();
+        self.unconfirmed = None;
         self.unknown_outcome = false;
         let now = engine.clock.now();
         let by = now + engine.settings.command_timeout;

@@ -14,7 +14,7 @@ if type(free) == 'table' then
   return free
 end
 if redis.call('ZCOUNT', KEYS[2], '(' .. now, '+inf') == 0 then
-  skip_next(KEYS[1], ARGV[2])
+  skip_next(KEYS[1], ARGV[2], 'free')
 end
 -- Also if there is none: a replica, whose master may have some, refuses to.
 unlink(KEYS[2])

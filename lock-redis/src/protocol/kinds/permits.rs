@@ -32,7 +32,8 @@ const CHANNEL: &str = "redisson_sc";
 pub(super) struct PermitFormat;
 
 /// Creates a script with the queue of waiters before it, which no release grants permits: they are
-/// told, and then attempt. So it needs no function that grants.
+/// told, and then attempt. So it needs no function that grants: its scripts pass `turns` "free"
+/// where they let the next waiter in.
 macro_rules! queued {
     ($name:literal: $($file:literal),+) => {
         script!($name: "timestamp", "permits/counted", "tell", "queue_of", "queue", "let_next_in", "leave", "enter",

@@ -328,6 +328,8 @@ impl SubscriptionTable {
                 None => {}
             }
         }
+        // Emptied by each connection, but there may be none for long.
+        self.wanted.retain(|name| self.channels.contains_key(name));
     }
 
     fn all_watchers(&self) -> Vec<Arc<dyn Wake>> {
@@ -502,7 +504,8 @@ impl SubscriptionTable {
     }
 
     /// Records that the server ended a subscription, because the slot has moved to another node.
-    /// The waiters must poll, and watch on the new node.
+    /// The waiters must poll, and watch on the new node. Later messages on the channel grant nothing:
+    /// a node that has become a replica hears of grants that its master has taken back.
     pub(super) fn ended(&mut self, channel: &str) -> DeferredWakeups {
         let Some(channel) = self.channels.get_mut(channel) else {
             return DeferredWakeups::default();
@@ -513,6 +516,9 @@ impl SubscriptionTable {
         }
         channel.phase = Phase::Refused;
         channel.missed = true;
+        if let Some(releases) = &mut channel.releases {
+            releases.grants = None;
+        }
         DeferredWakeups {
             watches: channel.watchers(),
             ..DeferredWakeups::default()
