@@ -833,18 +833,22 @@ fn direct_grant_takes_no_request_and_is_renewed_to_the_whole_lease() {
     assert!(!clients[0].mutex("x").unwrap().is_locked().unwrap());
 }
 
-/// The server may have been replaced since it granted the lock.
+/// The server may have been replaced since it granted the lock, or may have lost what it had
+/// granted before the connection was made anew.
 #[test]
 fn direct_grant_that_does_not_count_is_asked_for() {
-    let (store, _clock) = Recorded::new();
-    let clients = [in_order(&store), in_order(&store)];
-    let held = clients[0].mutex("x").unwrap().lock().unwrap();
-    let waiter = waits_in_line(&store, &clients[1], LockOptions::new());
-    let asked = store.count("acquire");
-    store.grants_count.store(false, Ordering::SeqCst);
-    held.unlock().unwrap();
-    assert!(waiter.join().unwrap().is_valid());
-    assert_eq!(store.count("acquire"), asked + 1);
+    for reconnects in [false, true] {
+        let (store, _clock) = Recorded::new();
+        let clients = [in_order(&store), in_order(&store)];
+        let held = clients[0].mutex("x").unwrap().lock().unwrap();
+        let waiter = waits_in_line(&store, &clients[1], LockOptions::new());
+        let asked = store.count("acquire");
+        store.grants_count.store(reconnects, Ordering::SeqCst);
+        store.reconnects.store(reconnects, Ordering::SeqCst);
+        held.unlock().unwrap();
+        assert!(waiter.join().unwrap().is_valid());
+        assert_eq!(store.count("acquire"), asked + 1, "{reconnects}");
+    }
 }
 
 /// It has less than its lease until the first renewal.

@@ -22,6 +22,8 @@ pub(crate) struct Recorded {
     pub(crate) watches: Arc<Mutex<Vec<Weak<()>>>>,
     /// False if direct grants do not count.
     pub(crate) grants_count: Arc<AtomicBool>,
+    /// True if the watch begins anew before each message.
+    pub(crate) reconnects: Arc<AtomicBool>,
     /// True if answers to asynchronous releases stay unread until [`Recorded::read`].
     pub(crate) is_lazy: Arc<AtomicBool>,
     /// The unread answers.
@@ -38,6 +40,7 @@ pub(crate) struct Recorded {
 struct OnCondition {
     wake: Arc<dyn Wake>,
     counts: Arc<AtomicBool>,
+    reconnects: Arc<AtomicBool>,
 }
 
 impl Wake for OnCondition {
@@ -46,6 +49,9 @@ impl Wake for OnCondition {
     }
 
     fn wake_next(&self, next: &NextOwner) {
+        if self.reconnects.load(Ordering::SeqCst) {
+            self.wake.wake();
+        }
         let counts = Arc::clone(&self.counts);
         let condition = Arc::new(move || counts.load(Ordering::SeqCst));
         self.wake.wake_next(&next.clone().only_while(condition));
@@ -121,6 +127,7 @@ impl Recorded {
             gate: Arc::default(),
             watches: Arc::default(),
             grants_count: Arc::new(AtomicBool::new(true)),
+            reconnects: Arc::default(),
             is_lazy: Arc::default(),
             unread: Arc::default(),
             replicas: Arc::new(Mutex::new(Some(REPLICAS))),
@@ -402,9 +409,13 @@ impl Backend for Recorded {
         self.asked("watch", by, || {
             let alive = Arc::new(());
             self.watches.lock().push(Arc::downgrade(&alive));
-            let counts = Arc::clone(&self.grants_count);
+            let wake = OnCondition {
+                wake,
+                counts: Arc::clone(&self.grants_count),
+                reconnects: Arc::clone(&self.reconnects),
+            };
             self.store
-                .watch(name, Arc::new(OnCondition { wake, counts }), by)
+                .watch(name, Arc::new(wake), by)
                 .map(|watch| Watch::new((watch, alive)))
         })
     }
