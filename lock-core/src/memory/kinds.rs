@@ -49,6 +49,7 @@ struct Position {
     direct: Option<NonZeroU64>,
     /// The lease of a direct grant.
     lease: Duration,
+    has_tokens: bool,
     is_reader: bool,
     is_writer: bool,
 }
@@ -136,6 +137,7 @@ impl Shares {
             // Releases grant directly only to kinds whose profile allows it.
             direct: direct.filter(|_| profile.direct_grant),
             lease: attempt.direct_lease.min(attempt.lease.duration()),
+            has_tokens: attempt.tokens != Tokens::None,
             is_reader: profile.writer.is_some(),
             is_writer: profile.readers.is_some(),
         };
@@ -533,13 +535,17 @@ impl State {
         let shares = self.shares.get_mut(&*name.plain())?;
         let first = shares.next(now)?;
         let (owner, lease, next) = (first.owner, first.lease, first.next_owner());
+        let has_tokens = first.has_tokens;
         let Some(attempt) = first.direct else {
             return Some(next);
         };
-        let tokens = self.next_tokens(&name.plain(), 0, now, unix)?;
+        let tokens = match has_tokens {
+            true => Some(self.next_tokens(&name.plain(), 0, now, unix)?),
+            false => None,
+        };
         self.shares.get_mut(&*name.plain())?.leave_queue(owner);
         self.hold(&name.plain(), owner, now + lease, None);
-        let grant = Grant::new(Some(tokens));
+        let grant = Grant::new(tokens);
         Some(next.granted(DirectGrant::new(attempt, grant)))
     }
 

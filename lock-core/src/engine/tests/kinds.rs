@@ -851,6 +851,24 @@ fn direct_grant_that_does_not_count_is_asked_for() {
     }
 }
 
+#[test]
+fn direct_grant_without_tokens_has_none() {
+    let (store, _clock) = Recorded::new();
+    let configure = |config: crate::Config| {
+        config
+            .with_order(crate::LockOrder::Fair)
+            .with_tokens(crate::config::TokenPolicy::Off)
+    };
+    let client = || store.builder().configure(configure).connect().unwrap();
+    let clients = [client(), client()];
+    let held = clients[0].mutex("x").unwrap().lock().unwrap();
+    let waiter = waits_in_line(&store, &clients[1], LockOptions::new());
+    let asked = store.count("acquire");
+    held.unlock().unwrap();
+    assert_eq!(waiter.join().unwrap().fencing_token(), None);
+    assert_eq!(store.count("acquire"), asked);
+}
+
 /// It has less than its lease until the first renewal.
 #[test]
 fn direct_grant_outlasts_a_renewal_without_an_answer() {

@@ -357,7 +357,9 @@ impl Wait<'_> {
         let arm = |state: &mut _| engine.timer.arm(lock, state, now, due);
         if let Err(error) = waiter.occupy(&acquisition, now, arm) {
             engine.mark_released(&acquisition);
-            engine.clean_up(acquisition.to_release());
+            // Where no thread can be started, nothing can be cleaned up in the background.
+            let (id, options) = acquisition.to_release();
+            engine.leave_async(&id, options);
             lock.released(&acquisition, now);
             return Err(error);
         }
