@@ -240,3 +240,21 @@ pub enum Release {
     /// This owner did not hold the lock (any more).
     Gone,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ClientId;
+
+    #[test]
+    fn minimum_hold_that_is_nearly_over_is_not_cut_short() {
+        let millis = Duration::from_millis;
+        let time = LeaseTime::new(millis(500)).unwrap();
+        let kept = KeptLock::new(OwnerId::new(ClientId::random(), 1), time);
+        let left = |passed| kept.after(passed).map(|kept| kept.time.duration());
+        assert_eq!(left(millis(100)), Some(millis(400)));
+        assert_eq!(left(millis(498)), Some(LeaseTime::SHORTEST));
+        assert_eq!(left(millis(500)), None);
+        assert_eq!(left(millis(501)), None);
+    }
+}
