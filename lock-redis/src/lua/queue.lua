@@ -35,7 +35,7 @@ local MOST, TIMES = 100, 10
 local LASTS = 120000
 
 -- Publishes to the client of this owner, and to no other. Not by replicas, too, which would not
--- count who hears it there.
+-- count who hears it there; but a cluster's bus tells them (see `ended` in wakeups/table/mod.rs).
 local function tell_owner(publish, queue, owner, text)
   local colon = string.find(owner, ':', 1, true) or 0
   local inbox = queue .. ':' .. string.sub(owner, 1, colon - 1)

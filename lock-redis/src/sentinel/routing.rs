@@ -486,18 +486,18 @@ mod tests {
     /// The release of a client that has not heard of the failover may grant the lock there.
     #[test]
     fn grant_of_a_disputed_or_replaced_master_does_not_count() {
-        let (lock, counts) = (LockName::new("a").unwrap(), Topology::counts);
+        let lock = LockName::new("a").unwrap();
         let backend = named(2, 1);
         let tracker = backend.topology();
         let old = tracker.present(soon()).unwrap().node.downgrade();
-        assert!(counts(&**tracker, &lock, &old));
+        assert!(tracker.counts(&lock, &old));
         tracker.has_stranger.store(true, Ordering::SeqCst);
-        assert!(!counts(&**tracker, &lock, &old), "a server is not followed");
+        assert!(!tracker.counts(&lock, &old), "a server is not followed");
         tracker.has_stranger.store(false, Ordering::SeqCst);
         tracker.signal_to_watcher.note_announcement();
-        assert!(!counts(&**tracker, &lock, &old), "a message named another");
+        assert!(!tracker.counts(&lock, &old), "a message named another");
         name(&backend, 3, 2);
-        assert!(!counts(&**tracker, &lock, &old), "another is followed");
+        assert!(!tracker.counts(&lock, &old), "another is followed");
     }
 
     #[test]

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 /// The shortest timeout of a batch of renewals, because a busy machine or a far server needs this
 /// time however short the lease is. Otherwise the timeout is a third of the lease, or half of what
-/// is left of a shorter one, which leaves time for a second try, or twice the recent duration of a renewal if that is longer. It is at
-/// most `command_timeout`, plus the time for replicas.
+/// is left of a shorter one, which leaves time for a second try, or twice the recent duration of a
+/// renewal if that is longer. It is at most `command_timeout`, plus the time for replicas.
 const SHORTEST_RENEWAL: Duration = Duration::from_millis(50);
 
 /// A class of renewals with similar time limits. Each batch, and each worker, has a single class,

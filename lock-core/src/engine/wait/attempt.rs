@@ -174,8 +174,8 @@ impl<'a> Wait<'a> {
 
     /// Returns a direct grant by another client's release. Ignores a grant to an earlier attempt,
     /// with less than half of its lease left, or by a server that was replaced: the next attempt
-    /// then finds whether this owner holds the lock. That attempt is also needed for a lease that the watchdog does not extend, and for
-    /// a grant that replicas must confirm.
+    /// then finds whether this owner holds the lock. That attempt is also needed for a lease that
+    /// the watchdog does not extend, and for a grant that replicas must confirm.
     fn direct_grant(&mut self, waiter: &WaiterGuard<'_>) -> Option<Granted> {
         let direct = self.direct.as_ref()?;
         let granted = waiter.take_direct_grant()?;

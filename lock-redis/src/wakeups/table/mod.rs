@@ -504,8 +504,8 @@ impl SubscriptionTable {
     }
 
     /// Records that the server ended a subscription, because the slot has moved to another node.
-    /// The waiters must poll, and watch on the new node. Later messages on the channel grant nothing:
-    /// a node that has become a replica hears of grants that its master has taken back.
+    /// The waiters must poll, and watch on the new node. Later messages on the channel grant
+    /// nothing: a node that has become a replica hears of grants that its master has taken back.
     pub(super) fn ended(&mut self, channel: &str) -> DeferredWakeups {
         let Some(channel) = self.channels.get_mut(channel) else {
             return DeferredWakeups::default();
