@@ -567,7 +567,7 @@ fn many_dead_waiters_are_removed_a_part_at_a_time() {
     const DEAD: i64 = 6_000;
     for number in 0..DEAD {
         let (number, dead) = (format!("{}", number + 1), format!("dead:{number}"));
-        let fields = format!("{dead} {dead} 7 3000 3000 0 0 1");
+        let fields = format!("{dead} {dead} 7 3000 3000 0 0 {number} 1");
         probe.command(&["ZADD", QUEUE, &number, &dead, &number, &fields]);
     }
     let owner = bench.owner();
@@ -590,7 +590,7 @@ fn forced_release_of_a_free_lock_removes_the_head_of_the_queue() {
     let time = probe.command(&["TIME"]).texts();
     let now = time[0].parse::<u64>().unwrap() * 1_000_000;
     for (position, owner) in [("1", "a:1"), ("2", "a:2")] {
-        let fields = format!("{owner} {owner} 7 3000 3000 0 0 {now}");
+        let fields = format!("{owner} {owner} 7 3000 3000 0 0 {position} {now}");
         probe.command(&["ZADD", QUEUE, position, owner, position, &fields]);
     }
     assert!(!lock.force_unlock().unwrap(), "it is free");

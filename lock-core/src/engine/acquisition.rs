@@ -428,8 +428,8 @@ impl Acquisition {
         (self.valid_until().as_nanos() < whole).then_some(ttl)
     }
 
-    /// Returns how long a lock is held yet at `now` whose lease is shorter than the requested one
-    /// until the first renewal; `None` for a lock that has its whole lease.
+    /// Returns how long a lock is held yet at `now` that has less than its lease until the first
+    /// renewal, because a release granted it or another thread handed it off; else `None`.
     pub(super) fn left_of_short_lease(&self, inner: &Inner, now: Moment) -> Option<Duration> {
         self.lease_to_come_of(inner).map(|_| self.remaining_at(now))
     }

@@ -5,7 +5,7 @@
 -- ARGV[2] the command that publishes
 -- ARGV[3] anything, if it may be a read-write lock of very many readers; else left out
 --
--- Returns 0 it was free; 1 freed, or {1, why no client could be told}.
+-- Returns 0 it was free; freed: what tell.lua returns.
 --
 -- Atomic because what is deleted must be what was looked at: only what looks like a lock of this
 -- format is one.

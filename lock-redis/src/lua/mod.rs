@@ -17,7 +17,7 @@
 //! `endings` end the scripts that free a lock, and those that find one busy. `attempt.lua` tries to
 //! acquire a lock, and `grant.lua` grants it, with tokens if the arguments ask for them. That and
 //! `queue.lua` need the server's clock, which is `timestamp.lua` before them, and `enter.lua` and
-//! `give_up.lua` need `leave.lua`.
+//! `give_up.lua` need `leave.lua`, the latter also `let_next_in.lua`.
 //!
 //! [`join`] lists the scripts that have a counterpart for several locks.
 

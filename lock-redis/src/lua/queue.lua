@@ -128,8 +128,9 @@ local function grant_next(lock, queue, publish, own, turns)
         if type(reached) ~= 'table' and reached > 0 then
           return name, timestamp() - position
         end
-        if redis.call('TYPE', lock).ok == 'hash' then
-          redis.call('HDEL', lock, owner) -- Redisson's readers may have it, too
+        if redis.pcall('TYPE', lock).ok == 'hash' then
+          -- Redisson's readers may have it, too, with a lease as short as this owner's.
+          redis.call('HDEL', lock, owner)
         else
           redis.call('DEL', lock)
         end

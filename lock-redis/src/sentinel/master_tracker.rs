@@ -163,9 +163,10 @@ impl MasterTracker {
     /// Returns whether this node is the master, no message has named another one since the last
     /// query of the sentinels, and they name no server that is not followed yet.
     pub(super) fn is_undisputed(&self, node: &WeakNode) -> bool {
-        let master = self.undisputed();
         !self.has_stranger.load(Ordering::SeqCst)
-            && master.is_some_and(|master| node.is(&master.node))
+            && self
+                .undisputed()
+                .is_some_and(|master| node.is(&master.node))
     }
 
     /// Returns the master. Queries the sentinels, until `by`, if no master is known yet, or a

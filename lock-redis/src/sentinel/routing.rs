@@ -494,10 +494,12 @@ mod tests {
         tracker.has_stranger.store(true, Ordering::SeqCst);
         assert!(!tracker.counts(&lock, &old), "a server is not followed");
         tracker.has_stranger.store(false, Ordering::SeqCst);
-        tracker.signal_to_watcher.note_announcement();
-        assert!(!tracker.counts(&lock, &old), "a message named another");
         name(&backend, 3, 2);
         assert!(!tracker.counts(&lock, &old), "another is followed");
+        let new = tracker.present(soon()).unwrap().node.downgrade();
+        assert!(tracker.counts(&lock, &new));
+        tracker.signal_to_watcher.note_announcement();
+        assert!(!tracker.counts(&lock, &new), "a message named another");
     }
 
     #[test]

@@ -58,7 +58,8 @@ pub(super) struct RenewalJob {
     pub(super) lock: Arc<LocalLock>,
     pub(super) acquisition: Arc<Acquisition>,
     pub(super) lease: LeaseTime,
-    /// How long a lock that a release granted is held yet, which is less than its lease.
+    /// How long a lock is held yet that has less than its lease until the first renewal: see
+    /// [`Acquisition::left_of_short_lease`].
     pub(super) left: Option<Duration>,
     /// How long before their due time other renewals may be sent along, to fill the batch.
     pub(super) slack: Duration,

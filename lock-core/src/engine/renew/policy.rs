@@ -438,7 +438,8 @@ impl Engine {
             lock: Arc::clone(lock),
             acquisition: Arc::clone(acquisition),
             lease,
-            left: acquisition.left_of_short_lease(&acquisition.lock(), self.clock.now()),
+            // An extension has one try.
+            left: None,
             slack: Duration::ZERO,
             extension: Some(Arc::clone(&extension)),
         };

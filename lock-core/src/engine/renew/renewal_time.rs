@@ -47,8 +47,8 @@ fn third(job: &RenewalJob) -> Duration {
 pub(super) struct RenewalTime(Mutex<Duration>);
 
 impl RenewalTime {
-    /// Returns the time limit of this batch of one class: a third of the shortest lease, or twice
-    /// the recent duration of a renewal if that is longer, and at most the command timeout.
+    /// Returns the time limit of this batch of one class: the shortest [`third`], or twice the
+    /// recent duration of a renewal if that is longer, and at most the command timeout.
     ///
     /// On a far server a third of a short lease is less than a round trip. Without the recent
     /// duration, each request would time out and close its connection, and so would the next one.

@@ -129,6 +129,7 @@ impl SubscriptionTable {
         let of = channel.releases.get_or_insert_with(|| ReleasesOf {
             key: releases.key.as_deref().map(Arc::from),
             grants: releases.grants.as_deref().map(Arc::from),
+            has_ended: false,
             polls: releases.polls,
         });
         if of.key.is_none() {
@@ -517,7 +518,7 @@ impl SubscriptionTable {
         channel.phase = Phase::Refused;
         channel.missed = true;
         if let Some(releases) = &mut channel.releases {
-            releases.grants = None;
+            releases.has_ended = true;
         }
         DeferredWakeups {
             watches: channel.watchers(),
@@ -548,13 +549,13 @@ impl SubscriptionTable {
         if let Some(key) = channel.key() {
             self.keys.message(key, now);
         }
-        let grants = channel
-            .releases
-            .as_ref()
-            .and_then(|it| it.grants.as_deref());
         // Another library's message may look like the name of an owner.
-        let next = next.filter(|_| grants.is_some());
-        let next = next.map(|next| next.of_lock(grants));
+        let releases = channel.releases.as_ref();
+        let queued = releases.filter(|releases| releases.grants.is_some());
+        let next = queued.zip(next).map(|(releases, next)| {
+            let grants = releases.grants.as_deref();
+            next.of_lock(grants.filter(|_| !releases.has_ended))
+        });
         DeferredWakeups {
             watches: channel.watchers(),
             next,

@@ -367,6 +367,29 @@ fn message_of_another_library_names_no_owner() {
     assert!(wakeups.next.is_none() && wakeups.watches.len() == 1);
 }
 
+/// The node may be a replica by now, which hears of grants that its master has taken back.
+#[test]
+fn channel_that_the_server_ended_grants_nothing() {
+    let mut table = SubscriptionTable::default();
+    add_in_queue(&mut table);
+    let confirm = |table: &mut SubscriptionTable| {
+        let work = table.take_work(at(0));
+        let _woken = table.confirmed(&subscription(&work));
+    };
+    let is_granted = |table: &mut SubscriptionTable| {
+        let message = NamedOwner::read("8b1e7c1a-0000-4000-8000-000000000000:3 7 42 0 1:5 k");
+        let next = table.message("c", Some(message), at(0)).next;
+        next.expect("it names an owner").granted.is_some()
+    };
+    confirm(&mut table);
+    assert!(is_granted(&mut table));
+    let _woken = table.ended("c");
+    assert!(!is_granted(&mut table));
+    table.retry_refused();
+    confirm(&mut table);
+    assert!(!is_granted(&mut table));
+}
+
 #[test]
 fn grant_counts_for_the_lock_that_it_names() {
     let mut table = SubscriptionTable::default();

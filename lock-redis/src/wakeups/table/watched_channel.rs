@@ -36,6 +36,9 @@ pub(super) struct ReleasesOf {
     pub(super) key: Option<Arc<str>>,
     /// The key of the lock that a message may grant.
     pub(super) grants: Option<Arc<str>>,
+    /// True if the server has ended the subscription: messages name the next owner, and grant
+    /// nothing.
+    pub(super) has_ended: bool,
     /// The interval at which waiters are woken if the server refuses to subscribe.
     pub(super) polls: PollInterval,
 }
