@@ -119,11 +119,11 @@ impl Pair {
 /// acquires, and that which releases.
 pub(crate) fn load_joined(raw: &mut Raw) -> [String; 2] {
     let acquire = concat!(
-        include_str!("../../lock-redis/src/lua/redisson/look.lua"),
         include_str!("../../lock-redis/src/lua/redisson/take.lua"),
         include_str!("../../lock-redis/src/lua/timestamp.lua"),
         include_str!("../../lock-redis/src/lua/grant.lua"),
         include_str!("../../lock-redis/src/lua/acquire_many.lua"),
+        include_str!("../../lock-redis/src/lua/redisson/look.lua"),
         include_str!("../../lock-redis/src/lua/redisson/tells.lua"),
         include_str!("../../lock-redis/src/lua/queue.lua"),
         include_str!("../../lock-redis/src/lua/leave.lua"),

@@ -20,11 +20,11 @@ macro_rules! script {
 
 const SCRIPTS: [&str; 6] = [
     script!(
-        "look",
         "take",
         "../timestamp",
         "../grant",
         "../acquire",
+        "look",
         "tells",
         "../queue",
         "../leave",

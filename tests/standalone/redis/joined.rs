@@ -376,16 +376,16 @@ macro_rules! scripts {
                 include_str!(concat!(
                     "../../../lock-redis/src/lua/",
                     $format,
-                    "/look.lua"
-                )),
-                include_str!(concat!(
-                    "../../../lock-redis/src/lua/",
-                    $format,
                     "/take.lua"
                 )),
                 include_str!("../../../lock-redis/src/lua/timestamp.lua"),
                 include_str!("../../../lock-redis/src/lua/grant.lua"),
                 include_str!("../../../lock-redis/src/lua/acquire_many.lua"),
+                include_str!(concat!(
+                    "../../../lock-redis/src/lua/",
+                    $format,
+                    "/look.lua"
+                )),
                 include_str!(concat!(
                     "../../../lock-redis/src/lua/",
                     $format,
