@@ -166,8 +166,7 @@ impl KeptLock {
     /// remains.
     fn after(self, passed: Duration) -> Option<Self> {
         let left = self.time.duration().checked_sub(passed)?;
-        let left = (!left.is_zero()).then(|| left.max(LeaseTime::SHORTEST))?;
-        LeaseTime::new(left).ok().map(|time| Self { time, ..self })
+        LeaseTime::of_rest(left).map(|time| Self { time, ..self })
     }
 }
 

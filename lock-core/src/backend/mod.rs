@@ -148,8 +148,7 @@ pub const WAITER_PRESENCE: Duration = Duration::from_secs(3);
 /// # Examples
 ///
 /// Mutexes in a store with compare-and-set, for which a map stands in here. Clients of a real store
-/// read its clock, or all of them the time of day, instead of a [`Moment`] of their
-/// own:
+/// read its clock, or all of them the time of day, instead of a [`Moment`] of their own:
 ///
 /// ```
 /// use lock_core::backend::*;

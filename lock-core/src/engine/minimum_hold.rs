@@ -33,9 +33,7 @@ impl MinimumHold {
     /// Changes the options of a release at `now`, so that the lock passes to the owner of the
     /// minimum hold for the remaining time.
     pub(super) fn apply_to(self, options: ReleaseOptions, now: Moment) -> ReleaseOptions {
-        let left = self.until.since(now);
-        let left = (!left.is_zero()).then(|| left.max(LeaseTime::SHORTEST));
-        let time = left.and_then(|left| LeaseTime::new(left).ok());
+        let time = LeaseTime::of_rest(self.until.since(now));
         options.kept(time.map(|time| KeptLock::new(self.owner, time)))
     }
 }

@@ -40,6 +40,15 @@ impl LeaseTime {
         }
     }
 
+    /// Returns a lease for the rest of a time, at least the shortest lease; `None` if nothing is
+    /// left.
+    pub(crate) fn of_rest(left: Duration) -> Option<Self> {
+        if left.is_zero() {
+            return None;
+        }
+        Self::new(left.max(Self::SHORTEST)).ok()
+    }
+
     /// Returns the lease in milliseconds.
     #[must_use]
     pub fn as_millis(self) -> u64 {

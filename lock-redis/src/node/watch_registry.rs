@@ -301,6 +301,13 @@ mod tests {
         }
     }
 
+    /// Returns what the node wakes on which the only watch is subscribed.
+    fn present(watches: &WatchRegistry) -> Arc<WakeFromNode> {
+        let registry = watches.0.lock();
+        let entry = registry.entries.values().next().unwrap();
+        Arc::clone(&entry.subscribed.as_ref().unwrap().wake)
+    }
+
     /// Returns two nodes that do not answer.
     fn silent_nodes(silent: &std::net::TcpListener) -> [Node; 2] {
         let port = silent.local_addr().unwrap().port();
@@ -321,19 +328,14 @@ mod tests {
         let (name, told) = (LockName::new("a").unwrap(), Arc::<Told>::default());
         let moving = watches.register(&name, Arc::clone(&told) as _, |_, _| true);
         moving.follow(|| Some(nodes[0].clone()));
-        let entry = |watches: &WatchRegistry| {
-            let registry = watches.0.lock();
-            let entry = registry.entries.values().next().unwrap();
-            Arc::clone(&entry.subscribed.as_ref().unwrap().wake)
-        };
-        let former = entry(&watches);
+        let former = present(&watches);
         let next = NextOwner::new(OwnerText::new("a:1"));
         former.wake_next(&next);
         watches.relocate(|_| Some(nodes[1].clone()));
         let [woken, named] = [&told.0, &told.1].map(|count| count.load(Ordering::SeqCst));
         assert_eq!((woken, named), (2, 1), "for each move, and by the message");
         former.wake_next(&next);
-        entry(&watches).wake_next(&next);
+        present(&watches).wake_next(&next);
         let [woken, named] = [&told.0, &told.1].map(|count| count.load(Ordering::SeqCst));
         assert_eq!((woken, named), (3, 2), "the former node's wakes only");
     }
@@ -351,14 +353,9 @@ mod tests {
             node.is(&home) && its.load(Ordering::SeqCst)
         });
         moving.follow(|| Some(nodes[0].clone()));
-        let entry = |watches: &WatchRegistry| {
-            let registry = watches.0.lock();
-            let entry = registry.entries.values().next().unwrap();
-            Arc::clone(&entry.subscribed.as_ref().unwrap().wake)
-        };
         let grant = DirectGrant::new(NonZeroU64::MIN, Grant::new(None));
         let next = NextOwner::new(OwnerText::new("a:1")).granted(grant);
-        entry(&watches).wake_next(&next);
+        present(&watches).wake_next(&next);
         let kept = told.0.lock().take().unwrap();
         assert!(kept.counts());
         counts.store(false, Ordering::SeqCst);

@@ -8,8 +8,7 @@ use super::named_owner::NamedOwner;
 use super::table::Subscription;
 use super::tracked_keys::KeyState;
 use crate::connection::{
-    Connection, ReadBuffer, Reply, ReplyReader, Request, ServerError, ServerGeneration, Transport,
-    WriteBuffer,
+    Connection, ReadBuffer, Reply, ReplyReader, Request, ServerError, Transport, WriteBuffer,
 };
 use lock_core::Moment;
 use std::collections::VecDeque;
@@ -23,10 +22,9 @@ pub(super) struct PubSubConnection {
     output: WriteBuffer,
     input: ReadBuffer,
     reader: ReplyReader,
-    /// The server at the other end, among those that have used this address.
-    generation: ServerGeneration,
-    /// Whether grants that this connection heard of count.
-    counts: Arc<dyn Fn() -> bool + Send + Sync>,
+    /// Returns whether no other server is used at this address by now. Only then do grants count
+    /// that came over this connection.
+    is_current: Arc<dyn Fn() -> bool + Send + Sync>,
     unsent: Vec<u8>,
     /// True if bytes that count as sent are still in `output`.
     backlog: bool,
@@ -136,10 +134,8 @@ impl PubSubConnection {
         reads_text: bool,
     ) -> Result<Self, Disconnected> {
         let generation = connection.generation().clone();
-        let of_grants = generation.clone();
         Ok(Self {
-            generation,
-            counts: Arc::new(move || !of_grants.is_over()),
+            is_current: Arc::new(move || !generation.is_over()),
             transport: connection.into_transport().ok_or(Disconnected)?,
             output: WriteBuffer::default(),
             input: ReadBuffer::default(),
@@ -159,7 +155,7 @@ impl PubSubConnection {
 
     /// Returns whether another server is used at this address by now.
     pub(super) fn is_over(&self) -> bool {
-        self.generation.is_over()
+        !(self.is_current)()
     }
 
     /// Returns the time of the oldest request without a reply.
@@ -276,7 +272,7 @@ impl PubSubConnection {
                     .first()
                     .and_then(text)
                     .filter(|text| text.contains(':'));
-                let next = next.map(|text| NamedOwner::read(text).only_while(&self.counts));
+                let next = next.map(|text| NamedOwner::read(text).only_while(&self.is_current));
                 return named(&move |channel| PubSubEvent::Message(channel, next.clone()));
             }
             "sunsubscribe" if !self.is_unsubscribing(channel) => return named(&PubSubEvent::Ended),

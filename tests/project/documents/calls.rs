@@ -2,6 +2,7 @@
 
 use super::{read, root};
 use std::fs;
+use std::path::PathBuf;
 
 const SECTION: &str = "\n## Four calls\n";
 const CRATES: [&str; 2] = ["lock-core/src", "lock-redis/src"];
@@ -14,10 +15,15 @@ fn quoted(section: &str) -> Vec<&str> {
         .collect()
 }
 
+/// Where this file may be, by a path below one of the crates' sources.
+fn in_crates(file: &str) -> [PathBuf; 2] {
+    CRATES.map(|folder| root().join(folder).join(file))
+}
+
 /// The source of this file, by a path below one of the crates' sources.
 fn source(file: &str) -> String {
-    let paths = CRATES.iter().map(|folder| root().join(folder).join(file));
-    let sources: Vec<_> = paths
+    let sources: Vec<_> = in_crates(file)
+        .into_iter()
         .filter_map(|path| fs::read_to_string(path).ok())
         .collect();
     assert!(!sources.is_empty(), "there is no {file}");
@@ -56,10 +62,9 @@ fn functions_of_the_call_lists_stand_in_the_named_files() {
 #[test]
 fn files_that_contributing_names_exist() {
     let text = read("CONTRIBUTING.md");
-    let in_crate = |file: &str| CRATES.map(|folder| root().join(folder).join(file));
     let is_there = |file: &str| {
         let beside = ["api", "config"].map(|folder| format!("lock-core/src/{folder}/{file}"));
-        let mut paths = in_crate(file)
+        let mut paths = in_crates(file)
             .into_iter()
             .chain(beside.map(|path| root().join(path)));
         root().join(file).exists() || paths.any(|path| path.exists())

@@ -37,6 +37,7 @@ enum CheckResult {
     },
     Renew {
         lease: LeaseTime,
+        left: Option<Duration>,
         slack: Duration,
         next: Moment,
     },
@@ -149,6 +150,7 @@ fn examine(acquisition: &Acquisition, now: Moment) -> CheckResult {
             let next = RenewalPlan::next(now, plan.ttl).min(end);
             CheckResult::Renew {
                 lease: plan.ttl,
+                left: acquisition.left_of_short_lease(&inner, now),
                 slack,
                 next,
             }
@@ -204,17 +206,16 @@ impl Engine {
         let _armed = self.timer.arm(&lock, &mut state, now, next);
         drop(state);
         match finding {
-            CheckResult::Renew { lease, slack, .. } => {
-                let left = acquisition.left_of_short_lease(&acquisition.lock(), now);
-                Some(RenewalJob {
-                    lock,
-                    acquisition,
-                    lease,
-                    left,
-                    slack,
-                    extension: None,
-                })
-            }
+            CheckResult::Renew {
+                lease, left, slack, ..
+            } => Some(RenewalJob {
+                lock,
+                acquisition,
+                lease,
+                left,
+                slack,
+                extension: None,
+            }),
             CheckResult::UsedUp { next: end } => {
                 let left = end.since(self.clock.now());
                 self.events.emit(|| Event::RenewalsUsedUp {

@@ -807,6 +807,15 @@ fn waits_in_line(
     waiter
 }
 
+/// Returns a client to which a release has granted the lock, and its guard.
+fn granted_directly(store: &Recorded) -> (Client, crate::OwnedGuard) {
+    let [first, next] = [in_order(store), in_order(store)];
+    let held = first.mutex("x").unwrap().lock().unwrap();
+    let waiter = waits_in_line(store, &next, LockOptions::new());
+    held.unlock().unwrap();
+    (next, waiter.join().unwrap())
+}
+
 #[test]
 fn direct_grant_takes_no_request_and_is_renewed_to_the_whole_lease() {
     let (store, clock) = Recorded::new();
@@ -869,18 +878,14 @@ fn direct_grant_without_tokens_has_none() {
     assert_eq!(store.count("acquire"), asked);
 }
 
-/// It has less than its lease until the first renewal.
+/// A direct grant has less than the requested lease until the first renewal.
 #[test]
 fn direct_grant_outlasts_a_renewal_without_an_answer() {
     let (store, clock) = Recorded::new();
-    let clients = [in_order(&store), in_order(&store)];
-    let held = clients[0].mutex("x").unwrap().lock().unwrap();
-    let waiter = waits_in_line(&store, &clients[1], LockOptions::new());
-    held.unlock().unwrap();
-    let guard = waiter.join().unwrap();
+    let (client, guard) = granted_directly(&store);
     store.fail_next("renew", Fault::Unanswered);
     let gate = store.gate.lock();
-    advance(&clients[1], &clock, SECOND);
+    clock.advance(SECOND);
     eventually("it is renewed", || store.count("renew") == 1);
     let given = store.time_given("renew");
     assert!(
@@ -890,7 +895,7 @@ fn direct_grant_outlasts_a_renewal_without_an_answer() {
     clock.advance(given);
     drop(gate);
     eventually("it failed", || guard.state() == GuardState::Suspended);
-    advance(&clients[1], &clock, SECOND / 3);
+    advance(&client, &clock, SECOND / 3);
     eventually("it is renewed again", || store.count("renew") == 2);
     eventually("to its whole lease", || guard.remaining() > SECOND * 20);
 }
@@ -920,11 +925,7 @@ fn minimum_hold_of_a_direct_grant_counts_from_the_grant() {
 #[test]
 fn whole_lease_of_a_direct_grant_begins_when_it_is_needed() {
     let (store, _clock) = Recorded::new();
-    let clients = [in_order(&store), in_order(&store)];
-    let held = clients[0].mutex("x").unwrap().lock().unwrap();
-    let waiter = waits_in_line(&store, &clients[1], LockOptions::new());
-    held.unlock().unwrap();
-    let guard = waiter.join().unwrap();
+    let (_client, guard) = granted_directly(&store);
     guard.ensure(SECOND * 2).unwrap();
     assert_eq!(store.count("renew"), 0);
     guard.ensure(SECOND * 20).unwrap();
