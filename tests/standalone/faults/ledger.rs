@@ -46,7 +46,8 @@ pub(super) struct Counts {
     /// Acquires that arrived when their owner had been closed already.
     pub(super) late_after_close: u64,
     pub(super) late_releases: u64,
-    /// Acquires that were granted to a closed owner: the lock has no holder.
+    /// Acquires of a closed owner that were granted, or got a place in the queue: the lock has no
+    /// holder, or passes to none.
     pub(super) zombies: u64,
     /// The longest time between a holder's release request and the grant that the next holder
     /// received.
@@ -139,7 +140,7 @@ impl Plan for Ledger {
             if let Some(left) = book.posthumous.get_mut(&owner).filter(|left| **left > 0) {
                 *left -= 1;
                 counts.late_after_close += 1;
-                counts.zombies += u64::from(has_it);
+                counts.zombies += u64::from(!refused_as_closed(reply));
             }
         } else if has_it && fault == Fault::Pass {
             if let Some(since) = book.idle_since.take() {
@@ -153,4 +154,9 @@ impl Plan for Ledger {
 /// The script's answer to a grant is a token or a number, all others are lists.
 fn granted(reply: &[u8]) -> bool {
     reply.starts_with(b"$") || reply.starts_with(b":")
+}
+
+/// The script's answer to an acquire of a closed owner.
+fn refused_as_closed(reply: &[u8]) -> bool {
+    reply.starts_with(b"*4\r\n:0\r\n:-2\r\n")
 }

@@ -187,7 +187,7 @@ fn member_with_insufficient_replicas_is_retried_by_policy() {
     let attempts = three.count("acquire")[1];
     // Not while the thread runs: its wait would end before its check.
     let sleep_a_while = || {
-        if sleeping(&three.clock) > 0 {
+        if sleeping(&three.clock) > three.threads() {
             three.clock.advance(SECOND / 50);
         }
     };
