@@ -726,6 +726,7 @@ fn fair_permits_are_granted_in_the_order_of_arrival() {
 
 #[test]
 fn fair_waiters_ask_three_times_within_their_presence() {
+    // A third of it is not one second: the timer's first look ends then, too.
     for presence in [SECOND * 6, SECOND * 30] {
         for kind in ["lock", "permits"] {
             let (store, clock) = Recorded::new();
