@@ -39,23 +39,24 @@ impl Evidence {
 
 impl ClusterMap {
     /// Queries known nodes until a reply counts, and replaces the map by it. If no known node has
-    /// answered for a lease, queries the configured addresses again.
+    /// answered for a lease, queries the configured addresses again. The lease counts from the
+    /// first query without an answer: until then others may have renewed their locks.
     pub(super) fn refresh(&self) -> Result<(), Failure> {
         if !self.is_known() {
             let told = self.ask_configured(Deployment::is_majority_of_known)?;
             return self.take_over(&told);
         }
         let evidence = self.ask_known();
-        let now = self.clock.now();
         if evidence.replies.is_empty() {
-            let silence = self.last_answer.lock().map(|last| now.since(last));
-            let is_gone = silence.is_none_or(|silence| silence >= self.factory.settings.lease());
+            let now = self.clock.now();
+            let since = *self.silent_since.lock().get_or_insert(now);
+            let is_gone = now.since(since) >= self.factory.settings.lease();
             if is_gone && self.granted.are_over(now) {
                 return self.adopt_new_cluster();
             }
             return Err(evidence.trouble.unwrap_or_else(no_slots));
         }
-        *self.last_answer.lock() = Some(now);
+        *self.silent_since.lock() = None;
         match self.newest(&evidence) {
             Some(told) => self.take_over(told),
             None => evidence.trouble.map_or(Ok(()), Err),
@@ -253,7 +254,7 @@ impl ClusterMap {
             .write()
             .take_over(told, &self.factory)
             .map_err(Failure::Refused)?;
-        *self.last_answer.lock() = Some(self.clock.now());
+        *self.silent_since.lock() = None;
         self.follow();
         // Requests to removed nodes fail now, and are sent to other nodes.
         left.gone.iter().for_each(|node| node.node.retire());
