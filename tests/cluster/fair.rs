@@ -1,6 +1,6 @@
 //! Locks in the order of arrival, in slots that move.
 
-use crate::scene::{LONG, client};
+use crate::scene::{LONG, SETTINGS, client, client_with};
 use distlock::LockOptions;
 use distlock_tests::cluster::Cluster;
 use distlock_tests::queue::{self, Line};
@@ -29,6 +29,46 @@ fn fair_queue_moves_with_its_slot() {
     });
     held.unlock().unwrap();
     assert_eq!(line.end(), [0, 1, 2]);
+}
+
+/// A release where the lock and its queue have arrived, and the counter of the tokens has not: one
+/// made there would be in its way, and no waiter listens there yet.
+#[test]
+fn release_in_a_slot_that_is_moved_makes_no_counter_and_keeps_the_order() {
+    let cluster = Cluster::steady();
+    for order in ["any", "fair"] {
+        let name = cluster.name_on(0, order);
+        let slot = cluster.slot(&name);
+        let (counter, queue) = (format!("redisson_lock_token:{{{name}}}"), queue::key(&name));
+        let settings = format!("order={order}&{SETTINGS}");
+        let clients = [(); 3].map(|()| client_with(&cluster.url(), &settings));
+        let mut probe = cluster.probe(&name);
+        let held = clients[0].mutex(&*name).unwrap().lock().unwrap();
+        let mut line = Line::default();
+        clients[1..]
+            .iter()
+            .for_each(|client| line.enter(&mut probe, client.mutex(&*name).unwrap()));
+        cluster.begin_to_move(slot, 0, 1);
+        cluster.move_some(&[&name, &queue], 0, 1);
+        held.unlock().unwrap();
+        let mut probe = cluster.node(1).probe();
+        let mut there = |words: &[&str]| {
+            assert_eq!(probe.command(&["ASKING"]).text(), "OK");
+            probe.command(words)
+        };
+        assert_eq!(there(&["EXISTS", &counter]).int(), 0, "order={order}");
+        assert_eq!(there(&["EXISTS", &name]).int(), 0, "order={order}");
+        for waiter in [["1", "1"], ["3", "3"]] {
+            let [first, last] = waiter;
+            let fields = there(&["ZRANGE", &queue, first, last]).texts();
+            let attempt = fields[0].split(' ').nth(2);
+            assert_ne!(attempt, Some("0"), "order={order}: it is passed over");
+        }
+        cluster.move_keys(slot, 0, 1);
+        cluster.end_to_move(slot, 0, 1);
+        cluster.wait_for_owner(slot, 1);
+        assert_eq!(line.end(), [0, 1], "order={order}");
+    }
 }
 
 #[test]

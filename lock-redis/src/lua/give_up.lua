@@ -8,9 +8,15 @@ end
 
 -- Grants a lock that has been free to the next waiter. The release of that announces itself.
 local function pass_on_late(lock, queue, publish, turns)
-  if turns == 'free' or not grant_next(lock, queue, publish, nil, '-') then
-    tell_next(queue, publish, turns ~= 'free')
+  local counts = turns ~= 'free'
+  if counts then
+    local name, _, _, is_refused = grant_next(lock, queue, publish, nil, '-')
+    if name then
+      return
+    end
+    counts = not is_refused
   end
+  tell_next(queue, publish, counts)
 end
 
 -- A waiter whose thread gives up waits no longer, if the last attempt was this owner's; returns

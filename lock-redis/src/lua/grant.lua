@@ -8,9 +8,10 @@ local since
 
 -- Gives a lock to an owner, with tokens of this counter: the first one is returned, as in
 -- acquire.lua, or an error. If it has the lock already (`ours`), it gets the same ones, and its
--- lease begins anew. `keep` and `reserve` are ARGV[3] and ARGV[4] there; with a `keep` of "" the
--- counter must be there, and is kept for as long as before.
-local function grant(lock, counter, ours, lease, owner, keep, reserve)
+-- lease begins anew. `keep` and `reserve` are ARGV[3] and ARGV[4] there. With `is_release` the
+-- counter is no declared key, and must be there: where its slot is being moved it may have gone
+-- ahead, and one made here would be in its way.
+local function grant(lock, counter, ours, lease, owner, keep, reserve, is_release)
   -- Tokens first: what fails must fail before the lock or its lease is written, and of several
   -- writes in a script only the first is refused when the memory is full.
   local token = 1
@@ -19,7 +20,9 @@ local function grant(lock, counter, ours, lease, owner, keep, reserve)
     since = since or string.sub(token, 1, -9)
     local replaces = not (ours or reserve or keep == '0')
     local stored
-    if replaces then
+    if replaces and is_release then
+      stored = redis.call('SET', counter, token, 'XX', 'KEEPTTL', 'GET')
+    elseif replaces then
       stored = redis.call('SET', counter, token, 'KEEPTTL', 'GET')
     else
       stored = redis.call('GET', counter)
@@ -30,7 +33,7 @@ local function grant(lock, counter, ours, lease, owner, keep, reserve)
     if not (replaces and is_recent and stored < token) then
       local value, wrong = tonumber(stored)
       local first = tonumber(token)
-      if keep == '' and not stored then
+      if is_release and not stored then
         wrong = 'is not there'
       elseif stored and not string.find(stored, '^%d+$') then
         wrong = 'is not a whole number'
@@ -57,8 +60,6 @@ local function grant(lock, counter, ours, lease, owner, keep, reserve)
           wrong = 'has come to its end at 2^53'
         elseif ttl == -1 then
           redis.call('SET', counter, last)
-        elseif keep == '' then
-          redis.call('SET', counter, last, 'PX', ttl + math.floor((last - value) / 1000))
         else
           redis.call('SET', counter, last, 'PXAT', math.floor(last / 1000) + keep)
         end
@@ -66,7 +67,7 @@ local function grant(lock, counter, ours, lease, owner, keep, reserve)
       if wrong then
         if replaces and stored then
           redis.call('SET', counter, stored, 'KEEPTTL')
-        elseif replaces then
+        elseif replaces and not is_release then
           redis.call('DEL', counter)
         end
         return redis.error_reply('WRONGTYPE the token counter ' .. wrong)

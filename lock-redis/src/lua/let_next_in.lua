@@ -26,6 +26,7 @@ local ROW, ROW_MICROS = '::::', 100000
 local LONG = 500000
 local function pass_on(lock, queue, publish, told, turns, channel)
   local since, row = string.match(turns or '', '^(%d+)(:+)$')
+  local counts = turns ~= 'free'
   local age = since and timestamp() - since
   -- Set back, the clock says nothing about the row.
   local is_young = age and age >= 0 and age < ROW_MICROS
@@ -34,17 +35,19 @@ local function pass_on(lock, queue, publish, told, turns, channel)
   end
   -- Redisson's readers come in beside a mutex, and then its end frees nothing. Looked for once in a
   -- row.
-  if (told or 1) == 1 and turns ~= 'free' and (is_young or row ~= ROW)
+  if (told or 1) == 1 and counts and (is_young or row ~= ROW)
     and (since or redis.call('EXISTS', lock) == 0) then
     local next = (since or timestamp()) .. (row == ROW and ROW or (row or '') .. ':')
-    local name, waited = grant_next(lock, queue, publish, nil, next)
+    local name, waited, _, is_refused = grant_next(lock, queue, publish, nil, next)
     -- Unless it was granted, it is free.
     told = told or waited and 1 or tell(publish, channel, '0')
     if name and (not waited or waited < LONG) then
       return told
     end
+    -- A node to which the slot is being moved has no listeners yet, nor all keys.
+    counts = not is_refused
   end
-  tell_next(queue, publish, turns ~= 'free')
+  tell_next(queue, publish, counts)
   return told
 end
 

@@ -473,16 +473,25 @@ impl OwnedFormat {
 
     /// Returns the argument `turns` of release.lua and close.lua.
     fn turns(&self, options: ReleaseOptions, receipt: Option<&GrantReceipt>) -> Option<String> {
-        if self.dialect.wakes().is_some() {
+        if let Some(turns) = self.turns_of_all() {
+            Some(turns.to_owned())
+        } else if self.dialect.wakes().is_some() {
             None
-        } else if !self.sees_queues() {
-            Some("none".to_owned())
-        } else if !self.counts_all() {
-            Some("free".to_owned())
         } else if options.keeps_place {
             Some("stay".to_owned())
         } else {
             receipt?.turns.as_deref().map(str::to_owned)
+        }
+    }
+
+    /// Returns what `turns` is for every script that frees a lock, whoever held it.
+    pub(super) fn turns_of_all(&self) -> Option<&'static str> {
+        if self.dialect.wakes().is_some() {
+            None
+        } else if !self.sees_queues() {
+            Some("none")
+        } else {
+            (!self.counts_all()).then_some("free")
         }
     }
 }

@@ -122,8 +122,10 @@ impl OwnedFormat {
             .chain(list.iter().map(String::as_bytes))
             .collect();
         let script = &self.dialect.scripts.force;
+        let turns = self.turns_of_all().unwrap_or_default();
+        let words = [channel.as_bytes(), self.publish(), turns.as_bytes()];
         Ok(ReleaseCall {
-            batch: Batch::script(script, &keys, &[channel.as_bytes(), self.publish()]),
+            batch: Batch::script(script, &keys, &words),
             reader: self.reader(script, key, None),
         })
     }

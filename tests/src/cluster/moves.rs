@@ -40,7 +40,6 @@ impl Cluster {
     /// Moves the keys that are in a slot.
     pub fn move_keys(&self, slot: u16, from: usize, to: usize) {
         let (mut probe, slot) = (self.nodes[from].probe(), slot.to_string());
-        let port = self.nodes[to].port_for_nodes().to_string();
         loop {
             let keys = probe
                 .command(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"])
@@ -49,10 +48,16 @@ impl Cluster {
                 return;
             }
             let keys: Vec<_> = keys.iter().map(String::as_str).collect();
-            let head = ["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
-            let answer = probe.command(&[&head, &keys[..]].concat());
-            assert!(matches!(answer, Value::Text(_)), "{answer:?}");
+            self.move_some(&keys, from, to);
         }
+    }
+
+    /// Moves these keys of a slot that is being moved.
+    pub fn move_some(&self, keys: &[&str], from: usize, to: usize) {
+        let port = self.nodes[to].port_for_nodes().to_string();
+        let head = ["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+        let answer = self.nodes[from].probe().command(&[&head, keys].concat());
+        assert!(matches!(answer, Value::Text(_)), "{answer:?}");
     }
 
     /// Tells the nodes that a slot has a new owner: the new and the old owner first.

@@ -283,7 +283,13 @@ impl KindFormat for Read {
 fn force(script: &'static Script, format: &OwnedFormat, name: &LockName) -> ScriptCall {
     let key = format.keys.lock(name);
     let channel = keys::channel(CHANNEL, &key);
-    let words = [channel.as_bytes(), format.publish(), b"many"];
+    let turns = format.turns_of_all().unwrap_or_default();
+    let words = [
+        channel.as_bytes(),
+        format.publish(),
+        turns.as_bytes(),
+        b"many",
+    ];
     ScriptCall::new(script, vec![key.into_owned()], &words)
 }
 
