@@ -649,6 +649,10 @@ fn waiter_that_gives_up_leaves_its_place_to_the_threads_behind() {
         assert!(first.join().unwrap(), "it is interrupted");
         leaving.wait_for_cleanup(LONG).unwrap();
         assert_eq!(first_client(&mut probe), leaving.id().to_string());
+        // Until it asks, a release passes its client over.
+        eventually("the thread behind has asked", LONG, || {
+            first_fields(&mut probe, NAME)[2] != "0"
+        });
         must_get_it(&follower, ms(0), "it has the place", || {
             held.unlock().unwrap();
         });
