@@ -9,6 +9,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// The options that name the store.
+const OF_STORE: [&str; 2] = ["--url", "--config"];
+
 /// The shortest interval of `watch`: shorter rounds would load the store as `bench` does.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -183,8 +186,11 @@ pub(crate) struct RunArguments {
     #[command(flatten)]
     pub(crate) patience: Patience,
     /// Say on standard error what happens
-    #[arg(long)]
+    #[arg(long, conflicts_with = "quiet")]
     pub(crate) verbose: bool,
+    /// Say nothing if the lock is held by another client
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
     /// The lease that is renewed: how long a dead host blocks others [default: `watchdog` of the
     /// URL or file, 30 s]
     #[arg(long, value_name = "SECS", value_parser = seconds)]
@@ -205,6 +211,12 @@ pub(crate) struct RunArguments {
     /// What to do if the lock is being lost
     #[arg(long, value_name = "ACTION", default_value = "term")]
     pub(crate) on_lost: OnLost,
+    /// Count the run in this file, for the textfile collector of the node exporter
+    #[arg(long, value_name = "FILE")]
+    pub(crate) metrics_file: Option<PathBuf>,
+    /// When to release the lock: processes that the command leaves in its group keep it, or not
+    #[arg(long, value_name = "WHEN", default_value = "group")]
+    pub(crate) release: ReleaseAt,
     /// Run this line with $SHELL, or /bin/sh
     #[arg(short = 'c', long = "command", value_name = "LINE")]
     #[arg(required_unless_present = "command", conflicts_with = "command")]
@@ -279,6 +291,15 @@ pub(crate) enum OnLost {
     Kill,
     /// A line on standard error; the command goes on without the lock
     Warn,
+}
+
+/// The time at which `run` releases the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReleaseAt {
+    /// With the last process of the command's group
+    Group,
+    /// With the command
+    Command,
 }
 
 #[derive(Args, Debug)]
@@ -424,11 +445,43 @@ pub(crate) struct HoldArguments {
     /// else `watchdog`, 30 s]
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     pub(crate) lease: Option<Duration>,
+    /// Release the lock when this process ends [default: the parent process]
+    #[arg(long, value_name = "PID")]
+    pub(crate) with_pid: Option<i32>,
     /// Hold the lock for so long at most: a lease of that time, which is not renewed
     #[arg(long, value_name = "SECS", value_parser = seconds, conflicts_with = "lease")]
     pub(crate) max_hold: Option<Duration>,
     /// The name of the lock
     pub(crate) name: String,
+}
+
+/// Moves options of the store that stand before the subcommand behind its own options, where clap
+/// knows them: `distlock --url U run x -- job` is `distlock run x --url U -- job`.
+pub(crate) fn in_order(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let names_store = |word: &OsString| {
+        let word = word.as_encoded_bytes();
+        let option = word.split(|byte| *byte == b'=').next().unwrap_or(word);
+        OF_STORE.iter().any(|name| name.as_bytes() == option)
+    };
+    let mut words = words.peekable();
+    let mut ordered: Vec<_> = words.next().into_iter().collect();
+    let mut of_store = Vec::new();
+    while let Some(option) = words.next_if(names_store) {
+        let has_value = option.as_encoded_bytes().contains(&b'=');
+        of_store.push(option);
+        if !has_value {
+            of_store.extend(words.next());
+        }
+    }
+    while let Some(word) = words.next_if(|word| word != "--") {
+        ordered.push(word);
+    }
+    // Without a subcommand, clap is to say that there is none.
+    if ordered.len() > 1 {
+        ordered.append(&mut of_store);
+    }
+    ordered.extend(words);
+    ordered
 }
 
 /// Returns the public command line, for completions and man pages: without the subcommands that
@@ -471,6 +524,29 @@ mod tests {
     #[test]
     fn arguments_are_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn options_of_the_store_may_stand_before_the_subcommand() {
+        let in_order = |line: &str| {
+            let words = in_order(line.split(' ').map(OsString::from));
+            words.join(OsString::from(" ").as_os_str())
+        };
+        for (given, expected) in [
+            (
+                "d --url U run x -- j --url V",
+                "d run x --url U -- j --url V",
+            ),
+            ("d --config=F run -n x -- j", "d run -n x --config=F -- j"),
+            ("d --config F quorum init", "d quorum init --config F"),
+            ("d --url=U --help", "d --help --url=U"),
+            ("d run --url U x -- j", "d run --url U x -- j"),
+            ("d --url U", "d"),
+            ("d --url", "d"),
+            ("d", "d"),
+        ] {
+            assert_eq!(in_order(given), expected, "{given}");
+        }
     }
 
     #[test]

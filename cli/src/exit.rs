@@ -40,7 +40,7 @@ pub(crate) fn of_process(status: WaitStatus) -> u8 {
 }
 
 /// A failure of the program: the exit status, and the line that explains it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) status: u8,
     line: String,

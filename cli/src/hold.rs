@@ -8,6 +8,9 @@ use crate::signals::{self, Signals};
 use crate::taking::Lock;
 use distlock::crossbeam_channel::{Receiver, after, select, unbounded};
 use distlock::{Error, Interrupt, LockOptions, Loss, OwnedGuard};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, getppid, pidfd_open};
 use serde_json::Value as Json;
 use std::io::{self, BufRead};
 use std::ops::ControlFlow;
@@ -22,6 +25,7 @@ const LAST_ANSWERS: Duration = Duration::from_secs(1);
 pub(crate) fn hold(arguments: &HoldArguments) -> Result<u8, Failure> {
     let stop = Interrupt::new();
     let heard = Signals::block_all()?.listen(&stop);
+    end_with(arguments.with_pid, &stop)?;
     let lock = Lock::of(
         &arguments.store.clients()?,
         &arguments.name,
@@ -39,6 +43,30 @@ pub(crate) fn hold(arguments: &HoldArguments) -> Result<u8, Failure> {
         }
         Err(error) => Err(error.into()),
     }
+}
+
+/// Fires `stop` when this process ends, or the parent of this one: standard input may stay open for
+/// longer. Without a parent, or where the system cannot watch it, only the input ends the hold.
+fn end_with(process: Option<i32>, stop: &Interrupt) -> Result<(), Failure> {
+    let refused = |error| Failure::new(exit::USAGE, format_args!("--with-pid: {error}"));
+    let watched = match process {
+        Some(id) => {
+            let process = Pid::from_raw(id).filter(|process| process.as_raw_pid() > 0);
+            let process = process.ok_or_else(|| refused(Errno::INVAL))?;
+            Some(pidfd_open(process, PidfdFlags::empty()).map_err(refused)?)
+        }
+        None => getppid().and_then(|parent| pidfd_open(parent, PidfdFlags::empty()).ok()),
+    };
+    let Some(watched) = watched else {
+        return Ok(());
+    };
+    let stop = stop.clone();
+    thread::spawn(move || {
+        let mut ended = [PollFd::new(&watched, PollFlags::IN)];
+        while let Err(Errno::INTR) = poll(&mut ended, None) {}
+        stop.fire();
+    });
+    Ok(())
 }
 
 /// Acquires the lock; `None` if it was busy until the end of the wait.

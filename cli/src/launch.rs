@@ -14,6 +14,9 @@ use std::io::{self, ErrorKind};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+/// The variable with the process that gets the sockets of a unit of systemd.
+const LISTEN_PID: &str = "LISTEN_PID";
+
 /// Executes `command`, as the child of this supervisor, which `front` started.
 pub(crate) fn launch(front: i32, supervisor: i32, command: &[OsString]) -> Result<u8, Failure> {
     let internal = || Failure::new(exit::USAGE, "`launch` is internal: call `distlock run`");
@@ -33,20 +36,27 @@ pub(crate) fn launch(front: i32, supervisor: i32, command: &[OsString]) -> Resul
         terminal.give_to_unless_shared(Group(getpid()));
     }
     signals::unblock()?;
-    Err(cannot_start(
-        program,
-        &Command::new(program).args(arguments).exec(),
-    ))
+    let mut executed = Command::new(program);
+    executed.args(arguments);
+    // The sockets that systemd passes are meant for the process that this variable names.
+    let of_front = front.as_raw_pid().to_string();
+    if std::env::var_os(LISTEN_PID).is_some_and(|pid| pid == *of_front) {
+        executed.env(LISTEN_PID, getpid().as_raw_pid().to_string());
+    }
+    Err(cannot_start(program, &executed.exec()))
 }
 
 /// Returns the failure of a command that is not executed.
 pub(crate) fn cannot_start(program: &OsStr, error: &io::Error) -> Failure {
-    let status = match error.kind() {
-        ErrorKind::NotFound => exit::NOT_FOUND,
-        _ => exit::NOT_EXECUTABLE,
-    };
-    Failure::new(
-        status,
-        format_args!("{} cannot be started: {error}", program.display()),
-    )
+    let program = program.display();
+    match error.kind() {
+        ErrorKind::NotFound => Failure::new(
+            exit::NOT_FOUND,
+            format_args!("{program}: command not found"),
+        ),
+        _ => Failure::new(
+            exit::NOT_EXECUTABLE,
+            format_args!("{program} cannot be started: {error}"),
+        ),
+    }
 }

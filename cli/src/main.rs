@@ -30,6 +30,9 @@ mod launch;
 // The subcommand `list`.
 mod list;
 
+// The file of `run --metrics-file`.
+mod metrics_file;
+
 // Standard output and standard error.
 mod output;
 
@@ -71,14 +74,17 @@ mod watch;
 
 use arguments::{Arguments, ConfigTask, QuorumTask, Task};
 use clap::Parser;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use exit::Failure;
+use std::ffi::OsString;
 use std::io;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let ended = match Arguments::try_parse() {
+    let words = arguments::in_order(std::env::args_os());
+    let ended = match Arguments::try_parse_from(&words) {
         Ok(arguments) => perform(arguments.task),
-        Err(refusal) if refusal.use_stderr() => Err(refused(&refusal)),
+        Err(refusal) if refusal.use_stderr() => Err(refused(&refusal, words.get(1))),
         Err(help) => {
             let _closed_output = help.print();
             return ExitCode::SUCCESS;
@@ -149,13 +155,42 @@ fn man(subcommand: Option<&str>) -> Result<u8, Failure> {
     output::write(&text)
 }
 
-/// Shortens clap's error to its first paragraph, as one line.
-fn refused(refusal: &clap::Error) -> Failure {
+/// Shortens clap's error to its first paragraph and its tips, as one line.
+fn refused(refusal: &clap::Error, subcommand: Option<&OsString>) -> Failure {
     let text = refusal.to_string();
     let first = text.split("\n\n").next().unwrap_or(&text);
-    let what = first.trim_start_matches("error: ");
+    let what = match refusal.kind() {
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "a subcommand is missing",
+        _ => first.trim_start_matches("error: "),
+    };
+    let tips = text
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("tip: "));
+    let mut tips: String = tips.map(|tip| format!("; {tip}")).collect();
+    if let Some(word) = command_without_dashes(refusal)
+        && subcommand.is_some_and(|it| it == "run")
+    {
+        tips = format!("; the command stands behind `--`, as in `run NAME -- {word}`");
+    }
+    let all = arguments::shown();
+    let subcommand = subcommand.and_then(|word| all.find_subcommand(word));
+    let of_which = subcommand
+        .map(|it| format!(" {}", it.get_name()))
+        .unwrap_or_default();
     Failure::new(
         exit::USAGE,
-        format_args!("{what}; --help shows what is accepted"),
+        format_args!("{what}{tips}; `distlock{of_which} --help` shows what is accepted"),
     )
+}
+
+/// Returns the refused argument if it is no option, and so perhaps the command of `run`.
+fn command_without_dashes(refusal: &clap::Error) -> Option<&str> {
+    match refusal.get(ContextKind::InvalidArg)? {
+        ContextValue::String(word)
+            if refusal.kind() == ErrorKind::UnknownArgument && !word.starts_with('-') =>
+        {
+            Some(word)
+        }
+        _ => None,
+    }
 }

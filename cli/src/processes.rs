@@ -7,7 +7,7 @@ use crate::exit::Failure;
 use distlock::crossbeam_channel::{Receiver, after, unbounded};
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, kill_process_group,
+    Pid, Signal, WaitOptions, WaitStatus, getpid, getsid, kill_process, kill_process_group,
     set_child_subreaper, test_kill_process_group, wait,
 };
 use std::collections::HashMap;
@@ -48,11 +48,19 @@ impl Group {
         test_kill_process_group(self.0) == Err(Errno::SRCH)
     }
 
-    /// Sends a signal to all processes of the group, and to all other descendants of this process.
-    pub(crate) fn signal_with_descendants(self, signal: Signal) {
+    /// Returns the running processes of the group: their numbers, with their names.
+    pub(crate) fn members(self) -> Vec<String> {
+        let members = running().filter(|process| process.group == self.0);
+        let named = |process: Process| format!("{} ({})", process.id.as_raw_pid(), process.name);
+        members.map(named).collect()
+    }
+
+    /// Sends a signal to all processes of the group, and to the other descendants of this process
+    /// that are in `scope`.
+    pub(crate) fn signal_with(self, scope: Scope, signal: Signal) {
         self.signal(signal);
-        for process in descendants()
-            .iter()
+        for process in scope
+            .descendants()
             .filter(|process| process.group != self.0)
         {
             process.signal(signal);
@@ -60,11 +68,38 @@ impl Group {
     }
 }
 
+/// The descendants of this process that a signal reaches, or whose end is waited for.
+#[derive(Clone, Copy)]
+pub(crate) enum Scope {
+    /// Those in this session, which includes the groups that a shell, or `timeout`, has made. A
+    /// daemon has left the session.
+    Session,
+    All,
+}
+
+impl Scope {
+    fn descendants(self) -> impl Iterator<Item = Process> {
+        let session = match self {
+            Self::Session => getsid(None).ok(),
+            Self::All => None,
+        };
+        let is_in = move |process: &Process| session.is_none_or(|it| process.session == it);
+        descendants().into_iter().filter(is_in)
+    }
+
+    /// Returns whether no descendant is running.
+    pub(crate) fn is_empty(self) -> bool {
+        self.descendants().next().is_none()
+    }
+}
+
 /// A process, as the system lists it.
 struct Process {
     id: Pid,
+    name: String,
     parent: Pid,
     group: Pid,
+    session: Pid,
 }
 
 impl Process {
@@ -72,17 +107,22 @@ impl Process {
         let _sent = kill_process(self.id, signal);
     }
 
-    /// Parses `12 (name, with any characters) S 11 10 ..`. Returns `None` for an ended process.
+    /// Parses `12 (name, with any characters) S 11 10 9 ..`. Returns `None` for an ended process.
     fn from_stat(stat: &str) -> Option<Self> {
         let pid = |text: &str| text.parse().ok().and_then(Pid::from_raw);
         let (id, _) = stat.split_once(' ')?;
         let mut after_name = stat.rsplit(')').next()?.split_whitespace();
         let state = after_name.next()?;
-        let (parent, group) = (pid(after_name.next()?)?, pid(after_name.next()?)?);
+        let mut next = || pid(after_name.next()?);
+        let (parent, group, session) = (next()?, next()?, next()?);
+        let (before_end, _) = stat.rsplit_once(')')?;
+        let (_, name) = before_end.split_once('(')?;
         (!["Z", "X"].contains(&state)).then_some(Self {
             id: pid(id)?,
+            name: name.to_owned(),
             parent,
             group,
+            session,
         })
     }
 }
@@ -114,11 +154,6 @@ fn descendants() -> Vec<Process> {
         next += 1;
     }
     found
-}
-
-/// Returns whether this process has a running descendant.
-pub(crate) fn has_descendants() -> bool {
-    !descendants().is_empty()
 }
 
 /// Kills all descendants of this process, and returns when none is left.
@@ -189,8 +224,15 @@ mod tests {
     #[test]
     fn process_is_read_whatever_its_name_is() {
         let process = Process::from_stat("12 (a) Z 1 (b) S 11 10 9 0").unwrap();
-        let numbers = [process.id, process.parent, process.group].map(Pid::as_raw_pid);
-        assert_eq!(numbers, [12, 11, 10]);
+        let Process {
+            id,
+            name,
+            parent,
+            group,
+            session,
+        } = process;
+        let numbers = [id, parent, group, session].map(Pid::as_raw_pid);
+        assert_eq!((numbers, &*name), ([12, 11, 10, 9], "a) Z 1 (b"));
         for ended in [
             "12 (a) Z 11 10",
             "12 (a) X 11 10",

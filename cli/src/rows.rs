@@ -1,25 +1,26 @@
 //! Locks as rows of a table and as JSON: `status`, `list` and `watch`.
 
 use crate::arguments::Limit;
-use crate::exit::Failure;
+use crate::exit::{self, Failure};
 use crate::output;
-use crate::store::{Clients, held_for, named, rounded, short};
+use crate::store::{Clients, held_for, kept_until, named, rounded, short};
 use distlock::admin::Locks;
 use distlock::backend::{HolderInfo, LockInfo, LockKind, Permits};
 use distlock::config::ConfigSet;
 use distlock::{Config, LockName};
 use humantime::format_rfc3339_millis;
 use serde_json::Value as Json;
+use std::collections::HashMap;
 use std::slice;
 
 /// The word for facts that the store does not know or report.
 const UNKNOWN: &str = "unknown";
 
-/// A lock, and its state in the store.
+/// A lock, and its state in the store, or the failure of its inspection.
 #[derive(Clone)]
 pub(crate) struct Row {
     pub(crate) name: LockName,
-    pub(crate) info: LockInfo,
+    pub(crate) info: Result<LockInfo, Failure>,
 }
 
 /// Locks that were found in a store.
@@ -40,9 +41,37 @@ pub(crate) enum ReaderRows {
 }
 
 impl Row {
+    pub(crate) fn is_held(&self) -> bool {
+        self.info.as_ref().is_ok_and(|info| info.holder.is_some())
+    }
+
+    fn has_failed_with(&self, text: &str) -> bool {
+        self.info
+            .as_ref()
+            .is_err_and(|failure| failure.to_string() == text)
+    }
+
+    /// Reports a failed inspection on standard error.
+    pub(crate) fn report_failure(&self) {
+        if let Err(failure) = &self.info {
+            output::report(format_args!("lock \"{}\": {failure}", self.name));
+        }
+    }
+
     /// Returns the cells of the lock's lines in a table.
     fn cells(&self, shown: ReaderRows) -> Vec<[String; 6]> {
-        let Self { name, info } = self;
+        let name = &self.name;
+        let Ok(info) = &self.info else {
+            let [state, none] = ["error", "-"].map(str::to_owned);
+            return vec![[
+                name.to_string(),
+                state,
+                none.clone(),
+                none.clone(),
+                none.clone(),
+                none,
+            ]];
+        };
         let waiters = info
             .waiters
             .map_or_else(|| UNKNOWN.to_owned(), |count| count.to_string());
@@ -52,7 +81,7 @@ impl Row {
         };
         let mut lines = vec![[
             name.to_string(),
-            self.state(),
+            state(info),
             holder,
             held,
             remaining,
@@ -77,44 +106,17 @@ impl Row {
         lines
     }
 
-    /// Describes whether the lock is held, and how many holders share it.
-    fn state(&self) -> String {
-        let LockInfo {
-            holder,
-            holders,
-            permits,
-            readers,
-            ..
-        } = &self.info;
-        if let Some(Permits { limit, free, .. }) = permits {
-            return format!("{free} of {limit} free");
-        }
-        let waits = readers.as_ref().is_some_and(|readers| readers.writer_waits);
-        let state = match readers {
-            _ if holder.is_none() => "free".to_owned(),
-            None => "held".to_owned(),
-            Some(readers) if *holders == 1 => {
-                format!(
-                    "1 {}",
-                    if readers.known.is_empty() {
-                        "writer"
-                    } else {
-                        "reader"
-                    }
-                )
-            }
-            Some(_) => format!("{holders} readers"),
-        };
-        if waits {
-            state + ", writer waits"
-        } else {
-            state
-        }
-    }
-
     /// Returns the lock as a JSON object. For a lease without an end, `expires` is false.
     pub(crate) fn json(&self) -> String {
-        let Self { name, info } = self;
+        let name = &self.name;
+        let info = match &self.info {
+            Ok(info) => info,
+            Err(failure) => {
+                let error = Json::from(failure.to_string());
+                let members = texts([("name", Json::from(name.as_str())), ("error", error)]);
+                return output::printable(&object(&members));
+            }
+        };
         let holder = info.holder.as_ref();
         let mut pairs = vec![
             ("name", Json::from(name.as_str())),
@@ -150,6 +152,42 @@ impl Row {
     }
 }
 
+/// Describes whether the lock is held, and how many holders share it.
+fn state(info: &LockInfo) -> String {
+    let LockInfo {
+        holder,
+        holders,
+        permits,
+        readers,
+        ..
+    } = info;
+    if let Some(Permits { limit, free, .. }) = permits {
+        return format!("{free} of {limit} free");
+    }
+    let waits = readers.as_ref().is_some_and(|readers| readers.writer_waits);
+    let state = match readers {
+        _ if holder.is_none() => "free".to_owned(),
+        _ if holder.as_ref().is_some_and(|it| kept_until(it).is_some()) => "kept".to_owned(),
+        None => "held".to_owned(),
+        Some(readers) if *holders == 1 => {
+            format!(
+                "1 {}",
+                if readers.known.is_empty() {
+                    "writer"
+                } else {
+                    "reader"
+                }
+            )
+        }
+        Some(_) => format!("{holders} readers"),
+    };
+    if waits {
+        state + ", writer waits"
+    } else {
+        state
+    }
+}
+
 /// Returns the holder's name, how long it has held the lock, and the time left of its lease.
 fn of_holder(holder: &HolderInfo) -> [String; 3] {
     [
@@ -162,13 +200,17 @@ fn of_holder(holder: &HolderInfo) -> [String; 3] {
 }
 
 /// Returns the members of a JSON object that describe a holder.
-fn pairs_of(holder: Option<&HolderInfo>) -> [(&'static str, Json); 5] {
+fn pairs_of(holder: Option<&HolderInfo>) -> [(&'static str, Json); 6] {
     let remaining = holder.and_then(|holder| holder.remaining);
     let label = holder.and_then(|holder| holder.label.as_ref());
     let since = label.map(|label| format_rfc3339_millis(label.since).to_string());
     let millis = remaining.and_then(|time| u64::try_from(time.as_millis()).ok());
     [
-        ("holder", Json::from(holder.map(short))),
+        (
+            "holder",
+            Json::from(holder.filter(|it| kept_until(it).is_none()).map(short)),
+        ),
+        ("kept_until", Json::from(holder.and_then(kept_until))),
         ("label", Json::from(label.map(|label| &*label.text))),
         ("since", Json::from(since)),
         (
@@ -217,21 +259,46 @@ pub(crate) fn names(words: &[String], slots: bool) -> Result<Vec<LockName>, Fail
         .collect()
 }
 
-/// Returns the state of these locks, each from its store.
+/// Returns the state of these locks, each from its store. A store that does not answer is not
+/// queried again.
+///
+/// # Errors
+///
+/// If all inspections fail for the same reason.
 pub(crate) fn of_names(clients: &Clients, names: &[LockName]) -> Result<Vec<Row>, Failure> {
+    let mut silent: HashMap<Option<String>, Failure> = HashMap::new();
     let mut rows = Vec::new();
     for name in names {
-        for info in clients
-            .of_lock(name.as_str())?
-            .inspect_all(slice::from_ref(name))
+        let (backend, _) = clients.settings().choice(name.as_str())?;
+        let backend = backend.map(str::to_owned);
+        let info = match silent.get(&backend) {
+            Some(failure) => Err(failure.clone()),
+            None => inspect(clients, name),
+        };
+        if let Err(failure) = &info
+            && failure.status == exit::UNAVAILABLE
         {
-            rows.push(Row {
-                name: name.clone(),
-                info: info?,
-            });
+            silent.insert(backend, failure.clone());
         }
+        rows.push(Row {
+            name: name.clone(),
+            info,
+        });
     }
-    Ok(rows)
+    let first = rows
+        .first()
+        .and_then(|row| row.info.as_ref().err())
+        .cloned();
+    match first.map(|failure| (failure.to_string(), failure)) {
+        Some((text, failure)) if rows.iter().all(|row| row.has_failed_with(&text)) => Err(failure),
+        _ => Ok(rows),
+    }
+}
+
+fn inspect(clients: &Clients, name: &LockName) -> Result<LockInfo, Failure> {
+    let client = clients.of_lock(name.as_str())?;
+    // Not the mutex's own inspection: this one knows the readers, too.
+    Ok(client.inspect_all(slice::from_ref(name)).remove(0)?)
 }
 
 /// Adds the matching held locks of all stores, in the order of their names, including those of
@@ -308,7 +375,10 @@ impl Found {
                 if self.is_cut {
                     break;
                 }
-                self.rows.push(Row { name, info });
+                self.rows.push(Row {
+                    name,
+                    info: Ok(info),
+                });
             }
         }
         Ok(())

@@ -4,13 +4,14 @@
 //! Two processes, so that one remains if the other is killed, and so that Ctrl-Z can stop this one
 //! while the supervisor continues to renew the lock.
 
+use crate::arguments::in_order;
 use crate::exit::{self, Failure};
 use crate::output;
 use crate::processes::{adopt_orphans, kill_descendants};
 use crate::signals::Signals;
 use crate::terminal::Terminal;
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, wait};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -46,7 +47,7 @@ impl Supervisor {
             .arg0("distlock")
             .args(["supervise", &front])
             // The arguments after the program's name and `run`.
-            .args(std::env::args_os().skip(2))
+            .args(in_order(std::env::args_os()).into_iter().skip(2))
             .process_group(0)
             .spawn()
             .map_err(|error| Failure::system("the supervisor cannot be started", error))?;
@@ -58,24 +59,31 @@ impl Supervisor {
         let _sent = kill_process(self.0, signal);
     }
 
-    /// Returns the exit status, if the supervisor has ended.
+    /// Returns the exit status, if the supervisor has ended. Reaps other children, too: as process
+    /// 1 of a container, this process becomes the parent of whatever was started there.
     fn ended(&self) -> Result<Option<u8>, Failure> {
-        let status = match waitpid(Some(self.0), WaitOptions::NOHANG | WaitOptions::UNTRACED) {
-            Ok(Some((_, status))) => status,
-            Ok(None) | Err(Errno::INTR) => return Ok(None),
-            Err(error) => {
-                let what = "the supervisor is gone (was SIGCHLD ignored at the start?)";
-                return Err(Failure::system(what, error));
+        loop {
+            let (process, status) = match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+                Ok(Some(found)) => found,
+                Ok(None) => return Ok(None),
+                Err(Errno::INTR) => continue,
+                Err(error) => {
+                    let what = "the supervisor is gone (was SIGCHLD ignored at the start?)";
+                    return Err(Failure::system(what, error));
+                }
+            };
+            if process != self.0 {
+                continue;
             }
-        };
-        if status.stopped() {
-            // A stopped supervisor would not renew the lock.
-            self.signal(Signal::CONT);
-            return Ok(None);
+            if status.stopped() {
+                // A stopped supervisor would not renew the lock.
+                self.signal(Signal::CONT);
+                continue;
+            }
+            return Ok(Some(status.exit_status().map_or_else(was_killed, |code| {
+                u8::try_from(code).unwrap_or(exit::SOFTWARE)
+            })));
         }
-        Ok(Some(status.exit_status().map_or_else(was_killed, |code| {
-            u8::try_from(code).unwrap_or(exit::SOFTWARE)
-        })))
     }
 }
 

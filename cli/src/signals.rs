@@ -32,6 +32,11 @@ pub(crate) fn ends(signal: Signal) -> bool {
     ![Signal::CONT, Signal::CHILD, FRONT_ENDED].contains(&signal)
 }
 
+/// Returns whether a signal is meant to end the command of `run` with all that it started.
+pub(crate) fn ends_job(signal: Signal) -> bool {
+    [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM].contains(&signal)
+}
+
 /// The signals that a process waits for.
 pub(crate) struct Signals(SigSet);
 

@@ -3,7 +3,7 @@
 use crate::arguments::{AskArguments, CheckArguments, StatusArguments, WaitArguments};
 use crate::exit::{self, Failure};
 use crate::output;
-use crate::rows::{self, ReaderRows};
+use crate::rows::{self, ReaderRows, Row};
 use crate::signals::{self, Signals};
 use distlock::crossbeam_channel::{after, select};
 use distlock::time::{Clock, Moment, SystemClock};
@@ -60,8 +60,10 @@ pub(crate) fn status(arguments: &StatusArguments) -> Result<u8, Failure> {
             .try_for_each(|row| output::line(&row.json()).map(drop))?;
     } else {
         output::line(&rows::table(&rows, ReaderRows::Each))?;
+        rows.iter().for_each(Row::report_failure);
     }
-    Ok(0)
+    let failed = rows.iter().find_map(|row| row.info.as_ref().err());
+    Ok(failed.map_or(0, |failure| failure.status))
 }
 
 /// Returns whether no client can acquire the lock now.

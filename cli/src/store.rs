@@ -5,6 +5,7 @@ use crate::exit::Failure;
 use distlock::backend::HolderInfo;
 use distlock::config::ConfigSet;
 use distlock::{Client, ClientSet, Config, Error, Event};
+use humantime::format_rfc3339_seconds;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -114,12 +115,24 @@ pub(crate) fn short(holder: &HolderInfo) -> String {
     }
 }
 
-/// Returns the holder's label, or the beginning of its identity.
+/// Returns the holder's label, or the beginning of its identity. A minimum hold has no holder.
 pub(crate) fn named(holder: &HolderInfo) -> String {
+    if let Some(until) = kept_until(holder) {
+        return format!("kept until {until}");
+    }
     match &holder.label {
         Some(label) => label.text.escape_debug().to_string(),
         None => short(holder),
     }
+}
+
+/// Returns the time of day at which the minimum hold of a lock ends that was released before; by
+/// this machine's clock.
+pub(crate) fn kept_until(holder: &HolderInfo) -> Option<String> {
+    let left = holder
+        .remaining
+        .filter(|_| holder.owner.is_minimum_hold())?;
+    Some(format_rfc3339_seconds(SystemTime::now() + left).to_string())
 }
 
 /// Returns how long the holder has held the lock, if that is known. Compares the holder's clock

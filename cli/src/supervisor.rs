@@ -1,22 +1,21 @@
 //! The process of `run` that holds the lock: acquires it, starts the command, and stops the command
 //! before another holder can get the lock.
 
-use crate::arguments::{OnLost, RunArguments};
+use crate::arguments::{OnLost, ReleaseAt, RunArguments};
 use crate::exit::{self, Failure};
 use crate::launch;
+use crate::metrics_file::{self, Outcome, Tally};
 use crate::output::report;
-use crate::processes::{
-    Change, Group, LOOK_AGAIN, adopt_orphans, has_descendants, is_stopped, watch,
-};
+use crate::processes::{Change, Group, LOOK_AGAIN, Scope, adopt_orphans, is_stopped, watch};
 use crate::run::OWN_PROGRAM;
-use crate::signals::{FRONT_ENDED, Signals};
+use crate::signals::{self, FRONT_ENDED, Signals};
 use crate::store::rounded;
 use crate::taking::Lock;
 use crate::terminal::Terminal;
 use distlock::backend::LeaseTime;
 use distlock::crossbeam_channel::{Receiver, after, never, select};
 use distlock::time::{Clock, Moment, SystemClock};
-use distlock::{Config, Error, Event, Interrupt, LockOptions, Loss, OwnedGuard};
+use distlock::{Config, Error, Event, Interrupt, LockOptions, Loss, LossCause, OwnedGuard};
 use rustix::process::{
     Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal,
 };
@@ -36,7 +35,8 @@ const LONGEST_WAIT: Duration = Duration::from_millis(500);
 /// set ahead, because two reads of the clock are not so far apart by lateness.
 const LEAP: Duration = Duration::from_millis(100);
 
-/// The interval at which processes are checked that a command left in its group.
+/// The interval at which processes are checked that a command left in its group, and the time that
+/// they have to end with it before they are reported.
 const LEFT_BEHIND: Duration = Duration::from_millis(50);
 
 /// The time after KILL from which the remaining processes are checked less often.
@@ -49,8 +49,23 @@ const STOP_TIME: Duration = Duration::from_millis(200);
 /// The search path for programs if `PATH` is not set.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// Acquires the lock, runs the command, and returns the exit status.
+/// Acquires the lock, runs the command, counts the run, and returns the exit status.
 pub(crate) fn supervise(front: i32, arguments: &RunArguments) -> Result<u8, Failure> {
+    let mut tally = Tally::default();
+    let status = run_under_lock(front, arguments, &mut tally);
+    if let Some(file) = &arguments.metrics_file
+        && let Err(error) = metrics_file::add(file, &arguments.name, &tally)
+    {
+        report(format_args!(
+            "the metrics cannot be written to {}: {error}",
+            file.display()
+        ));
+    }
+    status
+}
+
+/// Acquires the lock, runs the command, and returns the exit status.
+fn run_under_lock(front: i32, arguments: &RunArguments, tally: &mut Tally) -> Result<u8, Failure> {
     let signals = Signals::block_unless_ignored()?;
     let front = Front::watch(front)?;
     adopt_orphans()?;
@@ -66,12 +81,15 @@ pub(crate) fn supervise(front: i32, arguments: &RunArguments) -> Result<u8, Fail
         .watched(plan.lease)
         .interrupt(&stop_waiting);
     let called = SystemClock.now();
-    let guard = match acquire(&lock, arguments, &options) {
+    let acquired = acquire(&lock, arguments, &options);
+    tally.waited = SystemClock.now().since(called);
+    let guard = match acquired {
         Ok(Some(guard)) => guard,
         Ok(None) => {
-            if verbose {
+            tally.outcome = Outcome::Skipped;
+            if !arguments.quiet {
                 report(format_args!(
-                    "lock {:?} is held by another client",
+                    "lock {:?} is held by another client: the command was not run",
                     arguments.name
                 ));
             }
@@ -97,10 +115,10 @@ pub(crate) fn supervise(front: i32, arguments: &RunArguments) -> Result<u8, Fail
         .ensure(least)
         .or_else(|_| guard.verify().and_then(|_| guard.ensure(least)))?;
     if verbose {
-        let waited = rounded(SystemClock.now().since(called));
         report(format_args!(
-            "lock {:?} was taken after {waited}",
-            arguments.name
+            "lock {:?} was taken after {}",
+            arguments.name,
+            rounded(SystemClock.now().since(called))
         ));
     }
     // Checked before the minimum hold begins, because another host may have the command.
@@ -126,11 +144,14 @@ pub(crate) fn supervise(front: i32, arguments: &RunArguments) -> Result<u8, Fail
         kill_at: None,
         suspended: None,
         status: None,
+        ended_at: None,
+        is_told_to_end: false,
         has_warned: false,
+        has_reported_left: false,
         seen,
     };
     job.run();
-    job.finish(verbose)
+    job.finish(verbose, tally)
 }
 
 /// Acquires the lock; `None` if it is held by another client.
@@ -241,6 +262,8 @@ struct Plan {
     margin: Duration,
     max_hold: Option<Duration>,
     on_lost: OnLost,
+    release: ReleaseAt,
+    is_quiet: bool,
 }
 
 impl Plan {
@@ -268,13 +291,14 @@ impl Plan {
             );
             return Err(Failure::new(exit::USAGE, what));
         }
-        let (max_hold, on_lost) = (arguments.max_hold, arguments.on_lost);
         Ok(Self {
             lease,
             grace,
             margin,
-            max_hold,
-            on_lost,
+            max_hold: arguments.max_hold,
+            on_lost: arguments.on_lost,
+            release: arguments.release,
+            is_quiet: arguments.quiet,
         })
     }
 
@@ -313,7 +337,12 @@ struct Job {
     suspended: Option<Moment>,
     /// The exit status of the command, once it has ended.
     status: Option<u8>,
+    /// The time of that end, if it was seen.
+    ended_at: Option<Moment>,
+    /// True after a signal that ends programs.
+    is_told_to_end: bool,
     has_warned: bool,
+    has_reported_left: bool,
     /// The validity at the last check, with the time of that check.
     seen: (Moment, Duration),
 }
@@ -369,6 +398,7 @@ impl Job {
             if self.is_over() {
                 break;
             }
+            self.report_left_behind();
             self.resume_if_not_stopped();
             let wait = self.time_to_next_look();
             select! {
@@ -383,7 +413,7 @@ impl Job {
                 recv(self.signals) -> signal => match signal {
                     Ok(Signal::CONT) => self.resume(),
                     Ok(FRONT_ENDED | Signal::CHILD) => {}
-                    Ok(signal) => self.group.signal(signal),
+                    Ok(signal) => self.pass_on(signal),
                     Err(_thread_ended) => self.signals = never(),
                 },
                 // Handled by `stop_if_due`. There is only one message.
@@ -398,9 +428,42 @@ impl Job {
 
     /// Returns whether no process is left that the lock protects.
     fn is_over(&self) -> bool {
-        self.status.is_some()
-            && self.group.is_empty()
-            && (self.kill_at.is_none() || !has_descendants())
+        let has_ended = self.status.is_some();
+        if self.kill_at.is_some() {
+            return has_ended && self.group.is_empty() && Scope::All.is_empty();
+        }
+        has_ended
+            && (self.plan.release == ReleaseAt::Command
+                || self.group.is_empty() && (!self.is_told_to_end || Scope::Session.is_empty()))
+    }
+
+    /// Passes a signal to the command. One that ends programs also reaches processes that have
+    /// left the group: the lock is released when they have ended, too.
+    fn pass_on(&mut self, signal: Signal) {
+        if signals::ends_job(signal) {
+            self.is_told_to_end = true;
+            self.group.signal_with(Scope::Session, signal);
+        } else {
+            self.group.signal(signal);
+        }
+    }
+
+    /// Reports once which processes the ended command has left in its group: they keep the lock.
+    fn report_left_behind(&mut self) {
+        let Some(ended) = self.ended_at else {
+            return;
+        };
+        if self.has_reported_left || SystemClock.now().since(ended) < LEFT_BEHIND {
+            return;
+        }
+        self.has_reported_left = true;
+        let members = self.group.members().join(", ");
+        if !members.is_empty() && !self.plan.is_quiet {
+            self.say_of_lock(format_args!(
+                "the command has ended, and the lock is kept for processes that it left in its \
+                 group: {members}; --release=command does not wait for them"
+            ));
+        }
     }
 
     /// Starts to stop the command if there is a cause, and kills it at the end of its grace.
@@ -418,9 +481,9 @@ impl Job {
                 self.plan.grace
             };
             if !at_once {
-                self.group.signal_with_descendants(Signal::TERM);
+                self.group.signal_with(Scope::All, Signal::TERM);
                 // A suspended process handles TERM only once it is continued.
-                self.group.signal_with_descendants(Signal::CONT);
+                self.group.signal_with(Scope::All, Signal::CONT);
             }
             self.kill_at = Some(now + grace);
         }
@@ -433,7 +496,7 @@ impl Job {
             *kill_at = latest.min(*kill_at);
         }
         if now >= *kill_at {
-            self.group.signal_with_descendants(Signal::KILL);
+            self.group.signal_with(Scope::All, Signal::KILL);
         }
     }
 
@@ -541,7 +604,10 @@ impl Job {
 
     fn changed(&mut self, change: Change) {
         match change {
-            Change::Ended(status) => self.status = Some(exit::of_process(status)),
+            Change::Ended(status) => {
+                self.status = Some(exit::of_process(status));
+                self.ended_at = Some(SystemClock.now());
+            }
             Change::Stopped(signal) => self.suspend(signal),
             Change::Continued => {
                 if self.suspended.is_some() {
@@ -589,11 +655,24 @@ impl Job {
     }
 
     /// Releases the lock, and returns the exit status.
-    fn finish(self, verbose: bool) -> Result<u8, Failure> {
+    fn finish(self, verbose: bool, tally: &mut Tally) -> Result<u8, Failure> {
         let status = self.status.unwrap_or(exit::SOFTWARE);
         let name = self.guard.name().clone();
-        let held = rounded(SystemClock.now().since(self.started));
+        let time = SystemClock.now().since(self.started);
+        let (held, mut lost) = (rounded(time), self.guard.loss().map(|loss| loss.cause()));
         let released = self.guard.unlock();
+        if released.as_ref().is_err_and(Error::is_lost) {
+            lost.get_or_insert(LossCause::Gone);
+        }
+        tally.outcome = Outcome::Ran {
+            status: if self.kill_at.is_some() {
+                exit::LOST
+            } else {
+                status
+            },
+            held: time,
+            lost,
+        };
         if self.kill_at.is_some() {
             return Ok(exit::LOST);
         }

@@ -182,7 +182,7 @@ impl View {
             return Ok(());
         };
         let Found { rows, is_cut } = &self.found;
-        let held = rows.iter().filter(|row| row.info.holder.is_some()).count();
+        let held = rows.iter().filter(|row| row.is_held()).count();
         let more = if *is_cut { "+" } else { "" };
         let about = match &self.error {
             Some(error) => format!("NOT CURRENT: {error}"),

@@ -2,7 +2,7 @@
 //! reports.
 
 use crate::{SOON, only_error, waits_in_line};
-use distlock_tests::child::{Child, Example};
+use distlock_tests::child::{Child, Example, distlock};
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::{eventually, let_pass, scaled, within};
 use serde_json::Value as Json;
@@ -99,6 +99,34 @@ fn end_of_input_and_signals_release() {
         child.expect_event("released", SOON);
         assert_eq!(child.wait_exit(SOON), 0);
     }
+}
+
+/// The input stays open: another process has it, too.
+#[test]
+fn end_of_the_parent_or_of_a_named_process_releases() {
+    let server = RedisServer::start();
+    let program = distlock();
+    let start = r#""$0" hold --url "$1" it <&0 & echo "{\"pid\": $!}"; exec sleep 1000"#;
+    let words = ["-c", start, program.to_str().unwrap(), &server.url()];
+    let mut parent = Example::program("sh").args(&words).spawn();
+    held(&mut parent);
+    parent.kill();
+    eventually("it is released", SOON, || !server.probe().exists("it"));
+
+    let mut named = Example::program("sleep").args(&["1000"]).spawn();
+    let mut child = hold(&server.url(), &["--with-pid", &named.id().to_string()]);
+    held(&mut child);
+    assert!(ask(&mut child, "check").0);
+    named.kill();
+    child.expect_event("released", SOON);
+    assert_eq!(child.wait_exit(SOON), 0);
+    let mut gone = hold(&server.url(), &["--with-pid", &named.id().to_string()]);
+    assert_eq!(gone.wait_exit(SOON), 64);
+    assert!(
+        only_error(&gone).contains("--with-pid"),
+        "{}",
+        gone.errors()
+    );
 }
 
 #[test]

@@ -267,6 +267,62 @@ fn unreachable_store_is_never_free() {
 }
 
 #[test]
+fn failed_row_hides_no_other() {
+    let server = RedisServer::start();
+    let _holder = holder(&server);
+    server.probe().command(&["SADD", "foreign", "x"]);
+    let mut child = start(&server, &["status", "it", "foreign", "free"]);
+    assert_eq!(child.wait_exit(SOON), 65);
+    let (output, line) = (child.output(), only_error(&child));
+    let states: Vec<_> = cells(&output).iter().map(|row| row[1]).collect();
+    assert_eq!(states, ["STATE", "held", "error", "free"], "{output}");
+    assert!(
+        line.contains("\"foreign\"") && line.contains("another name"),
+        "{line}"
+    );
+    let (status, lines) = ask(&server, &["status", "--json", "it", "foreign", "free"]);
+    assert_eq!(status, 65);
+    let rows: Vec<Json> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(
+        (&rows[0]["held"], &rows[2]["held"]),
+        (&json!(true), &json!(false))
+    );
+    assert!(
+        rows[1]["error"].as_str().unwrap().contains("foreign"),
+        "{lines}"
+    );
+    // A round of `watch` is no failure either.
+    let (status, shown) = ask(&server, &["watch", "--count", "1", "it", "foreign"]);
+    assert!(status == 0 && shown.contains("error"), "{status}: {shown}");
+}
+
+#[test]
+fn minimum_hold_is_no_holder() {
+    let server = RedisServer::start();
+    let mut child = run(&server, &["--at-least", "100"], &["true"]);
+    assert_eq!(child.wait_exit(SOON), 0);
+    let (_, shown) = ask(&server, &["status", "it"]);
+    let rows = cells(&shown);
+    assert_eq!((rows[1][1], rows[1][3]), ("kept", "unknown"), "{shown}");
+    assert!(rows[1][2].starts_with("kept until 2"), "{shown}");
+    let (_, json) = ask(&server, &["status", "--json", "it"]);
+    let json: Json = serde_json::from_str(&json).unwrap();
+    assert_eq!(
+        (&json["held"], &json["holder"]),
+        (&json!(true), &Json::Null)
+    );
+    assert!(
+        json["kept_until"].as_str().unwrap().starts_with('2'),
+        "{json}"
+    );
+    let (_, listed) = ask(&server, &["list"]);
+    assert!(listed.contains("kept until"), "{listed}");
+}
+
+#[test]
 fn slots_are_shown_as_free_or_held() {
     let server = RedisServer::start();
     let script = "echo '{\"pid\": 0}'; read -r _; exit 0";

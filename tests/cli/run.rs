@@ -52,6 +52,15 @@ fn nonblock_conflicts_with_the_given_status() {
             "{options:?}: {}",
             child.errors()
         );
+        assert_eq!(child.output(), "");
+        let line = only_error(&child);
+        assert!(
+            line.contains("lock \"it\" is held") && line.contains("was not run"),
+            "{line}"
+        );
+        let quiet = [options, &["--quiet"]].concat();
+        let mut child = run(&server, &quiet, &["echo", "inside"]);
+        assert_eq!(child.wait_exit(SOON), status);
         assert_eq!(child.output() + &child.errors(), "");
     }
     holder.close_input();
@@ -108,14 +117,18 @@ fn exit_status_is_that_of_the_command() {
         );
         assert!(!server.probe().exists("it"), "{script}");
     }
-    for (command, status) in [("/no/such/command", 127), ("/etc/passwd", 126)] {
+    for (command, status, why) in [
+        (
+            "/no/such/command",
+            127,
+            "/no/such/command: command not found",
+        ),
+        ("nosuchcommand", 127, "nosuchcommand: command not found"),
+        ("/etc/passwd", 126, "/etc/passwd cannot be started"),
+    ] {
         let mut child = run(&server, &[], &[command]);
         assert_eq!(child.wait_exit(SOON), status);
-        assert!(
-            only_error(&child).contains("cannot be started"),
-            "{}",
-            child.errors()
-        );
+        assert!(only_error(&child).contains(why), "{}", child.errors());
         assert!(!server.probe().exists("it"), "{command}");
     }
 }
@@ -236,6 +249,176 @@ fn bad_arguments_and_stores_are_refused() {
 }
 
 #[test]
+fn options_of_the_store_stand_before_or_behind_the_subcommand() {
+    let server = RedisServer::start();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), format!("url = \"{}\"", server.url())).unwrap();
+    let (url, file) = (server.url(), file.path().to_str().unwrap());
+    let whole = format!("--url={url}");
+    for store in [&["--url", &url][..], &[&whole], &["--config", file]] {
+        for command in [
+            &["run", "it", "--", "true"][..],
+            &["check", "it"],
+            &["list"],
+        ] {
+            let before = [store, command].concat();
+            let behind = [&command[..1], store, &command[1..]].concat();
+            for words in [before, behind] {
+                let mut child = Example::distlock(&words).spawn();
+                assert_eq!(child.wait_exit(SOON), 0, "{words:?}: {}", child.errors());
+            }
+        }
+    }
+}
+
+#[test]
+fn misspelt_arguments_lead_to_those_that_exist() {
+    for (words, said) in [
+        (
+            &["run", "x", "echo", "hi"][..],
+            &["-- echo", "distlock run --help"][..],
+        ),
+        (&["runn", "x"], &["'run'", "`distlock --help`"]),
+        (&["run", "--nonblok", "x", "--", "true"], &["'--nonblock'"]),
+        (
+            &["status", "--jason", "x"],
+            &["'--json'", "distlock status --help"],
+        ),
+        (&["--url", "redis://h"], &["subcommand is missing"]),
+        (&["quorum"], &["subcommand is missing", "distlock quorum --help"]),
+    ] {
+        let mut child = Example::distlock(words).spawn();
+        assert_eq!(child.wait_exit(SOON), 64, "{words:?}");
+        let line = only_error(&child);
+        assert!(
+            said.iter().all(|said| line.contains(said)),
+            "{words:?}: {line}"
+        );
+    }
+}
+
+#[test]
+fn runs_are_counted_in_a_file() {
+    let server = RedisServer::start();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("jobs.prom");
+    let counted = |name: &str, options: &[&str], command: &[&str]| {
+        let file = ["--metrics-file", path.to_str().unwrap()];
+        let words = [&["run"], &file[..], options, &[name, "--"], command].concat();
+        let child = Example::distlock(&words).env("DISTLOCK_URL", &server.url());
+        let mut child = child.spawn();
+        child.wait_exit(SOON)
+    };
+    assert_eq!(counted("it", &[], &["true"]), 0);
+    assert_eq!(counted("it", &[], &["sh", "-c", "exit 7"]), 7);
+    assert_eq!(counted("it", &[], &["sh", "-c", "exit 0"]), 0);
+    let mut holder = holder(&server);
+    assert_eq!(counted("it", &["-n", "-q"], &["true"]), 1);
+    holder.close_input();
+    assert_eq!(holder.wait_exit(SOON), 0);
+    assert_eq!(counted("other", &[], &["/no/such/command"]), 127);
+    let deletes = format!(
+        "redis-cli -p {} DEL lost >/dev/null; sleep 1000",
+        server.port()
+    );
+    let lost = ["--lease", "2", "--on-lost", "kill"];
+    assert_eq!(counted("lost", &lost, &["sh", "-c", &deletes]), 75);
+    let at_once: Vec<_> = (0..8)
+        .map(|_| {
+            let words = [
+                "run",
+                "--metrics-file",
+                path.to_str().unwrap(),
+                "many",
+                "--",
+                "true",
+            ];
+            Example::distlock(&words)
+                .env("DISTLOCK_URL", &server.url())
+                .spawn()
+        })
+        .collect();
+    for mut child in at_once {
+        assert_eq!(child.wait_exit(SOON), 0, "{}", child.errors());
+    }
+    let text = std::fs::read_to_string(&path).unwrap();
+    for line in [
+        "distlock_run_commands_total{lock=\"it\"} 3",
+        "distlock_run_failures_total{lock=\"it\"} 1",
+        "distlock_run_skips_total{lock=\"it\"} 1",
+        "distlock_run_errors_total{lock=\"it\"} 0",
+        "distlock_run_errors_total{lock=\"other\"} 1",
+        "distlock_run_losses_total{lock=\"lost\",cause=\"gone\"} 1",
+        "distlock_run_commands_total{lock=\"many\"} 8",
+    ] {
+        assert!(text.lines().any(|it| it == line), "{line}\n{text}");
+    }
+    assert!(text.contains("distlock_run_last_success_timestamp_seconds{lock=\"it\"}"));
+    assert!(!text.contains("distlock_run_last_success_timestamp_seconds{lock=\"lost\"}"));
+}
+
+#[test]
+fn file_of_metrics_that_cannot_be_written_fails_no_run() {
+    let server = RedisServer::start();
+    let mut child = run(
+        &server,
+        &["--metrics-file", "/no/such/folder/f.prom"],
+        &["true"],
+    );
+    assert_eq!(child.wait_exit(SOON), 0);
+    let line = only_error(&child);
+    assert!(line.contains("/no/such/folder/f.prom"), "{line}");
+}
+
+#[test]
+fn longest_lease_is_that_of_the_library() {
+    let server = RedisServer::start();
+    let run = |lease: &str| run(&server, &["--lease", lease], &["true"]);
+    let mut child = run("9007199254740991ms");
+    assert_eq!(child.wait_exit(SOON), 0, "{}", child.errors());
+    let mut child = run("9007199254740992ms");
+    assert_eq!(child.wait_exit(SOON), 64);
+    assert!(
+        only_error(&child).contains("9007199254740991 ms"),
+        "{}",
+        child.errors()
+    );
+}
+
+#[test]
+fn sockets_of_systemd_are_the_commands() {
+    let server = RedisServer::start();
+    let script = r#"[ "$LISTEN_PID" = $$ ] && echo "$LISTEN_FDS $NOTIFY_SOCKET""#;
+    // As systemd does, which knows the number before the program starts.
+    let starts = r#"export LISTEN_PID=$$ LISTEN_FDS=1 NOTIFY_SOCKET=/run/notify; exec "$@""#;
+    let program = distlock();
+    let words = [
+        "-c",
+        starts,
+        "sh",
+        program.to_str().unwrap(),
+        "run",
+        "it",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    let mut child = Example::program("sh")
+        .args(&words)
+        .env("DISTLOCK_URL", &server.url())
+        .spawn();
+    assert_eq!(child.wait_exit(SOON), 0, "{}", child.errors());
+    assert_eq!(child.output(), "1 /run/notify");
+    // Those of another process are left to it.
+    let script = "echo $LISTEN_PID";
+    let words = ["run", "it", "--", "sh", "-c", script];
+    let child = Example::distlock(&words).env("DISTLOCK_URL", &server.url());
+    let mut child = child.env("LISTEN_PID", "1").spawn();
+    assert_eq!((child.wait_exit(SOON), child.output().as_str()), (0, "1"));
+}
+
+#[test]
 fn unreachable_store_is_reported_at_once() {
     for url in ["redis://no.such.host.invalid", "redis://127.0.0.1:1"] {
         for options in [&[][..], &["-n"], &["-w", "0.5"]] {
@@ -273,8 +456,18 @@ fn lock_is_held_until_the_whole_group_has_ended() {
     always("the lock is held", ms(300), || {
         server.probe().exists("it") && child.is_running()
     });
+    let line = only_error(&child);
+    assert!(line.contains(&format!("{left_behind} (sleep)")), "{line}");
     signal(left_behind, Signal::KILL);
     assert_eq!(child.wait_exit(SOON), 3);
+
+    // Unless the lock is to end with the command.
+    let mut child = run_script(&server, &["--release", "command"], script);
+    let left_behind = said_pid(&mut child);
+    assert_eq!(child.wait_exit(SOON), 3);
+    assert!(is_alive(left_behind) && !server.probe().exists("it"));
+    assert_eq!(child.errors(), "");
+    signal(left_behind, Signal::KILL);
 
     // A daemon leaves the group. `setsid` does not fork, because it does not lead a group here.
     let script = r#"setsid sleep 1000 >/dev/null 2>&1 & echo "{\"pid\": $!}"; read -r _; exit 4"#;

@@ -1,9 +1,9 @@
 //! Signals to `distlock run`, and its end by SIGKILL.
 
 use crate::{SOON, is_alive, parent_of, run, run_script, said_pid, signal, stat};
-use distlock_tests::child::{Child, Example};
+use distlock_tests::child::{Child, Example, distlock};
 use distlock_tests::process::RedisServer;
-use distlock_tests::time::eventually;
+use distlock_tests::time::{always, eventually, ms};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 /// A command with a child and two grandchildren that end by no signal but KILL: one of them in the
@@ -94,6 +94,72 @@ fn signal_ends_the_wait() {
     holder.close_input();
     assert_eq!(holder.wait_exit(SOON), 0);
     assert_eq!(waiter.output(), "");
+}
+
+/// As `timeout` does below a script: the process has a group of its own, in the same session.
+#[test]
+fn signal_also_ends_what_has_left_the_group() {
+    let server = RedisServer::start();
+    for (ends, options) in [
+        (Signal::TERM, &[][..]),
+        (Signal::INT, &["--release", "group"]),
+    ] {
+        let script = r#"timeout 1000 sleep 1000 & echo "{\"pid\": $!}"; wait"#;
+        let mut child = run(&server, options, &["bash", "-c", script]);
+        let apart = said_pid(&mut child);
+        eventually("it has left the group", SOON, || {
+            stat(apart).expect("it runs").2 == apart
+        });
+        signal(front(&child), ends);
+        child.wait_exit(SOON);
+        assert!(!is_alive(apart), "{ends:?}");
+        assert!(!server.probe().exists("it"), "{ends:?}");
+    }
+    // What ignores the signal keeps the lock.
+    let stubborn = r#"trap '' TERM; echo "{\"pid\": $$}"; exec sleep 1000"#;
+    let script = r#"timeout 1000 sh -c "$0" & wait"#;
+    let mut child = run(&server, &[], &["bash", "-c", script, stubborn]);
+    let apart = said_pid(&mut child);
+    signal(front(&child), Signal::TERM);
+    always("the lock is held", ms(300), || {
+        server.probe().exists("it") && is_alive(apart)
+    });
+    signal(apart, Signal::KILL);
+    child.wait_exit(SOON);
+    assert!(!server.probe().exists("it"));
+}
+
+/// As process 1 of a container gets all processes whose parents have ended.
+#[test]
+fn orphans_leave_no_zombies() {
+    let server = RedisServer::start();
+    // Children that `run` has not started: `exec` keeps its process, and so its parenthood.
+    let starts = r#"for i in 1 2 3; do sleep 0.05 & done; exec "$@""#;
+    let program = distlock();
+    let words = [
+        "-c",
+        starts,
+        "sh",
+        program.to_str().unwrap(),
+        "run",
+        "other",
+        "--",
+        "sh",
+        "-c",
+        "read -r _",
+    ];
+    let other = Example::program("sh")
+        .args(&words)
+        .env("DISTLOCK_URL", &server.url());
+    let mut other = other.spawn();
+    let parent = i32::try_from(other.id()).unwrap();
+    eventually("only the supervisor is left", SOON, || {
+        let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
+        children.is_ok_and(|children| children.split_whitespace().count() == 1)
+            && server.probe().exists("other")
+    });
+    other.close_input();
+    other.wait_exit(SOON);
 }
 
 #[test]

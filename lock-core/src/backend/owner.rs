@@ -59,11 +59,21 @@ pub struct OwnerId {
     number: u64,
 }
 
+/// The bit that marks the number of an owner as that of a minimum hold. No client makes so many
+/// acquisitions.
+const MINIMUM_HOLD: u64 = 1 << 62;
+
 impl OwnerId {
     /// Makes the owner `number` of `client`.
     #[must_use]
     pub fn new(client: ClientId, number: u64) -> Self {
         Self { client, number }
+    }
+
+    /// Makes this unused owner that of a [minimum hold](crate::LockOptions::at_least), which no
+    /// thread is.
+    pub(crate) fn of_minimum_hold(self) -> Self {
+        Self::new(self.client, self.number | MINIMUM_HOLD)
     }
 
     /// Returns the client.
@@ -119,6 +129,17 @@ impl OwnerText {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Returns whether this is the owner of a [minimum hold](crate::LockOptions::at_least): the
+    /// lock was released, and stays busy until the end of its lease.
+    #[must_use]
+    pub fn is_minimum_hold(&self) -> bool {
+        let number = self
+            .0
+            .rsplit_once(':')
+            .map(|(_, number)| number.parse::<u64>());
+        matches!(number, Some(Ok(number)) if number & MINIMUM_HOLD != 0)
     }
 }
 

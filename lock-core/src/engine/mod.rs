@@ -388,7 +388,7 @@ impl Engine {
 
     /// Sets a minimum hold: the store keeps the lock busy for this time, even after its release.
     pub(crate) fn keep(&self, acquisition: &Acquisition, time: LeaseTime) {
-        acquisition.keep(time, || self.new_owner());
+        acquisition.keep(time, || self.new_owner().of_minimum_hold());
     }
 
     /// Returns the moment by which a command that is sent now must be answered.
