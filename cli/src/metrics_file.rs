@@ -1,8 +1,8 @@
 //! The file of `run --metrics-file`: counters in the text format of Prometheus, for the textfile
 //! collector of the node exporter.
 //!
-//! Each run adds to the counters that the file has, so it may serve several locks. It is replaced as
-//! a whole, and only while its lock file is locked, because runs end at the same time.
+//! Each run adds to the counters that the file has, so it may serve several locks. It is replaced
+//! as a whole, and only while its lock file is locked, because runs end at the same time.
 
 use distlock::LossCause;
 use fd_lock::RwLock;

@@ -285,7 +285,10 @@ fn misspelt_arguments_lead_to_those_that_exist() {
             &["'--json'", "distlock status --help"],
         ),
         (&["--url", "redis://h"], &["subcommand is missing"]),
-        (&["quorum"], &["subcommand is missing", "distlock quorum --help"]),
+        (
+            &["quorum"],
+            &["subcommand is missing", "distlock quorum --help"],
+        ),
     ] {
         let mut child = Example::distlock(words).spawn();
         assert_eq!(child.wait_exit(SOON), 64, "{words:?}");

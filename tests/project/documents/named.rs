@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The documents that name tests, in text and in tables whose last column has one of [`HEADS`].
+/// The documents that may name tests in their text.
 const DOCUMENTS: [&str; 9] = [
     "docs/ALGORITHMS.md",
     "docs/COMMAND.md",
@@ -17,7 +17,11 @@ const DOCUMENTS: [&str; 9] = [
     "docs/MANAGED.md",
     "docs/MIGRATING.md",
 ];
-const HEADS: [&str; 3] = ["test", "the test's name", "where it is seen to fail"];
+/// The appendix of the documents: for each row of a table that promises something, by its first
+/// words, the tests that show it.
+const PROMISES: &str = "docs/promises.tsv";
+/// The document of which each row is a promise.
+const OF_PROMISES: &str = "GUARANTEES.md";
 /// The marks behind the names of tests that `tests/run.sh` alone does not run, or not all.
 const LONG_TIER: &str = " (long tier)";
 const INTEROP: &str = " (interop)";
@@ -234,44 +238,108 @@ fn quoted(text: &str, is_name: impl Fn(&str) -> bool) -> Vec<Named> {
         .collect()
 }
 
-/// The tests that this document names: all in a column of tests, and what looks like one elsewhere.
+/// The rows of all tables of a document, without their heads.
+fn rows(document: &str) -> Vec<String> {
+    let (mut rows, mut row_of_table) = (Vec::new(), 0);
+    for line in read(document).lines() {
+        row_of_table = if line.starts_with('|') {
+            row_of_table + 1
+        } else {
+            0
+        };
+        // Behind the head and the line under it.
+        if row_of_table > 2 {
+            rows.push(line.trim_start_matches("| ").to_owned());
+        }
+    }
+    rows
+}
+
+/// The tests that this document names.
 fn named(document: &str) -> Vec<Named> {
-    let is_long = |name: &str| {
+    let is_name = |name: &str| {
         name.matches('_').count() >= UNDERSCORES
             && name
                 .chars()
                 .all(|c| c == '_' || c.is_ascii_lowercase() || c.is_ascii_digit())
     };
-    let (mut named, mut is_of_tests, mut in_table) = (Vec::new(), false, false);
-    for line in read(document).lines() {
-        if !line.starts_with('|') {
-            in_table = false;
-            named.extend(quoted(line, is_long));
-            continue;
+    quoted(&read(document), is_name)
+}
+
+/// A line of [`PROMISES`].
+struct Promise {
+    document: String,
+    row: String,
+    tests: Vec<Named>,
+}
+
+fn promises() -> Vec<Promise> {
+    let text = read(PROMISES);
+    let promise = |line: &str| {
+        let columns: Vec<_> = line.split('\t').collect();
+        let [document, row, tests] = columns[..] else {
+            panic!("{PROMISES} has three columns, and not {line:?}");
+        };
+        let tests = tests.split(", ").map(|test| {
+            let name = test.split(' ').next().unwrap_or_default();
+            quoted(&test.replacen(name, &format!("`{name}`"), 1), |_| true)
+        });
+        Promise {
+            document: document.to_owned(),
+            row: row.to_owned(),
+            tests: tests.flatten().collect(),
         }
-        let last = line.trim_matches('|').rsplit('|').next().unwrap().trim();
-        if !std::mem::replace(&mut in_table, true) {
-            is_of_tests = HEADS.contains(&last);
-        } else if is_of_tests && !last.starts_with("---") {
-            let of_row = quoted(last, |_| true);
-            assert!(
-                !of_row.is_empty(),
-                "{document}: no test is named in {line:?}"
-            );
-            named.extend(of_row);
-        } else {
-            named.extend(quoted(line, is_long));
-        }
+    };
+    text.lines().skip(1).map(promise).collect()
+}
+
+fn begins_with(row: &str, words: &str) -> bool {
+    row.strip_prefix(words)
+        .is_some_and(|rest| rest.starts_with(' '))
+}
+
+#[test]
+fn each_promise_is_one_row_of_its_document_and_has_a_test() {
+    let promises = promises();
+    assert!(promises.len() > 300, "{} promises", promises.len());
+    for Promise {
+        document,
+        row,
+        tests,
+    } in &promises
+    {
+        let found = rows(&format!("docs/{document}"));
+        let count = found.iter().filter(|it| begins_with(it, row)).count();
+        assert_eq!(
+            count, 1,
+            "{PROMISES}: rows of {document} that begin with {row:?}"
+        );
+        assert!(
+            !tests.is_empty(),
+            "{PROMISES}: {document}, {row:?} has no test"
+        );
     }
-    named
+    for whole in rows(&format!("docs/{OF_PROMISES}")) {
+        let has_tests = promises
+            .iter()
+            .any(|it| it.document == OF_PROMISES && begins_with(&whole, &it.row));
+        assert!(
+            has_tests,
+            "{PROMISES} has no tests of this row of {OF_PROMISES}: {whole}"
+        );
+    }
 }
 
 /// A test that a document names is compiled, and runs in the default tier unless it is marked.
 #[test]
 fn named_tests_exist_and_run_in_the_tier_of_their_mark() {
     let (tests, mut count) = (tests(), 0);
-    for document in DOCUMENTS {
-        for Named { name, run: marked } in named(document) {
+    let in_text = DOCUMENTS.map(|document| (document.to_owned(), named(document)));
+    let of_rows = promises()
+        .into_iter()
+        .map(|it| (format!("docs/{}", it.document), it.tests));
+    for (document, named) in in_text.into_iter().chain(of_rows) {
+        for Named { name, run: marked } in named {
             let Some(run) = tests.get(&name) else {
                 panic!("{document} names `{name}`, and no test of this name is compiled");
             };
