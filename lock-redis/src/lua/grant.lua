@@ -8,10 +8,10 @@ local since
 
 -- Gives a lock to an owner, with tokens of this counter: the first one is returned, as in
 -- acquire.lua, or an error. If it has the lock already (`ours`), it gets the same ones, and its
--- lease begins anew. `keep` and `reserve` are ARGV[3] and ARGV[4] there. With `is_release` the
--- counter is no declared key, and must be there: where its slot is being moved it may have gone
--- ahead, and one made here would be in its way.
-local function grant(lock, counter, ours, lease, owner, keep, reserve, is_release)
+-- lease begins anew. `keep` and `reserve` are ARGV[3] and ARGV[4] there. With `must_exist`
+-- no counter is made: a release does not declare its key, so while the slot is being moved the
+-- counter may still be on the other node, and a second one would stop its move.
+local function grant(lock, counter, ours, lease, owner, keep, reserve, must_exist)
   -- Tokens first: what fails must fail before the lock or its lease is written, and of several
   -- writes in a script only the first is refused when the memory is full.
   local token = 1
@@ -20,7 +20,7 @@ local function grant(lock, counter, ours, lease, owner, keep, reserve, is_releas
     since = since or string.sub(token, 1, -9)
     local replaces = not (ours or reserve or keep == '0')
     local stored
-    if replaces and is_release then
+    if replaces and must_exist then
       stored = redis.call('SET', counter, token, 'XX', 'KEEPTTL', 'GET')
     elseif replaces then
       stored = redis.call('SET', counter, token, 'KEEPTTL', 'GET')
@@ -33,7 +33,7 @@ local function grant(lock, counter, ours, lease, owner, keep, reserve, is_releas
     if not (replaces and is_recent and stored < token) then
       local value, wrong = tonumber(stored)
       local first = tonumber(token)
-      if is_release and not stored then
+      if must_exist and not stored then
         wrong = 'is not there'
       elseif stored and not string.find(stored, '^%d+$') then
         wrong = 'is not a whole number'
@@ -67,7 +67,7 @@ local function grant(lock, counter, ours, lease, owner, keep, reserve, is_releas
       if wrong then
         if replaces and stored then
           redis.call('SET', counter, stored, 'KEEPTTL')
-        elseif replaces and not is_release then
+        elseif replaces and not must_exist then
           redis.call('DEL', counter)
         end
         return redis.error_reply('WRONGTYPE the token counter ' .. wrong)

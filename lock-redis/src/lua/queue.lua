@@ -119,8 +119,9 @@ local function grant_next(lock, queue, publish, own, turns)
       -- As in keys.rs.
       local is_tagged = string.find(lock, '{', 1, true)
       local counter = 'redisson_lock_token:' .. (is_tagged and lock or '{' .. lock .. '}')
+      -- Slots are moved in a cluster only, which has sharded channels where a release grants.
       local is_done, token = pcall(grant, lock, counter, false, lease, owner, keep ~= '-' and keep,
-        string.find(reserve, '[1-9]') and reserve, not own)
+        string.find(reserve, '[1-9]') and reserve, not own and publish == 'SPUBLISH')
       reached = is_done and token or {}
       if type(reached) ~= 'table' then
         reached = tell_owner(publish, queue, owner, owner .. ' ' .. attempt .. ' ' .. token .. ' '
