@@ -386,14 +386,14 @@ mod tests {
                 "{why:?}"
             );
             assert!(why[2].is_empty(), "{why:?}");
-            clock.advance(Duration::from_secs(59));
+            clock.jump(Duration::from_secs(59));
         }
         assert!(
             exclusions(&membership, &theirs, clock.now())
                 .iter()
                 .all(|why| !why.is_empty())
         );
-        clock.advance(Duration::from_secs(2));
+        clock.jump(Duration::from_secs(2));
         assert_eq!(exclusions(&membership, &theirs, clock.now()).concat(), "");
         assert!(!exclusions(&membership, &mixed, clock.now())[2].is_empty());
     }

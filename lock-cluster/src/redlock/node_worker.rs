@@ -495,7 +495,7 @@ mod tests {
                 QuorumNode::of_store(1, Arc::new(MemoryBackend::new(Arc::new(clock.clone()))));
             let worker = NodeWorker::new(0, node, Arc::new(clock.clone()), NODE_TIMEOUT);
             let fails = |_| {
-                clock.advance(until_failure);
+                clock.jump(until_failure);
                 Err::<(), _>(Failure::Unknown(Error::unavailable("no answer")))
             };
             let _outcome = worker.context().ask(clock.now() + time, time, fails);

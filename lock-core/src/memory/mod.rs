@@ -691,7 +691,7 @@ mod tests {
         let first = tokens(&store, "again");
         for n in 0..20_000 {
             tokens(&store, &format!("n{n}"));
-            clock.advance(Duration::from_secs(60));
+            clock.jump(Duration::from_secs(60));
         }
         let state = store.0.state.lock();
         assert!(
@@ -757,11 +757,11 @@ mod tests {
         let guard = till.lock().unwrap();
         assert_eq!(label(), Some(OwnerLabel::new("till 7".into(), start)));
         guard.unlock().unwrap();
-        clock.advance(Duration::from_secs(5));
+        clock.jump(Duration::from_secs(5));
         let guard = desk.lock().unwrap();
         let since = start + Duration::from_secs(5);
         assert_eq!(label(), Some(OwnerLabel::new("desk".into(), since)));
-        clock.advance(Duration::from_secs(1));
+        clock.jump(Duration::from_secs(1));
         guard.extend(Duration::from_secs(60)).unwrap();
         assert_eq!(label(), Some(OwnerLabel::new("desk".into(), since)));
         guard.unlock().unwrap();
@@ -812,7 +812,7 @@ mod tests {
                 .release(&acquisition, ReleaseOptions::WITH_TOMBSTONE, Moment::NEVER)
                 .unwrap();
             drop(watch);
-            clock.advance(Duration::from_millis(1));
+            clock.jump(Duration::from_millis(1));
         }
         let state = store.0.state.lock();
         assert!(

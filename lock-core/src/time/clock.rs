@@ -1,6 +1,7 @@
 //! [`Clock`]: the current time, and waits until a moment. All waits of this library use a clock.
 
 use crate::sync::{Condvar, Mutex, time};
+use rustix::thread::gettid;
 use std::any::Any;
 use std::fmt;
 use std::num::NonZeroU64;
@@ -185,8 +186,8 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that advances only by calls of [`advance`](Self::advance). For tests of leases and
-/// waits.
+/// A clock that advances only by calls of [`advance`](Self::advance), as time passes for a running
+/// program, and of [`jump`](Self::jump), as for one that was paused. For tests of leases and waits.
 ///
 /// # Examples
 ///
@@ -197,11 +198,31 @@ impl Clock for SystemClock {
 ///
 /// let clock = ManualClock::new();
 /// let before = clock.now();
-/// clock.advance(Duration::from_secs(30));
+/// clock.jump(Duration::from_secs(30));
 /// assert_eq!(clock.now().since(before), Duration::from_secs(30));
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct ManualClock(Arc<Mutex<Manual>>);
+
+/// The time that threads have to act before the clock goes on, because one of them may wait for
+/// something else then.
+const SETTLES: Duration = Duration::from_millis(100);
+/// The time between two looks at the sleepers, so that a renewal in memory is seen at once.
+const LOOK_AGAIN: Duration = Duration::from_micros(100);
+
+/// Returns whether no other thread of this process runs, or is about to. True on a system that does
+/// not show it.
+fn others_sleep() -> bool {
+    let own = gettid().as_raw_nonzero().to_string();
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten();
+    let mut others = tasks.flatten().filter(|task| task.file_name() != *own);
+    others.all(|task| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        // `12 (name, with any characters) R ..`
+        let state = stat.rsplit(')').next().unwrap_or_default().trim_start();
+        !state.starts_with('R')
+    })
+}
 
 /// The state that the clones of a [`ManualClock`] share. Lock order: `wait` locks a sleeper's
 /// signal before this state, never after it.
@@ -249,8 +270,44 @@ impl ManualClock {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Advances the clock and the time of day, and wakes the sleepers that are due.
+    /// Advances the clock and the time of day, and stops at each moment until which a thread
+    /// sleeps. There it gives the thread time to act, so that held locks are renewed on the way.
+    ///
+    /// Blocks until no such thread is about to act, for at most 0.1 s of real time at the beginning
+    /// and at each stop: a thread that does something else then does not sleep again.
     pub fn advance(&self, by: Duration) {
+        let end = self.now() + by;
+        self.settle(0);
+        loop {
+            let now = self.now();
+            let sleepers = self.sleepers();
+            let next = sleepers.iter().copied().find(|until| *until > now);
+            let next = next.unwrap_or(end).min(end);
+            self.jump(next.since(now));
+            self.settle(sleepers.len());
+            if next >= end {
+                return;
+            }
+        }
+    }
+
+    /// Waits until at least so many threads sleep on this clock, none of them is due, and no other
+    /// thread runs: one that was just started is about to sleep.
+    fn settle(&self, count: usize) {
+        let bound = SystemClock.now() + SETTLES;
+        loop {
+            let (now, sleepers) = (self.now(), self.sleepers());
+            let is_settled = sleepers.len() >= count && sleepers.iter().all(|it| *it > now);
+            if is_settled && others_sleep() || SystemClock.now() >= bound {
+                return;
+            }
+            SystemClock.wait(&Arc::default(), SystemClock.now() + LOOK_AGAIN);
+        }
+    }
+
+    /// Sets the clock and the time of day ahead at once, and wakes the sleepers that are due: as
+    /// for a program that was paused meanwhile, so leases that end in this time are lost.
+    pub fn jump(&self, by: Duration) {
         let mut manual = self.0.lock();
         manual.now = manual.now + by;
         manual.unix += by;
@@ -399,9 +456,9 @@ mod tests {
         while clock.sleepers() != [until] {
             thread::yield_now();
         }
-        clock.advance(Duration::from_secs(59));
+        clock.jump(Duration::from_secs(59));
         assert!(!sleeper.is_finished());
-        clock.advance(Duration::from_secs(1));
+        clock.jump(Duration::from_secs(1));
         assert_eq!(sleeper.join().unwrap(), Woken::Due);
         assert!(clock.sleepers().is_empty());
     }

@@ -55,7 +55,7 @@ fn cleanup_continues_after_the_client_is_dropped() {
     drop(client);
     let pass = || {
         if sleeping(&clock) == 1 {
-            clock.advance(SECOND);
+            clock.jump(SECOND);
         }
     };
     for tries in 2..=4 {
@@ -174,7 +174,7 @@ fn wait_for_cleanup_returns_once_cleanup_is_confirmed() {
         eventually("both sleep, or the lock is free", || {
             sleeping(&clock) > 1 || !lock.is_locked().unwrap()
         });
-        clock.advance(SECOND / 20);
+        clock.jump(SECOND / 20);
     }
     assert!(clock.now().since(start) < 10 * SECOND);
     settles.join().unwrap().unwrap();
@@ -202,7 +202,7 @@ fn client_drop_releases_detached_holds_while_timer_hangs() {
     let closed = store.gate.lock();
     store.fail_next("node", Fault::Hangs);
     parked(&clock, 1);
-    clock.advance(11 * SECOND);
+    clock.jump(11 * SECOND);
     eventually("the timer asks for the node of the lock", || {
         store.count("node") == 1
     });

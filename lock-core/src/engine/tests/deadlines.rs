@@ -28,7 +28,7 @@ fn follower_in_line_of_a_granted_permit_is_late_and_no_error() {
     eventually("the head asks in line", || store.count("acquire") == 3);
     let follower = thread::spawn(move || semaphore.try_acquire_for(SHORT));
     parked(&clock, 2); // the follower, and the holder's timer
-    clock.advance(SHORT);
+    clock.jump(SHORT);
     parked(&clock, 2); // past its deadline it waits for the head's answer
     held.unlock().unwrap();
     drop(gate);
@@ -58,7 +58,7 @@ fn followers_of_a_refused_head_are_not_told_busy() {
                 .count()
         };
         eventually("all wait for their turn", || wait_for_more() == 5); // and a timer
-        clock.advance(SHORT);
+        clock.jump(SHORT);
         eventually("all wait for the head's answer", || wait_for_more() == 5);
         drop(gate);
         for waiter in waiters {

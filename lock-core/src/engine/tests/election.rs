@@ -34,7 +34,7 @@ fn lost(cause: LossCause) -> LeadershipChange {
 fn pass(clock: &ManualClock, what: &str, mut holds: impl FnMut() -> bool) {
     eventually(what, || {
         if sleeping(clock) > 0 {
-            clock.advance(Duration::from_millis(100));
+            clock.jump(Duration::from_millis(100));
         }
         holds()
     });
@@ -96,7 +96,7 @@ fn leader_paused_past_its_lease_is_none_at_once() {
     let (election, changes) = candidate(&store);
     let first = gained(&changes);
     store.cut("renew", Fault::NotSent);
-    clock.advance(60 * SECOND);
+    clock.jump(60 * SECOND);
     assert!(!election.is_leader() || election.term().is_some_and(|term| term.get() > first));
     assert_eq!(next(&changes), lost(LossCause::Expired));
     assert!(gained(&changes) > first);
@@ -370,4 +370,35 @@ fn new_campaign_knows_no_error_of_the_one_before() {
     );
     drop(gate);
     eventually("it leads", || election.is_leader());
+}
+
+/// The next leader begins when the work has ended, however that ends.
+#[test]
+fn leadership_ends_with_the_work() {
+    let connect = || {
+        crate::builder()
+            .url("memory://ends_with_the_work")
+            .unwrap()
+            .connect()
+            .unwrap()
+    };
+    let (one, next) = (connect(), connect());
+    let (election, successor) = (one.election("it").unwrap(), next.election("it").unwrap());
+    let busy = next.mutex("it").unwrap();
+    let led = election.lead(10 * SECOND, None, |election| {
+        assert!(election.is_leader() && busy.try_lock().unwrap().is_none());
+        election.term()
+    });
+    assert!(led.unwrap().flatten().is_some());
+    assert!(!election.is_leader());
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        election.lead(10 * SECOND, None, |_| panic!("on purpose"))
+    }));
+    assert!(panicked.is_err() && !election.is_leader());
+    assert_eq!(successor.lead(10 * SECOND, None, |_| 7).unwrap(), Some(7));
+    // Who does not become the leader campaigns no more.
+    let held = busy.lock().unwrap();
+    assert_eq!(election.lead(SECOND / 100, None, |_| 7).unwrap(), None);
+    held.unlock().unwrap();
+    assert!(busy.try_lock().unwrap().is_some());
 }

@@ -107,7 +107,7 @@ fn extension_unconfirmed_for_two_timeouts_is_unavailable() {
     eventually("the extension hangs", || {
         store.count("renew") == 1 && sleeping(&clock) == 2
     });
-    clock.advance(4 * SECOND);
+    clock.jump(4 * SECOND);
     eventually("the extension times out", || extends.is_finished());
     drop(gate);
     let (result, state) = extends.join().unwrap();
@@ -121,7 +121,7 @@ fn extension_of_a_lock_lost_meanwhile_reports_the_loss() {
     let client = store.client();
     let gate = store.gate.lock();
     let extends = queued_extension(&store, &client);
-    clock.advance(SECOND);
+    clock.jump(SECOND);
     let lock_state = client
         .0
         .local_lock(&LockName::new("x").unwrap(), Scope::CLIENT)

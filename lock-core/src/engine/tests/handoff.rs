@@ -178,7 +178,7 @@ fn lock_returns_to_the_store_after_the_hand_off_time() {
     let (client, guard) = held(&store);
     let next = waits(&client, LockOptions::new());
     let before = asked(&store);
-    clock.advance(BUDGET);
+    clock.jump(BUDGET);
     guard.unlock().unwrap();
     next.join().unwrap().unwrap().unwrap().unlock().unwrap(); // the clock stands still
     assert_eq!(
@@ -212,7 +212,7 @@ fn hand_off_time_restarts_after_another_client_held_the_lock() {
         .unwrap();
     drop(gate);
     parked(&clock, 4); // both waiters, and a timer of each client
-    clock.advance(BUDGET);
+    clock.jump(BUDGET);
     other.unlock().unwrap();
     let next = next.join().unwrap().unwrap().unwrap();
     let before = asked(&store);
@@ -262,7 +262,7 @@ fn hand_off_time_restarts_when_the_last_waiter_gives_up() {
     eventually("both attempts fail", || store.count("acquire") == 3);
     interrupt.fire();
     assert!(gives_up.join().unwrap().unwrap_err().is_interrupted());
-    clock.advance(60 * SECOND);
+    clock.jump(60 * SECOND);
     // No thread of this client held the lock in between, so the time for hand-offs starts now.
     let guard = lock.lock().unwrap();
     let next = waits(&client, LockOptions::new());
@@ -276,7 +276,7 @@ fn waiter_with_a_short_deadline_is_served_by_the_store() {
     let (store, clock) = Recorded::new();
     let (client, guard) = held(&store);
     let next = waits_for(&client, BUDGET + Duration::from_micros(50));
-    clock.advance(BUDGET);
+    clock.jump(BUDGET);
     guard.unlock().unwrap();
     assert!(next.join().unwrap().unwrap().is_some(), "the lock was free");
 }
@@ -326,7 +326,7 @@ fn unconfirmed_short_extension_prevents_the_hand_off() {
     let next = waits(&client, LockOptions::new());
     other.unlock().unwrap();
     let guard = first.join().unwrap().unwrap().unwrap();
-    clock.advance(SECOND * 9 / 10);
+    clock.jump(SECOND * 9 / 10);
     store.fail_next("renew", Fault::Swallowed);
     assert!(guard.extend(29 * SECOND).unwrap_err().is_unavailable());
     let before = asked(&store);
@@ -356,7 +356,7 @@ fn assert_goes_back(store: &Recorded, client: &Client, guard: crate::OwnedGuard)
     let next = waits(client, LockOptions::new());
     let before = asked(store);
     guard.unlock().unwrap();
-    let stand_back = || store.clock.advance(SECOND / 100);
+    let stand_back = || store.clock.jump(SECOND / 100);
     eventually("the lock went through the store", || {
         stand_back();
         asked(store) >= (before.0 + 1, before.1 + 1)
@@ -394,7 +394,7 @@ fn hand_off_at_the_deadline_is_taken_or_passed_on() {
         let second = waits(&client, LockOptions::new());
         let late = {
             let clock = clock.clone();
-            thread::spawn(move || clock.advance(SECOND / 1_000))
+            thread::spawn(move || clock.jump(SECOND / 1_000))
         };
         guard.unlock().unwrap();
         late.join().unwrap();
@@ -499,7 +499,7 @@ fn hand_off_lost_before_the_waiter_wakes_is_acquired_anew() {
     let gate = clock.1.lock();
     guard.unlock().unwrap();
     assert_eq!(asked(&store), before.0, "the lock was handed on");
-    clock.0.advance(100 * SECOND);
+    clock.0.jump(100 * SECOND);
     drop(gate);
     let next = late.join().unwrap().unwrap().unwrap();
     assert!(
@@ -527,7 +527,7 @@ fn late_waiter_of_a_lost_hand_off_queues_behind_the_head() {
     let (late_gate, store_gate) = (clock.1.lock(), store.gate.lock());
     guard.unlock().unwrap();
     store.fail_next("acquire", Fault::Hangs);
-    clock.0.advance(100 * SECOND);
+    clock.0.jump(100 * SECOND);
     eventually("the next waiter asks", || asked(&store).0 == before + 1);
     drop(late_gate);
     let queues = || clock.0.sleepers().contains(&(clock.now() + SECOND));
@@ -553,7 +553,7 @@ fn late_waiter_of_a_lost_hand_off_is_served_after_others() {
     let third = waits(&client, LockOptions::new());
     let gate = clock.1.lock();
     guard.unlock().unwrap();
-    clock.0.advance(100 * SECOND);
+    clock.0.jump(100 * SECOND);
     let second = second.join().unwrap().unwrap().unwrap();
     let before = asked(&store);
     second.unlock().unwrap();
@@ -590,7 +590,7 @@ fn hand_off_to_an_interrupted_waiter_has_complete_events() {
         let gate = clock.1.lock();
         guard.unlock().unwrap();
         if is_lost {
-            clock.0.advance(100 * SECOND);
+            clock.0.jump(100 * SECOND);
         }
         interrupt.fire();
         drop(gate);

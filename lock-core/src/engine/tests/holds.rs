@@ -195,7 +195,7 @@ fn nested_hold_gets_its_lease_without_renewals_left() {
         ..LockOptions::new()
     };
     let _outer = lock.lock_with(&options).unwrap();
-    clock.advance(9 * SECOND);
+    clock.jump(9 * SECOND);
     let nested = lock
         .lock_with(&LockOptions::new().lease(25 * SECOND))
         .unwrap();
@@ -323,9 +323,9 @@ fn nested_hold_prolongs_the_shortest_time_and_never_shortens_it() {
     }
     outer.unlock().unwrap();
     let other = store.client().mutex("x").unwrap();
-    clock.advance(4 * SECOND);
+    clock.jump(4 * SECOND);
     assert!(other.try_lock().unwrap().is_none());
-    clock.advance(SECOND);
+    clock.jump(SECOND);
     assert!(other.try_lock().unwrap().is_some());
 }
 
@@ -376,4 +376,38 @@ fn locks_given_back_by_a_multi_lock_are_not_kept() {
             "{name}"
         );
     }
+}
+
+#[test]
+fn nested_hold_is_refused_where_the_options_say_so() {
+    let client = crate::builder().url("memory://nested_is_refused").unwrap();
+    let client = client.connect().unwrap();
+    let lock = client.mutex("section").unwrap();
+    let options = LockOptions::new().not_nested();
+    let outer = lock.lock_with(&options).unwrap();
+    for _ in 0..3 {
+        let error = lock.lock_with(&options).unwrap_err();
+        assert!(
+            error.is_misuse() && error.to_string().contains("owned_mutex"),
+            "{error}"
+        );
+    }
+    lock.lock().unwrap().unlock().unwrap();
+    outer.unlock().unwrap();
+    let guard = lock
+        .try_lock_with(&options)
+        .unwrap()
+        .expect("the refused holds have ended");
+    guard.unlock().unwrap();
+    // Of read-write locks and several locks, too.
+    let rw = client.rw_lock("rw").unwrap();
+    let several = crate::MultiLock::new(["a", "b"].map(|name| client.mutex(name).unwrap()));
+    let several = several.unwrap();
+    let write = rw.write().lock_with(&options).unwrap();
+    assert!(rw.write().lock_with(&options).unwrap_err().is_misuse());
+    write.unlock().unwrap();
+    let both = several.lock_with(&options).unwrap();
+    assert!(several.lock_with(&options).unwrap_err().is_misuse());
+    both.unlock().unwrap();
+    assert!(lock.try_lock_with(&options).unwrap().is_some());
 }

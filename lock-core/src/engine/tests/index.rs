@@ -44,7 +44,7 @@ impl Holder {
             .for_each(LockGuard::detach);
         // The first checks of these locks are over, and the next checks follow after the counted
         // events.
-        clock.advance(2 * SECOND);
+        clock.jump(2 * SECOND);
         Self {
             others,
             client,
@@ -84,7 +84,7 @@ impl Holder {
         let report = || client.0.renew_now(Some(slice::from_ref(&name)));
         self.count("report", report, || renewals() > first);
         let second = renewals();
-        self.count("renewal", || clock.advance(SECOND), || renewals() > second);
+        self.count("renewal", || clock.jump(SECOND), || renewals() > second);
         assert!(other.mutex(name.as_str()).unwrap().force_unlock().unwrap());
         let third = renewals();
         self.count("loss", report, || renewals() > third);

@@ -72,7 +72,7 @@ fn wait_with_insufficient_replicas_retries_with_new_owners() {
     let mut owners = Vec::new();
     for count in 1..5 {
         eventually("the grant is given back", || {
-            clock.advance(SECOND / 100);
+            clock.jump(SECOND / 100);
             store.count("release") >= count
         });
         owners.push(store.owner.lock().unwrap());
@@ -214,7 +214,7 @@ fn renewal_without_replicas_is_sent_while_others_hang() {
     let free = client.mutex("x").unwrap().lock_with(&off).unwrap();
     store.cut("confirm", Fault::Hangs);
     parked(&clock, 1);
-    clock.advance(10 * SECOND);
+    clock.jump(10 * SECOND);
     eventually("the lock without replicas is renewed", || {
         free.remaining() > 28 * SECOND
     });
@@ -223,16 +223,16 @@ fn renewal_without_replicas_is_sent_while_others_hang() {
         eventually("the next worker stands by", || {
             stuck == 4 || sleeping(&clock) >= 3
         });
-        clock.advance(SECOND / 50);
+        clock.jump(SECOND / 50);
     }
     for _period in 0..4 {
         eventually("the lock without replicas is renewed", || {
             free.remaining() > 28 * SECOND
         });
         parked(&clock, 2);
-        clock.advance(5 * SECOND);
+        clock.jump(5 * SECOND);
         parked(&clock, 2);
-        clock.advance(5 * SECOND);
+        clock.jump(5 * SECOND);
     }
     assert_eq!(store.count("confirm"), 4);
     assert!(needs.iter().all(|guard| !guard.is_valid()));

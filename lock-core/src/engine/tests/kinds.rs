@@ -488,7 +488,7 @@ fn waiter_that_polls_seldom_shows_itself_each_second() {
         eventually("it has asked", || store.count("acquire") == 2);
         for _ in 0..20 {
             parked(&clock, 2);
-            clock.advance(SECOND / 4);
+            clock.jump(SECOND / 4);
         }
         parked(&clock, 2);
         let asked = store.count("acquire") - 1;
@@ -515,7 +515,7 @@ fn reader_after_a_lost_writer_has_the_last_ones_token() {
             reader.fencing_token()
         });
         eventually("it asks to read", || store.count("acquire") == 2);
-        clock.advance(6 * SECOND);
+        clock.jump(6 * SECOND);
         let other = b
             .rw_lock("x")
             .unwrap()
@@ -636,7 +636,7 @@ fn what_may_be_left_of_a_lost_kind_is_released() {
             "one permit" => (None, Some(semaphore.acquire_with(1, &brief).unwrap())),
             _ => (None, Some(semaphore.acquire_with(3, &brief).unwrap())),
         };
-        clock.advance(SECOND * 5);
+        clock.jump(SECOND * 5);
         let is_valid = || {
             guard.as_ref().is_some_and(|it| it.loss().is_none())
                 || permits.as_ref().is_some_and(|it| it.loss().is_none())
@@ -780,9 +780,9 @@ fn dead_fair_waiter_keeps_others_out_for_its_presence() {
             store
                 .release(&held, released, clock.now() + SECOND)
                 .unwrap();
-            clock.advance(presence - SECOND / 100);
+            clock.jump(presence - SECOND / 100);
             assert!(ask(next, SECOND).is_busy(), "{presence:?} {kind:?}");
-            clock.advance(SECOND / 100);
+            clock.jump(SECOND / 100);
             assert!(!ask(next, SECOND).is_busy(), "{presence:?} {kind:?}");
         }
     }
@@ -887,14 +887,14 @@ fn direct_grant_outlasts_a_renewal_without_an_answer() {
     let (client, guard) = granted_directly(&store);
     store.fail_next("renew", Fault::Unanswered);
     let gate = store.gate.lock();
-    clock.advance(SECOND);
+    clock.jump(SECOND);
     eventually("it is renewed", || store.count("renew") == 1);
     let given = store.time_given("renew");
     assert!(
         given <= SECOND,
         "{given:?} of the two seconds that are left"
     );
-    clock.advance(given);
+    clock.jump(given);
     drop(gate);
     eventually("it failed", || guard.state() == GuardState::Suspended);
     advance(&client, &clock, SECOND / 3);
@@ -918,9 +918,9 @@ fn minimum_hold_of_a_direct_grant_counts_from_the_grant() {
         asked,
         "it was granted by the release"
     );
-    clock.advance(SECOND * 2 / 5);
+    clock.jump(SECOND * 2 / 5);
     assert!(mutex.is_locked().unwrap(), "for half a second");
-    clock.advance(SECOND / 5);
+    clock.jump(SECOND / 5);
     assert!(!mutex.is_locked().unwrap());
 }
 
@@ -1124,7 +1124,7 @@ fn thread_in_line_returns_at_its_deadline_and_interrupt() {
     interrupt.fire();
     assert!(interrupted.join().unwrap());
     line.await_length(2);
-    line.clock.advance(SECOND);
+    line.clock.jump(SECOND);
     assert!(late.join().unwrap());
     line.await_length(1);
     line.end();

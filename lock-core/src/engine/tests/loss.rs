@@ -6,7 +6,7 @@ use super::*;
 fn loss_channel_opened_after_the_loss_reports_it() {
     let (store, clock) = Recorded::new();
     let guard = store.client().mutex("x").unwrap().lock().unwrap();
-    clock.advance(60 * SECOND);
+    clock.jump(60 * SECOND);
     assert_eq!(
         guard.losses().try_recv().unwrap().cause(),
         LossCause::Expired
@@ -41,7 +41,7 @@ fn ended_lease_admits_no_nested_hold() {
         let (store, clock) = Recorded::new();
         let lock = store.client().mutex("x").unwrap();
         let _guard = lock.lock_with(&LockOptions::new().lease(SECOND)).unwrap();
-        clock.advance(SECOND);
+        clock.jump(SECOND);
         assert!(lock.lock().unwrap_err().is_lost());
         assert_eq!(lock.hold_count(), 1);
     }
@@ -106,7 +106,7 @@ fn waiter_gets_the_lock_that_a_paused_holder_lost() {
         client.queue_length("x").unwrap() == 1
     });
     parked(&clock, 2);
-    clock.advance(60 * SECOND);
+    clock.jump(60 * SECOND);
     eventually("the waiter has the lock", || waiter.is_finished());
     assert!(waiter.join().unwrap() > held.fencing_token());
     assert!(held.unlock().unwrap_err().is_lost());
@@ -146,7 +146,7 @@ fn holder_paused_past_its_lease_is_invalid_at_once() {
         .unwrap();
     let rival = store.client().mutex("x").unwrap();
     // `is_valid` reads the clock: no other thread needs to notice the jump.
-    clock.advance(60 * SECOND);
+    clock.jump(60 * SECOND);
     assert!(!guard.is_valid());
     let successor = rival.try_lock().unwrap().unwrap();
     assert!(guard.fencing_token() < successor.fencing_token());

@@ -94,7 +94,7 @@ fn advance(client: &Client, clock: &ManualClock, by: Duration) {
     let end = clock.now() + by;
     rest();
     while clock.now() < end {
-        clock.advance(Duration::from_millis(10).min(end.since(clock.now())));
+        clock.jump(Duration::from_millis(10).min(end.since(clock.now())));
         rest();
     }
 }
@@ -146,6 +146,6 @@ fn advance_until_done<T>(clock: &ManualClock, others: usize, thread: &thread::Jo
         eventually("it sleeps or is done", || {
             thread.is_finished() || sleeping(clock) > others
         });
-        clock.advance(SECOND / 20);
+        clock.jump(SECOND / 20);
     }
 }

@@ -303,12 +303,12 @@ impl Recorded {
                 Err(Failure::Unknown(Error::unavailable("swallowed on purpose")))
             }
             Some(Fault::TimedOut(time)) => {
-                self.clock.advance(time);
+                self.clock.jump(time);
                 Err(Failure::Unknown(Error::unavailable("timed out on purpose")))
             }
             Some(Fault::Slow(time)) => {
                 let answer = apply();
-                self.clock.advance(time);
+                self.clock.jump(time);
                 answer
             }
         }

@@ -113,7 +113,7 @@ fn unlock_of_each_hold_on_a_lost_lock_reports_the_loss() {
     let (store, clock) = Recorded::new();
     let lock = store.client().mutex("x").unwrap();
     let (outer, inner) = (lock.lock().unwrap(), lock.lock().unwrap());
-    clock.advance(60 * SECOND);
+    clock.jump(60 * SECOND);
     assert_eq!(
         (lock.hold_count(), lock.is_held_by_current_thread()),
         (2, false)
@@ -145,7 +145,7 @@ fn dropping_the_guard_of_a_lost_lock_does_not_panic() {
     let client = store.client();
     let lock = client.mutex("x").unwrap();
     let guard = lock.lock().unwrap();
-    clock.advance(60 * SECOND);
+    clock.jump(60 * SECOND);
     drop(guard);
     let guard = lock.lock().unwrap();
     store.store.lose(lock.name());
@@ -168,13 +168,13 @@ impl Clock for Leaping {
             && self.left.load(Ordering::SeqCst) > 0
             && self.left.fetch_sub(1, Ordering::SeqCst) == 1
         {
-            self.clock.advance(SECOND);
+            self.clock.jump(SECOND);
         }
         self.clock.now()
     }
     fn wait(&self, signal: &Arc<Signal>, until: Moment) -> Woken {
         if thread::current().id() == self.thread {
-            self.clock.advance(until.since(self.clock.now()));
+            self.clock.jump(until.since(self.clock.now()));
         }
         self.clock.wait(signal, until)
     }

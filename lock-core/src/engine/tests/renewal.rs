@@ -57,7 +57,7 @@ fn lock_stays_lost_if_its_renewal_is_confirmed_late() {
         let guard = client.mutex("x").unwrap().lock().unwrap();
         let losses = guard.losses();
         store.fail_next("renew", Fault::Slow(25 * SECOND));
-        clock.advance(10 * SECOND);
+        clock.jump(10 * SECOND);
         eventually("the renewal is sent", || store.count("renew") == 1);
         losses.recv_timeout(20 * SECOND).unwrap();
         advance(&client, &clock, SECOND);
@@ -74,10 +74,10 @@ fn unanswered_renewal_does_not_delay_the_loss() {
     let gate = store.gate.lock();
     store.fail_next("renew", Fault::Hangs);
     parked(&clock, 1);
-    clock.advance(10 * SECOND + SECOND / 10);
+    clock.jump(10 * SECOND + SECOND / 10);
     eventually("the renewal is sent", || store.count("renew") == 1);
     parked(&clock, 1);
-    clock.advance(20 * SECOND);
+    clock.jump(20 * SECOND);
     assert_eq!(
         losses.recv_timeout(20 * SECOND).unwrap().cause(),
         LossCause::Expired
@@ -92,7 +92,7 @@ fn renewal_confirmed_after_the_release_has_no_effect() {
     let guard = client.mutex("x").unwrap().lock().unwrap();
     let gate = store.gate.lock();
     store.fail_next("renew", Fault::AnswerHangs);
-    clock.advance(10 * SECOND);
+    clock.jump(10 * SECOND);
     eventually("the renewal is sent", || store.count("renew") == 1);
     guard.unlock().unwrap();
     drop(gate);
@@ -110,14 +110,14 @@ fn queued_renewal_of_a_released_lock_is_not_sent() {
     let client = store.client();
     let early = client.mutex("early").unwrap().lock().unwrap();
     // Less than the time after which a spare worker sends the renewals behind a hanging one.
-    clock.advance(SECOND / 100);
+    clock.jump(SECOND / 100);
     let numbered = LockOptions::new().watched_at_most(30 * SECOND, 9); // never sent along
     let late = client.mutex("late").unwrap().lock_with(&numbered).unwrap();
     let gate = store.gate.lock();
     store.fail_next("renew", Fault::Hangs);
-    clock.advance(10 * SECOND - SECOND / 100);
+    clock.jump(10 * SECOND - SECOND / 100);
     eventually("the first renewal hangs", || store.count("renew") == 1);
-    clock.advance(SECOND / 100);
+    clock.jump(SECOND / 100);
     eventually("the second renewal queues", || client.0.workers.threads().1);
     late.unlock().unwrap();
     drop(gate);
@@ -133,7 +133,7 @@ fn renewals_that_are_due_soon_are_sent_along_and_stay_together() {
     let client = store.client();
     let guards: Vec<_> = (0..5)
         .map(|n| {
-            clock.advance(SECOND / 5);
+            clock.jump(SECOND / 5);
             client.mutex(format!("n{n}")).unwrap().lock().unwrap()
         })
         .collect();
@@ -156,7 +156,7 @@ fn numbered_failed_and_first_renewals_are_not_sent_along() {
     let client = store.client();
     let numbered = LockOptions::new().watched_at_most(30 * SECOND, 9);
     let _guards = [0, 1].map(|n| {
-        clock.advance(SECOND / 5);
+        clock.jump(SECOND / 5);
         client
             .mutex(format!("numbered{n}"))
             .unwrap()
@@ -183,7 +183,7 @@ fn numbered_failed_and_first_renewals_are_not_sent_along() {
     let store = store.able(store.abilities.first_renewal(Some(SECOND)));
     let client = store.client();
     let _guards = [0, 1].map(|n| {
-        clock.advance(SECOND / 5);
+        clock.jump(SECOND / 5);
         client.mutex(format!("first{n}")).unwrap().lock().unwrap()
     });
     advance(&client, &clock, 2 * SECOND);
@@ -200,12 +200,12 @@ fn change_reported_beside_an_early_renewal_costs_one_more() {
     let client = store.client();
     let names = ["due", "early"];
     let _guards = names.map(|name| {
-        clock.advance(SECOND / 5);
+        clock.jump(SECOND / 5);
         client.mutex(name).unwrap().lock().unwrap()
     });
     let gate = store.gate.lock();
     store.fail_next("renew", Fault::AnswerHangs);
-    clock.advance(10 * SECOND - SECOND / 5);
+    clock.jump(10 * SECOND - SECOND / 5);
     eventually("both are being renewed", || store.count("renew") == 1);
     let names = names.map(|name| LockName::new(name).unwrap());
     client.0.renew_now(Some(&names));
@@ -244,7 +244,7 @@ fn renewals_of_250_locks_need_at_least_three_batches() {
         .collect();
     let gate = store.gate.lock();
     store.fail_next("renew", Fault::Hangs);
-    clock.advance(11 * SECOND);
+    clock.jump(11 * SECOND);
     eventually("the first renewal hangs", || store.count("renew") == 1);
     parked(&clock, 1);
     drop(gate);
@@ -308,7 +308,7 @@ fn backend_panic_at_one_lock_leaves_others_renewed() {
     let client = store.client();
     let (one, other) = (client.mutex("one").unwrap(), client.mutex("other").unwrap());
     let _one = one.lock().unwrap();
-    clock.advance(2 * SECOND); // so that neither is sent along with the other
+    clock.jump(2 * SECOND); // so that neither is sent along with the other
     let other = other.lock().unwrap();
     store.node_panics.store(true, Ordering::SeqCst);
     advance(&client, &clock, 8 * SECOND + SECOND / 2);
@@ -371,7 +371,7 @@ fn existing_timer_is_kept_by_the_next_acquisition() {
     lock.lock().unwrap().unlock().unwrap();
     let timer = lock_state.lock().timer;
     // The renewal is not sent before the timer is due.
-    clock.advance(SECOND / 2);
+    clock.jump(SECOND / 2);
     lock.lock().unwrap().unlock().unwrap();
     assert!(timer.is_some());
     assert_eq!(lock_state.lock().timer, timer);
@@ -463,7 +463,7 @@ fn failed_renewal_suspends_until_the_next_succeeds() {
     let client = store.client();
     let guard = client.mutex("x").unwrap().lock().unwrap();
     store.fail_next("renew", Fault::NotSent);
-    clock.advance(10 * SECOND + SECOND / 10);
+    clock.jump(10 * SECOND + SECOND / 10);
     eventually("a renewal failed", || {
         guard.state() == GuardState::Suspended
     });
@@ -559,7 +559,7 @@ fn change_during_a_renewal_leads_to_another_one() {
     let losses = guard.losses();
     let gate = store.gate.lock();
     store.fail_next("renew", Fault::AnswerHangs);
-    clock.advance(10 * SECOND);
+    clock.jump(10 * SECOND);
     eventually("the renewal is applied", || store.count("renew") == 1);
     store.store.lose(guard.name());
     notices.changed(Some(std::slice::from_ref(guard.name())));
@@ -622,4 +622,35 @@ fn renewals_of_many_permits_count_as_many_in_a_batch() {
             .chain(&few)
             .all(|guard| guard.remaining() > 25 * SECOND)
     );
+}
+
+/// The time of a program that runs, in which the watchdog has its turns, and of one that is paused.
+#[test]
+fn time_that_passes_renews_on_the_way_and_a_jump_does_not() {
+    let clock = ManualClock::new();
+    let connect = || {
+        let builder = crate::builder().clock(Arc::new(clock.clone()));
+        let builder = builder
+            .url("memory://time_that_passes?watchdog=3s")
+            .unwrap();
+        builder.connect().unwrap()
+    };
+    let (client, other) = (connect(), connect());
+    let held = client.mutex("job").unwrap().lock().unwrap();
+    for round in 0..40 {
+        clock.advance(5 * SECOND);
+        assert!(held.is_valid(), "after {round} rounds: {:?}", held.loss());
+    }
+    assert!(other.mutex("job").unwrap().try_lock().unwrap().is_none());
+    // A wait ends at its deadline.
+    let before = clock.sleepers().len();
+    let waiter = thread::spawn(move || {
+        let guard = other.mutex("job").unwrap().try_lock_for(7 * SECOND);
+        guard.unwrap().is_none()
+    });
+    eventually("it waits", || clock.sleepers().len() > before);
+    clock.advance(10 * SECOND);
+    assert!(waiter.join().unwrap() && held.is_valid());
+    clock.jump(5 * SECOND);
+    assert!(!held.is_valid());
 }

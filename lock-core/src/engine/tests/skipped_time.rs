@@ -194,7 +194,7 @@ fn doubtful_lock_without_a_store_is_lost_at_its_deadline() {
     assert!(guard.verify().unwrap_err().is_unavailable());
     assert!(!guard.is_valid() && guard.loss().is_none());
     eventually("its end is told", || {
-        clock.advance(SECOND / 10);
+        clock.jump(SECOND / 10);
         guard.loss().is_some()
     });
     assert_eq!(guard.loss().unwrap().cause(), LossCause::Expired);
@@ -211,7 +211,7 @@ fn verify_confirms_for_what_the_store_keeps_it() {
         .unwrap()
         .lock_with(&options)
         .unwrap();
-    clock.advance(SECOND * 10);
+    clock.jump(SECOND * 10);
     let gate = store.gate.lock();
     store.fail_next("inspect", Fault::Hangs);
     step(&clock, LEAP);
@@ -276,7 +276,7 @@ fn lock_over_a_leap(during: impl Fn(&Recorded)) -> (Recorded, Client, Result<(),
                 .is_some()
         };
         eventually("it is granted", is_granted);
-        clock.advance(Duration::from_millis(1));
+        clock.jump(Duration::from_millis(1));
         step(&clock, LEAP);
         // The verification in the background collects the held locks at this check, and has
         // verified all of them by then.
@@ -400,7 +400,7 @@ fn doubtful_leader_is_none_until_it_is_confirmed() {
         eventually("it leads again", || election.is_leader());
         // The clock pauses at each step, so that the lock can be renewed.
         eventually("the wait ends", || {
-            clock.advance(SECOND / 100);
+            clock.jump(SECOND / 100);
             waiter.is_finished()
         });
         assert!(waiter.join().unwrap().unwrap());
@@ -425,10 +425,10 @@ fn fixed_lease_shortened_by_a_pause_is_lost_at_its_end() {
     let timer = || paused.sleepers().into_iter().max();
     let first = timer();
     for clock in [&clock, &paused] {
-        clock.advance(SECOND * 2);
+        clock.jump(SECOND * 2);
     }
     eventually("the first check is over", || timer() > first);
-    clock.advance(SECOND * 24);
+    clock.jump(SECOND * 24);
     step(&paused, SECOND * 24);
     assert!(guard.verify().unwrap() <= SECOND * 4);
     assert!(guard.is_valid() && guard.remaining() <= SECOND * 4);
@@ -436,7 +436,7 @@ fn fixed_lease_shortened_by_a_pause_is_lost_at_its_end() {
         store.count("inspect") == 2
     });
     eventually("only the timer sleeps", || paused.sleepers().len() == 1);
-    paused.advance(SECOND * 5);
+    paused.jump(SECOND * 5);
     let loss = losses.recv_timeout(SECOND * 20).unwrap();
     assert_eq!(loss.cause(), LossCause::Expired);
 }

@@ -25,7 +25,7 @@ fn with(least: Duration, guards: &[LockGuard]) -> usize {
 fn lock_with_hanging_renewal(store: &Recorded, client: &Client) -> LockGuard {
     let slow = client.mutex("slow").unwrap().lock().unwrap();
     store.fail_next("renew", Fault::Hangs);
-    store.clock.advance(10 * SECOND);
+    store.clock.jump(10 * SECOND);
     eventually("the renewal hangs", || store.count("renew") == 1);
     slow
 }
@@ -35,7 +35,7 @@ fn wait_for_spares_to_end(client: &Client, clock: &ManualClock) {
     eventually("the spares have ended", || {
         // A spare worker may stand by until it finds that the last request was quick.
         if sleeping(clock) >= 3 {
-            clock.advance(TOO_LONG);
+            clock.jump(TOO_LONG);
         }
         client.0.workers.threads().0 == 1
     });
@@ -47,12 +47,12 @@ fn hanging_renewal_delays_no_later_one() {
     let client = store.client();
     let gate = store.gate.lock();
     let slow = client.mutex("slow").unwrap().lock().unwrap();
-    clock.advance(2 * SECOND); // so that none is sent along with the first
+    clock.jump(2 * SECOND); // so that none is sent along with the first
     let others = hold(&client, 250);
     store.fail_next("renew", Fault::Hangs);
-    clock.advance(8 * SECOND);
+    clock.jump(8 * SECOND);
     eventually("the first hangs", || store.count("renew") == 1);
-    clock.advance(2 * SECOND);
+    clock.jump(2 * SECOND);
     eventually("the others are renewed", || {
         with(29 * SECOND, &others) == 250
     });
@@ -72,14 +72,14 @@ fn renewals_behind_a_hanging_one_are_sent_by_spares() {
         store.fail_next("renew", Fault::Hangs);
     }
     parked(&clock, 1);
-    clock.advance(10 * SECOND);
+    clock.jump(10 * SECOND);
     // The main worker, then one spare worker after another, each when its predecessor has hung for
     // too long.
     for stuck in 1..=3 {
         eventually("the renewal hangs", || store.count("renew") == stuck);
         parked(&clock, 2);
         assert_eq!((store.count("renew"), with(25 * SECOND, &held)), (stuck, 0));
-        clock.advance(TOO_LONG);
+        clock.jump(TOO_LONG);
     }
     // Each of the three workers has at most a hundred renewals.
     eventually("the fourth worker sends the rest", || {
@@ -99,16 +99,16 @@ fn hanging_renewals_occupy_at_most_four_workers() {
     let held = hold(&client, 500);
     store.cut("renew", Fault::Hangs);
     parked(&clock, 1);
-    clock.advance(10 * SECOND);
+    clock.jump(10 * SECOND);
     for stuck in 1..=4 {
         eventually("the renewal hangs", || store.count("renew") == stuck);
         eventually("the next worker sleeps", || {
             stuck == 4 || sleeping(&clock) >= 2
         });
-        clock.advance(TOO_LONG);
+        clock.jump(TOO_LONG);
     }
     parked(&clock, 1);
-    clock.advance(SECOND);
+    clock.jump(SECOND);
     parked(&clock, 1);
     assert_eq!(
         (store.count("renew"), client.0.workers.threads()),
@@ -130,7 +130,7 @@ fn lock_taken_while_a_renewal_hangs_is_renewed() {
     let guard = client.mutex("short").unwrap().lock_with(&short).unwrap();
     for period in 1..=9 {
         parked(&clock, 1);
-        clock.advance(SECOND / 3 + SECOND / 50);
+        clock.jump(SECOND / 3 + SECOND / 50);
         eventually("the lock is renewed", || store.count("renew") == 1 + period);
         eventually("the lock has its full lease", || {
             guard.remaining() > SECOND * 9 / 10
@@ -149,12 +149,12 @@ fn spare_worker_survives_a_panic_of_the_backend() {
     let guard = client.mutex("x").unwrap().lock().unwrap();
     store.fail_next("renew", Fault::Panic);
     parked(&clock, 1);
-    clock.advance(10 * SECOND);
+    clock.jump(10 * SECOND);
     eventually("the renewal fails", || {
         guard.state() == GuardState::Suspended
     });
     parked(&clock, 1);
-    clock.advance(SECOND + SECOND / 50);
+    clock.jump(SECOND + SECOND / 50);
     eventually("the renewal is repeated", || {
         guard.state() == GuardState::Held
     });
@@ -169,7 +169,7 @@ fn spare_worker_ends_with_the_client_while_a_call_hangs() {
     let slow = lock_with_hanging_renewal(&store, &client);
     let guard = client.mutex("x").unwrap().lock().unwrap();
     parked(&clock, 1);
-    clock.advance(10 * SECOND);
+    clock.jump(10 * SECOND);
     eventually("the lock is renewed", || store.count("renew") == 2);
     parked(&clock, 2);
     slow.unlock().unwrap();

@@ -41,13 +41,13 @@ fn renewal_pending_at_the_deadline_leaves_no_lock() {
     let guard = lock.lock().unwrap();
     let closed = store.gate.lock();
     store.fail_next("renew", Fault::AnswerHangs);
-    clock.advance(11 * SECOND);
+    clock.jump(11 * SECOND);
     eventually("the renewal is sent", || store.count("renew") == 1);
-    clock.advance(18 * SECOND);
+    clock.jump(18 * SECOND);
     assert!(guard.is_valid());
-    clock.advance(5 * SECOND / 10);
+    clock.jump(5 * SECOND / 10);
     assert!(guard.is_valid() || guard.loss().is_some());
-    clock.advance(SECOND);
+    clock.jump(SECOND);
     assert_eq!(guard.loss().unwrap().cause(), LossCause::Expired);
     drop(closed);
     eventually("the extended lock is cleaned up", || {
@@ -71,14 +71,14 @@ fn renewal_confirmed_after_the_deadline_leaves_no_lock() {
     let (end, losses) = (clock.now() + guard.remaining(), guard.losses());
     let closed = store.gate.lock();
     store.fail_next("renew", Fault::AnswerHangs);
-    clock.advance(11 * SECOND);
+    clock.jump(11 * SECOND);
     eventually("the renewal is sent", || store.count("renew") == 1);
     // The timer checks the lock once when the next renewal would be due, and again at the first
     // tick after the end of the validity.
     parked(&clock, 1);
-    clock.advance(11 * SECOND);
+    clock.jump(11 * SECOND);
     parked(&clock, 1);
-    clock.advance(end.since(clock.now()) + Duration::from_millis(1));
+    clock.jump(end.since(clock.now()) + Duration::from_millis(1));
     drop(closed);
     // No thread checks the guard: the loss is found when the answer arrives.
     assert_eq!(
@@ -207,7 +207,7 @@ fn hanging_cleanup_delays_no_renewal() {
     );
     eventually("the cleanup hangs", || store.count("close") == 1);
     for renewals in 1..=5 {
-        clock.advance(10 * SECOND + SECOND / 10);
+        clock.jump(10 * SECOND + SECOND / 10);
         // The event comes after the next renewal is scheduled. If the clock advanced before that,
         // the renewal would be overdue and wait for a tick that a manual clock does not reach.
         eventually("the other lock is renewed", || renewed() == renewals);
@@ -244,7 +244,7 @@ fn lost_detached_hold_is_reported_by_a_new_handle() {
         .lock_with(&LockOptions::new().lease(SECOND))
         .unwrap()
         .detach();
-    store.clock.advance(2 * SECOND);
+    store.clock.jump(2 * SECOND);
     let lock = client.mutex("x").unwrap();
     assert!(lock.lock().unwrap_err().is_lost());
     assert!(lock.unlock().unwrap_err().is_lost());
@@ -335,7 +335,7 @@ fn loss_channel_closes_at_release_during_a_renewal() {
     let losses = guard.losses();
     let closed = store.gate.lock();
     store.fail_next("renew", Fault::AnswerHangs);
-    clock.advance(11 * SECOND);
+    clock.jump(11 * SECOND);
     eventually("the renewal is sent", || store.count("renew") == 1);
     guard.unlock().unwrap();
     assert!(
@@ -376,7 +376,7 @@ fn queued_waiters_give_up_within_the_same_outage_limit() {
         eventually("the remaining waiters sleep", || {
             sleeping(&clock) >= waiting()
         });
-        clock.advance(SECOND / 20);
+        clock.jump(SECOND / 20);
     }
     for waiter in waiters {
         assert!(

@@ -99,7 +99,7 @@ fn lock_that_was_wanted_a_moment_ago_is_watched_before_it_is_asked_for() {
     // After a longer time the store may have ended the subscription, so two attempts are necessary
     // again.
     for (later, attempts) in [(Duration::ZERO, 1), (SECOND, 2)] {
-        clock.advance(later);
+        clock.jump(later);
         let held = lock.lock().unwrap();
         let (asked, watched) = (store.count("acquire"), store.count("watch"));
         let waiter = waiter(&client, LockOptions::new());
@@ -113,7 +113,7 @@ fn lock_that_was_wanted_a_moment_ago_is_watched_before_it_is_asked_for() {
     // more.
     let (lone, watched) = (client.mutex("x").unwrap(), store.count("watch"));
     for _ in 0..3 {
-        clock.advance(SECOND * 2 / 5);
+        clock.jump(SECOND * 2 / 5);
         lone.lock().unwrap().unlock().unwrap();
     }
     assert_eq!(store.count("watch"), watched + 1);
@@ -130,16 +130,16 @@ fn follower_waits_for_the_attempt_behind_a_slow_watch() {
         let (store, clock) = Recorded::new();
         let (lock, client) = wanted_a_moment_ago(&store, &clock);
         let held = lock.lock().unwrap();
-        clock.advance(SECOND / 100); // the store's last answer is older than the waits to come
+        clock.jump(SECOND / 100); // the store's last answer is older than the waits to come
         let gate = store.gate.lock();
         store.fail_next("watch", Fault::Hangs);
         let head = waiter_for(&client, SECOND / 10);
         eventually("the head waits for its watch", || store.count("watch") == 2);
         let follower = waiter_for(&client, SECOND / 20);
         parked(&clock, 3); // the follower, and a timer of each client
-        clock.advance(SECOND / 20);
+        clock.jump(SECOND / 20);
         parked(&clock, 3); // past its deadline it waits for the head's answer
-        clock.advance(SECOND / 20);
+        clock.jump(SECOND / 20);
         parked(&clock, 3);
         if is_answered {
             drop(gate);
@@ -149,7 +149,7 @@ fn follower_waits_for_the_attempt_behind_a_slow_watch() {
                 "the head was told that it was busy"
             );
         } else {
-            clock.advance(2 * SECOND - SECOND / 20); // a command timeout after its deadline
+            clock.jump(2 * SECOND - SECOND / 20); // a command timeout after its deadline
             assert!(
                 is_done(follower).unwrap_err().is_unavailable(),
                 "it waits for no more"
@@ -172,7 +172,7 @@ fn head_that_gives_up_leaves_its_watch_to_the_next() {
     });
     let second = waiter(&client, LockOptions::new());
     parked(&clock, 3);
-    clock.advance(SECOND / 2);
+    clock.jump(SECOND / 2);
     assert!(
         !is_done(first).unwrap(),
         "the lock was busy until the deadline"
@@ -196,10 +196,10 @@ fn waits_of_head_and_follower_end_at_their_deadline() {
     });
     let queues = waiter_for(&client, SECOND / 2);
     parked(&clock, 3);
-    clock.advance(SECOND / 2 - SECOND / 100);
+    clock.jump(SECOND / 2 - SECOND / 100);
     parked(&clock, 3);
     assert!(!asks.is_finished() && !queues.is_finished());
-    clock.advance(SECOND / 100);
+    clock.jump(SECOND / 100);
     assert!(!is_done(asks).unwrap() && !is_done(queues).unwrap());
     assert_eq!(client.queue_length("x").unwrap(), 0);
 }
@@ -211,7 +211,7 @@ fn wait_behind_a_local_holder_ends_at_its_deadline() {
     let _held = client.mutex("x").unwrap().lock().unwrap();
     let waiter = waiter_for(&client, SECOND / 2);
     parked(&clock, 2);
-    clock.advance(SECOND / 2);
+    clock.jump(SECOND / 2);
     assert!(!is_done(waiter).unwrap());
     assert_eq!(store.count("acquire"), 1);
 }
@@ -223,7 +223,7 @@ fn lock_freed_without_notice_is_taken_at_the_deadline() {
     let held = holder.mutex("x").unwrap().lock().unwrap();
     let waiter = sleeper(&store, &client, &clock, Some(SECOND / 2));
     store.store.lose(held.name()); // without a notification
-    clock.advance(SECOND / 2);
+    clock.jump(SECOND / 2);
     assert!(is_done(waiter).unwrap());
 }
 
@@ -234,7 +234,7 @@ fn waiter_sleeps_at_most_for_the_holders_lease() {
     let fixed = LockOptions::new().lease(5 * SECOND);
     let held = holder.mutex("x").unwrap().lock_with(&fixed).unwrap();
     let waiter = sleeper(&store, &client, &clock, None);
-    clock.advance(5 * SECOND);
+    clock.jump(5 * SECOND);
     assert!(
         is_done(waiter).unwrap(),
         "the waiter got no notification of the lease end"
@@ -250,7 +250,7 @@ fn waiter_asks_again_within_its_own_lease() {
     let held = holder.mutex("x").unwrap().lock_with(&fixed).unwrap();
     let waiter = sleeper(&store, &client, &clock, None);
     store.store.lose(held.name()); // without a notification
-    clock.advance(30 * SECOND);
+    clock.jump(30 * SECOND);
     assert!(is_done(waiter).unwrap());
 }
 
@@ -270,14 +270,14 @@ fn answer_of_the_store_ends_the_outage() {
             eventually("it sleeps or is done", || {
                 waiter.is_finished() || sleeping(&clock) >= 2
             });
-            clock.advance(SECOND / 20);
+            clock.jump(SECOND / 20);
         }
     };
     pass(20 * SECOND);
     store.mend();
     eventually("the waiter finds the lock busy and watches", || {
         if sleeping(&clock) >= 2 {
-            clock.advance(SECOND / 20);
+            clock.jump(SECOND / 20);
         }
         store.watches() == 1
     });
@@ -313,7 +313,7 @@ fn outage_is_reported_at_the_deadline_of_the_wait() {
     while clock.now().since(start) < 3 * SECOND {
         eventually("the waiter sleeps", || sleeping(&clock) == 1);
         assert!(!waiter.is_finished());
-        clock.advance(SECOND / 100);
+        clock.jump(SECOND / 100);
     }
     assert!(is_done(waiter).unwrap_err().is_unavailable());
 }
@@ -454,7 +454,7 @@ fn try_lock_does_not_overtake_waiters() {
     let waiter = sleeper(&store, &client, &clock, None);
     store.store.lose(held.name()); // the lock is free, without a notification
     assert!(client.mutex("x").unwrap().try_lock().unwrap().is_none());
-    clock.advance(30 * SECOND);
+    clock.jump(30 * SECOND);
     assert!(is_done(waiter).unwrap());
 }
 
@@ -514,7 +514,7 @@ fn until_done<T>(client: &Client, clock: &ManualClock, waiters: &[thread::JoinHa
         eventually("all threads sleep or are done", || {
             threads() <= sleeping(clock)
         });
-        clock.advance(SECOND / 100);
+        clock.jump(SECOND / 100);
     }
 }
 
@@ -528,7 +528,7 @@ fn waiters_give_up_one_outage_limit_after_the_outage_began() {
     let waiters: Vec<_> = (0..12).map(|_| gives_up(&client, &clock)).collect();
     eventually("the head has asked", || store.count("acquire") == 1);
     parked(&clock, 11);
-    clock.advance(SECOND);
+    clock.jump(SECOND);
     drop(gate);
     until_done(&client, &clock, &waiters);
     for waiter in waiters {
@@ -576,7 +576,7 @@ fn waiter_that_starts_in_an_outage_gets_the_full_limit() {
     store.cut("acquire", Fault::NotSent);
     let first = gives_up(&client, &clock);
     eventually("the head has asked", || store.count("acquire") == 1);
-    clock.advance(2 * SECOND);
+    clock.jump(2 * SECOND);
     let later = gives_up(&client, &clock);
     drop(gate);
     let waiters = [first, later];
@@ -603,7 +603,7 @@ fn waiters_behind_an_unanswered_request_are_not_busy() {
         .collect();
     eventually("the head has asked", || store.count("acquire") == 1);
     parked(&clock, 7);
-    clock.advance(SECOND * 3 / 2);
+    clock.jump(SECOND * 3 / 2);
     let answered = || waiters.iter().filter(|it| it.is_finished()).count();
     eventually("all threads sleep or are done", || {
         sleeping(&clock) + answered() >= 7
@@ -631,7 +631,7 @@ fn waiters_behind_a_request_share_its_busy_answer() {
         .collect();
     eventually("the head has asked", || store.count("acquire") == 2);
     parked(&clock, 8); // seven waiters, and the holder's timer
-    clock.advance(SECOND * 3 / 2);
+    clock.jump(SECOND * 3 / 2);
     let answered = || waiters.iter().filter(|it| it.is_finished()).count();
     eventually("all threads sleep or are done", || {
         sleeping(&clock) + answered() >= 8
@@ -657,11 +657,11 @@ fn waiters_behind_a_request_wait_for_its_timeout_at_most() {
     eventually("the head has asked", || store.count("acquire") == 1);
     let follower = waiter_for(&client, SECOND * 3 / 2);
     parked(&clock, 1);
-    clock.advance(SECOND * 3 / 2);
+    clock.jump(SECOND * 3 / 2);
     eventually("the waiter sleeps or is done", || {
         sleeping(&clock) == 1 || follower.is_finished()
     });
-    clock.advance(SECOND / 2);
+    clock.jump(SECOND / 2);
     let error = is_done(follower).expect_err("the state of the lock is unknown");
     assert!(
         error.is_unavailable() && error.to_string().contains("has not answered"),

@@ -105,7 +105,7 @@ impl Recorded {
             }
             Fault::Late(time) => {
                 let answer = apply();
-                self.clock.advance(time);
+                self.clock.jump(time);
                 answer
             }
         }
@@ -259,7 +259,7 @@ fn attempt_without_an_answer_is_not_repeated_nor_taken_back() {
     );
     client.wait_for_cleanup(SECOND).unwrap();
     assert_eq!((store.count("acquire"), store.count("release")), (1, 0));
-    store.clock.advance(11 * SECOND);
+    store.clock.jump(11 * SECOND);
     lock.lock_with(&fixed(10 * SECOND))
         .unwrap()
         .unlock()
@@ -352,7 +352,7 @@ fn release_after_the_lease_or_of_no_grant_is_not_sent() {
         panic!("it is free");
     };
     assert!(matches!(release(Receipt::default()), Ok(Release::Gone)));
-    store.clock.advance(SECOND);
+    store.clock.jump(SECOND);
     assert!(matches!(release(grant.receipt), Ok(Release::Gone)));
     assert_eq!(store.count("release"), 0);
 }
@@ -370,7 +370,7 @@ fn release_that_never_left_is_no_loss_after_the_lease() {
     let release = || backend.release(&id, ReleaseOptions::WITHOUT_TOMBSTONE, Moment::NEVER);
     store.fail_next(Fault::NotSent);
     assert!(matches!(release(), Err(Failure::NotSent(_))));
-    store.clock.advance(SECOND);
+    store.clock.jump(SECOND);
     let Err(Failure::Final(error)) = release() else {
         panic!("no store said that it is lost")
     };

@@ -71,7 +71,7 @@ fn wait_is_one_deadline_for_all_members() {
         move || lock.try_lock_for(3 * SECOND).map(|guard| guard.is_some())
     });
     three.until_waiting_for(0);
-    three.clock.advance(2 * SECOND);
+    three.clock.jump(2 * SECOND);
     first.unlock().unwrap();
     // A woken thread that does not run yet would count as a sleeper.
     eventually("the waiter has the first", || {
@@ -79,7 +79,7 @@ fn wait_is_one_deadline_for_all_members() {
     });
     three.until_waiting_for(2);
     assert!(three.clock.now().since(start) < 3 * SECOND && !thread.is_finished());
-    three.clock.advance(SECOND);
+    three.clock.jump(SECOND);
     eventually("the wait is three seconds in all", || thread.is_finished());
     assert!(!thread.join().unwrap().unwrap());
     drop(second);
@@ -188,7 +188,7 @@ fn member_with_insufficient_replicas_is_retried_by_policy() {
     // Not while the thread runs: its wait would end before its check.
     let sleep_a_while = || {
         if sleeping(&three.clock) > three.threads() {
-            three.clock.advance(SECOND / 50);
+            three.clock.jump(SECOND / 50);
         }
     };
     eventually("the attempt is repeated", || {

@@ -94,7 +94,7 @@ impl Three {
         eventually("all threads are at rest", is_at_rest);
         while self.clock.now() < end {
             self.clock
-                .advance((SECOND / 20).min(end.since(self.clock.now())));
+                .jump((SECOND / 20).min(end.since(self.clock.now())));
             eventually("all threads are at rest", is_at_rest);
         }
     }
@@ -110,7 +110,7 @@ impl Three {
             if is_done {
                 return;
             }
-            self.clock.advance(step);
+            self.clock.jump(step);
         }
     }
 
