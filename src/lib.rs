@@ -1,12 +1,18 @@
 // The links of README.md, for docs.rs. If a link is defined twice, the first definition counts.
+//! [backends]: https://docs.rs/crate/distlock/latest/source/docs/BACKENDS.md
 //! [command]: https://docs.rs/crate/distlock/latest/source/docs/COMMAND.md
+//! [contributing]: https://docs.rs/crate/distlock/latest/source/CONTRIBUTING.md
 //! [defaults]: https://docs.rs/crate/distlock/latest/source/docs/DEFAULTS.md
 //! [docs]: https://docs.rs/crate/distlock/latest/source/docs/README.md
 //! [guarantees]: https://docs.rs/crate/distlock/latest/source/docs/GUARANTEES.md
+//! [guarantees-blocking]: https://docs.rs/crate/distlock/latest/source/docs/GUARANTEES.md#how-long-a-call-blocks
 //! [guarantees-fencing]: https://docs.rs/crate/distlock/latest/source/docs/GUARANTEES.md#fencing
 //! [interop]: https://docs.rs/crate/distlock/latest/source/docs/INTEROP.md
 //! [managed]: https://docs.rs/crate/distlock/latest/source/docs/MANAGED.md
-//! [migrating]: https://docs.rs/crate/distlock/latest/source/docs/MIGRATING.md
+//! [migrating-shedlock]: https://docs.rs/crate/distlock/latest/source/docs/MIGRATING.md#from-shedlock
+//! [operations-alerts]: https://docs.rs/crate/distlock/latest/source/docs/OPERATIONS.md#alerts
+//! [operations-memory]: https://docs.rs/crate/distlock/latest/source/docs/OPERATIONS.md#memory
+//! [performance]: https://docs.rs/crate/distlock/latest/source/docs/PERFORMANCE.md
 //! [recipes-backends]: https://docs.rs/crate/distlock/latest/source/docs/RECIPES.md#switching-backends
 //! [recipes-cron]: https://docs.rs/crate/distlock/latest/source/docs/RECIPES.md#a-cron-job-on-several-hosts
 //! [recipes-ctrl-c]: https://docs.rs/crate/distlock/latest/source/docs/RECIPES.md#ctrl-c-and-sigterm
