@@ -137,6 +137,9 @@ pub(crate) struct QuorumStatusArguments {
 pub(crate) struct DoctorArguments {
     #[command(flatten)]
     pub(crate) store: StoreArguments,
+    /// Findings that cannot be mended, as in persistence,clock: they are shown, and are no danger
+    #[arg(long, value_name = "ID,..", value_delimiter = ',')]
+    pub(crate) accept: Vec<String>,
     /// Print a JSON object
     #[arg(long)]
     pub(crate) json: bool,

@@ -35,28 +35,97 @@ pub(crate) fn doctor(arguments: &DoctorArguments) -> Result<u8, Failure> {
     {
         return Err(failure);
     }
-    findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
+    let report = Report::new(findings, &arguments.accept);
     if arguments.json {
-        output::line(&json(&findings).to_string())?;
+        output::line(&report.json().to_string())?;
     } else {
-        output::write(format!("{}\n", report(&findings, has_colours())).as_bytes())?;
+        output::write(format!("{}\n", report.text(has_colours())).as_bytes())?;
     }
-    let status = if count(&findings, FindingLevel::Danger) > 0 {
-        DANGER
-    } else {
-        0
+    for id in report.unused(&arguments.accept) {
+        output::report(format_args!("--accept {id}: no finding has this name"));
+    }
+    let status = match report.count(FindingLevel::Danger) {
+        0 => 0,
+        _ => DANGER,
     };
     failed.map_or(Ok(status), Err)
 }
 
-fn count(findings: &[Finding], level: FindingLevel) -> usize {
-    findings
-        .iter()
-        .filter(|finding| finding.level == level)
-        .count()
+/// The findings, the worst first, and then those that the operator accepts.
+struct Report {
+    findings: Vec<Finding>,
+    accepted: Vec<Finding>,
 }
 
-fn json(findings: &[Finding]) -> Json {
+impl Report {
+    fn new(findings: Vec<Finding>, accepted: &[String]) -> Self {
+        let is_accepted = |finding: &Finding| {
+            finding.level > FindingLevel::Ok && accepted.iter().any(|id| id == finding.id)
+        };
+        let (mut accepted, mut findings): (Vec<_>, Vec<_>) =
+            findings.into_iter().partition(is_accepted);
+        for findings in [&mut accepted, &mut findings] {
+            findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
+        }
+        Self { findings, accepted }
+    }
+
+    /// Returns the number of findings of this level that are not accepted.
+    fn count(&self, level: FindingLevel) -> usize {
+        let is_it = |finding: &&Finding| finding.level == level;
+        self.findings.iter().filter(is_it).count()
+    }
+
+    /// Returns those of the accepted names that no finding has.
+    fn unused<'a>(&self, accepted: &'a [String]) -> impl Iterator<Item = &'a String> {
+        let all = self.findings.iter().chain(&self.accepted);
+        let known: Vec<_> = all.map(|finding| finding.id).collect();
+        accepted
+            .iter()
+            .filter(move |id| !known.contains(&id.as_str()))
+    }
+
+    fn json(&self) -> Json {
+        let findings = json(&self.findings, false).chain(json(&self.accepted, true));
+        json!({
+            "dangers": self.count(FindingLevel::Danger),
+            "findings": findings.collect::<Vec<_>>(),
+        })
+    }
+
+    /// Formats each finding as a paragraph, with a last line of totals.
+    fn text(&self, has_colours: bool) -> String {
+        let mut lines = Vec::new();
+        for finding in &self.findings {
+            lines.extend(paragraph(finding, &marked(finding.level, has_colours)));
+        }
+        for finding in &self.accepted {
+            let word = format!("{ACCEPTED:<width$}", width = INDENT - 1);
+            lines.extend(paragraph(finding, &word));
+        }
+        let number = |level, one: &str, more: &str| match self.count(level) {
+            1 => format!("1 {one}"),
+            count => format!("{count} {more}"),
+        };
+        let mut totals = format!(
+            "{}, {}, {} unknown, {} ok",
+            number(FindingLevel::Danger, "danger", "dangers"),
+            number(FindingLevel::Warning, "warning", "warnings"),
+            self.count(FindingLevel::Unknown),
+            self.count(FindingLevel::Ok),
+        );
+        if !self.accepted.is_empty() {
+            totals += &format!(", {} {ACCEPTED}", self.accepted.len());
+        }
+        lines.push(totals);
+        lines.join("\n")
+    }
+}
+
+/// The word for a finding that the operator accepts.
+const ACCEPTED: &str = "accepted";
+
+fn json(findings: &[Finding], is_accepted: bool) -> impl Iterator<Item = Json> {
     let text = |text: &str| {
         if text.is_empty() {
             Json::Null
@@ -64,19 +133,16 @@ fn json(findings: &[Finding]) -> Json {
             Json::from(text)
         }
     };
-    let each = findings.iter().map(|finding| {
+    findings.iter().map(move |finding| {
         json!({
             "id": finding.id,
             "level": finding.level.as_str(),
+            "accepted": is_accepted,
             "subject": finding.subject,
             "seen": finding.seen,
             "why": text(&finding.why),
             "remedy": text(&finding.remedy),
         })
-    });
-    json!({
-        "dangers": count(findings, FindingLevel::Danger),
-        "findings": each.collect::<Vec<_>>(),
     })
 }
 
@@ -86,42 +152,27 @@ fn has_colours() -> bool {
     io::stdout().is_terminal() && !is_off
 }
 
-/// Formats each finding as a paragraph, with a last line of totals.
-fn report(findings: &[Finding], has_colours: bool) -> String {
-    let mut lines = Vec::new();
-    for Finding {
+/// Returns the lines of a finding, the first behind `mark`.
+fn paragraph(finding: &Finding, mark: &str) -> Vec<String> {
+    let Finding {
         id,
-        level,
         subject,
         seen,
         why,
         remedy,
         ..
-    } in findings
-    {
-        let mut text = vec![format!("{id} ({subject}): {seen}")];
-        let more = [("why", why), ("fix", remedy)];
-        let more = more.into_iter().filter(|(_, more)| !more.is_empty());
-        text.extend(more.map(|(name, more)| format!("{name}: {more}")));
-        let mut wrapped = text
-            .iter()
-            .flat_map(|text| wrap(&output::printable(text), WIDTH - INDENT));
-        let first = wrapped.next().unwrap_or_default();
-        lines.push(format!("{} {first}", marked(*level, has_colours)));
-        lines.extend(wrapped.map(|line| format!("{:INDENT$}{line}", "")));
-    }
-    let number = |level, one: &str, more: &str| match count(findings, level) {
-        1 => format!("1 {one}"),
-        count => format!("{count} {more}"),
-    };
-    lines.push(format!(
-        "{}, {}, {} unknown, {} ok",
-        number(FindingLevel::Danger, "danger", "dangers"),
-        number(FindingLevel::Warning, "warning", "warnings"),
-        count(findings, FindingLevel::Unknown),
-        count(findings, FindingLevel::Ok),
-    ));
-    lines.join("\n")
+    } = finding;
+    let mut text = vec![format!("{id} ({subject}): {seen}")];
+    let more = [("why", why), ("fix", remedy)];
+    let more = more.into_iter().filter(|(_, more)| !more.is_empty());
+    text.extend(more.map(|(name, more)| format!("{name}: {more}")));
+    let mut wrapped = text
+        .iter()
+        .flat_map(|text| wrap(&output::printable(text), WIDTH - INDENT));
+    let first = wrapped.next().unwrap_or_default();
+    let mut lines = vec![format!("{mark} {first}")];
+    lines.extend(wrapped.map(|line| format!("{:INDENT$}{line}", "")));
+    lines
 }
 
 /// Returns the level, padded to the width of the longest.
@@ -189,11 +240,25 @@ mod tests {
         let findings = [Finding::new(FindingLevel::Danger, "a", "b", "c")
             .why("d")
             .remedy("e")];
+        let report = |accepted: &[String]| Report::new(findings.to_vec(), accepted);
         let plain = "danger   a (b): c\n         why: d\n         fix: e\n";
         assert_eq!(
-            report(&findings, false),
+            report(&[]).text(false),
             format!("{plain}1 danger, 0 warnings, 0 unknown, 0 ok")
         );
-        assert!(report(&findings, true).starts_with("\x1b[1;31mdanger  \x1b[0m a (b)"));
+        assert!(
+            report(&[])
+                .text(true)
+                .starts_with("\x1b[1;31mdanger  \x1b[0m a (b)")
+        );
+        let accepted = report(&["a", "x"].map(str::to_owned));
+        assert_eq!(
+            accepted.text(true),
+            plain.replace("danger  ", "accepted")
+                + "0 dangers, 0 warnings, 0 unknown, 0 ok, 1 accepted"
+        );
+        assert_eq!(accepted.json()["dangers"], 0);
+        let names = ["a", "x"].map(str::to_owned);
+        assert_eq!(accepted.unused(&names).collect::<Vec<_>>(), ["x"]);
     }
 }

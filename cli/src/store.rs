@@ -2,10 +2,12 @@
 
 use crate::arguments::{FileArguments, StoreArguments};
 use crate::exit::Failure;
+use crate::output;
 use distlock::backend::HolderInfo;
 use distlock::config::ConfigSet;
 use distlock::{Client, ClientSet, Config, Error, Event};
 use humantime::format_rfc3339_seconds;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -17,8 +19,8 @@ impl FileArguments {
     /// Returns the path of the file, if one is named. Only an option or a variable names it: a file
     /// that happens to be in the folder must not decide which store is used.
     pub(crate) fn path(&self) -> Option<PathBuf> {
-        let variable = || std::env::var_os("DISTLOCK_CONFIG").map(PathBuf::from);
-        self.config.clone().or_else(variable)
+        let named = || variable("DISTLOCK_CONFIG").map(PathBuf::from);
+        self.config.clone().or_else(named)
     }
 }
 
@@ -27,12 +29,20 @@ impl StoreArguments {
     /// wrong store excludes no other process.
     pub(crate) fn settings(&self) -> Result<ConfigSet, Failure> {
         if let Some(url) = &self.url {
-            return Ok(Config::from_url(url)?.into());
+            let config = Config::from_url(url)?;
+            let ignored = config.ignored_variables();
+            if !ignored.is_empty() {
+                output::report(format_args!(
+                    "with --url these variables are not read: {}",
+                    ignored.join(", ")
+                ));
+            }
+            return Ok(config.into());
         }
         if let Some(file) = self.file.path() {
             return Ok(ConfigSet::from_file(file)?.with_env()?);
         }
-        if std::env::var_os("DISTLOCK_URL").is_none() {
+        if variable("DISTLOCK_URL").is_none() {
             return Err(Error::configuration(
                 "no store is named: give --url or --config, or set DISTLOCK_URL, as in \
                  redis://127.0.0.1:6379, or DISTLOCK_CONFIG",
@@ -60,6 +70,11 @@ impl StoreArguments {
     pub(crate) fn connect_for(&self, lock: &str) -> Result<Client, Failure> {
         self.clients()?.of_lock(lock)
     }
+}
+
+/// Returns a variable of the environment. An empty one counts as not set.
+fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
 /// The clients that the settings name.

@@ -779,7 +779,8 @@ fn clock_of_a_replica_that_is_ahead_is_a_danger() {
     let place = format!("127.0.0.1:{}", servers.replicas[0].port());
     for (ahead, level, seen) in [
         (40_000, "danger", "40.0s ahead of its master's"),
-        (5_000, "warning", "5.0s ahead of its master's"),
+        (5_000, "danger", "5.0s ahead of its master's"),
+        (2_000, "warning", "2.0s ahead of its master's"),
         (-40_000, "ok", "40.0s behind its master's"),
     ] {
         clock.set(ahead);
@@ -811,6 +812,38 @@ fn clock_of_a_replica_that_is_ahead_is_a_danger() {
     servers.replicas[0]
         .probe()
         .command(&["ACL", "LOG", "RESET"]);
+}
+
+#[test]
+fn accepted_findings_are_shown_and_are_no_danger() {
+    let server =
+        RedisServer::start_with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
+    let run = |options: &[&str]| {
+        let words = [&["doctor"], options].concat();
+        let child = Example::distlock(&words).env("DISTLOCK_URL", &url(&server, ""));
+        let mut child = child.spawn();
+        (child.wait_exit(SOON), child.output(), child.errors())
+    };
+    let (status, output, _) = run(&[]);
+    assert!(
+        status == 1 && output.contains("danger   eviction"),
+        "{output}"
+    );
+    let (status, output, errors) = run(&["--accept", "eviction,persistence"]);
+    assert!(
+        status == 0 && output.contains("accepted eviction"),
+        "{output}"
+    );
+    assert!(
+        output.contains("0 dangers") && output.contains("2 accepted"),
+        "{output}"
+    );
+    assert_eq!(errors, "");
+    let (status, json, errors) = run(&["--accept", "evicton", "--json"]);
+    assert_eq!(status, 1);
+    assert!(errors.contains("--accept evicton: no finding"), "{errors}");
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["findings"][0]["accepted"], false);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use crate::{SOON, only_error, run, run_script, said_pid, signal};
 use distlock_tests::child::{Child, Example};
 use distlock_tests::process::RedisServer;
+use distlock_tests::replicas::Replicated;
 use distlock_tests::time::{eventually, within};
 use rustix::process::Signal;
 use serde_json::{Value as Json, json};
@@ -297,6 +298,32 @@ fn failed_row_hides_no_other() {
     // A round of `watch` is no failure either.
     let (status, shown) = ask(&server, &["watch", "--count", "1", "it", "foreign"]);
     assert!(status == 0 && shown.contains("error"), "{status}: {shown}");
+}
+
+/// Also one that never had its master's data.
+#[test]
+fn replica_says_that_it_is_one() {
+    let servers = Replicated::start(1);
+    let lonely = RedisServer::start_with(&["--replicaof", "127.0.0.1", "1"]);
+    for replica in [&servers.replicas[0], &lonely] {
+        for words in [
+            &["status", "it"][..],
+            &["status", "it", "other"],
+            &["list"],
+            &["check", "it"],
+            &["watch", "--count", "1"],
+            &["break", "--yes", "it"],
+        ] {
+            let mut child = start(replica, words);
+            assert_eq!(child.wait_exit(SOON), 69, "{words:?}: {}", child.output());
+            let line = only_error(&child);
+            assert!(
+                line.contains("is a replica of 127.0.0.1:"),
+                "{words:?}: {line}"
+            );
+            assert_eq!(child.output(), "", "{words:?}");
+        }
+    }
 }
 
 #[test]

@@ -41,9 +41,11 @@ impl Authority {
         self.path(file).display().to_string()
     }
 
-    /// Writes a certificate for `host`, and its key.
+    /// Writes a certificate for `host`, or for none if that is empty, and its key.
     pub fn certify(&self, file: &str, host: &str, last_year: i32) {
-        let mut params = CertificateParams::new(vec![host.to_owned()]).unwrap();
+        let hosts = Some(host).filter(|host| !host.is_empty());
+        let hosts: Vec<_> = hosts.into_iter().map(str::to_owned).collect();
+        let mut params = CertificateParams::new(hosts).unwrap();
         params.distinguished_name.push(DnType::CommonName, file);
         params.not_before = date_time_ymd(2020, 1, 1);
         params.not_after = date_time_ymd(last_year, 12, 31);
@@ -66,6 +68,16 @@ impl Authority {
         let (port, mut arguments) = self.arguments();
         arguments.extend(["--tls-auth-clients", asks].map(str::to_owned));
         arguments.extend(more.iter().map(|&word| word.to_owned()));
+        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+        (RedisServer::start_with(&arguments), port)
+    }
+
+    /// A server whose certificate is that of the authority itself, and its port for TLS.
+    pub fn server_with_its_own(&self) -> (RedisServer, u16) {
+        fs::write(self.path("server.crt"), self.issuer.pem()).unwrap();
+        fs::write(self.path("server.key"), self.issuer.key().serialize_pem()).unwrap();
+        let (port, mut arguments) = self.arguments();
+        arguments.extend(["--tls-auth-clients", "no"].map(str::to_owned));
         let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
         (RedisServer::start_with(&arguments), port)
     }

@@ -108,6 +108,14 @@ impl Request {
         self.words[first + at] = word.as_bytes().to_vec();
     }
 
+    /// Becomes a request that the server answers with this error.
+    pub fn be_refused(&mut self, error: &str) {
+        let script = format!("return redis.error_reply('{}')", error.replace('\'', "\\'"));
+        self.words = ["EVAL", &script, "0"]
+            .map(|word| word.as_bytes().to_vec())
+            .to_vec();
+    }
+
     /// How many keys the script is given; `None` if this runs none.
     fn keys(&self) -> Option<usize> {
         let is_script = self.is("EVALSHA") || self.is("EVAL");

@@ -24,6 +24,9 @@ mod deadlines;
 // Servers that become replicas by hand.
 mod demoted;
 
+// Proxies that refuse what a connection begins with.
+mod greeting;
+
 // Asynchronous releases.
 mod unawaited_releases;
 

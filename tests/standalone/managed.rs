@@ -135,6 +135,40 @@ fn service_without_wait_refuses_replicas_alone() {
         .unwrap();
 }
 
+/// As on ElastiCache Serverless. The name stands for a refusal in scripts alone.
+#[test]
+fn service_without_time_in_scripts_needs_tokens_off() {
+    let server = without(&["TIME"]);
+    let error = refusal(&server.url());
+    assert!(error.is_configuration(), "{error:?}");
+    assert!(error.to_string().contains("`tokens=off`"), "{error}");
+    let url = format!("{}?tokens=off", server.url());
+    let [one, other] = [(); 2].map(|()| client(&url));
+    let held = one.mutex("it").unwrap().lock().unwrap();
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            let guard = other.mutex("it").unwrap().try_lock_for(LONG).unwrap();
+            guard.expect("it comes free").unlock().unwrap();
+        });
+        eventually("it waits", LONG, || {
+            server.probe().command_calls("evalsha") > 2
+        });
+        held.unlock().unwrap();
+        waits.join().unwrap();
+    });
+    let writer = one.rw_lock("rw").unwrap();
+    writer.write().lock().unwrap().unlock().unwrap();
+    let error = one
+        .semaphore("slots", 2)
+        .unwrap()
+        .try_acquire()
+        .unwrap_err();
+    assert!(
+        error.is_configuration() && error.to_string().contains("TIME"),
+        "{error}"
+    );
+}
+
 #[test]
 fn service_without_select_refuses_other_databases_alone() {
     let server = without(OF_REDIS_CLOUD);

@@ -1,6 +1,7 @@
 //! Metrics after known work: exact counts, gauges that return to zero, times that were measured.
 
-use distlock::{Client, Event};
+use distlock::admin::WarningKind;
+use distlock::{Client, Event, LockOptions};
 use distlock_tests::metrics::Recorded;
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Proxy, Sometimes, Turn};
@@ -8,6 +9,7 @@ use distlock_tests::redis::client;
 use distlock_tests::resp::Kind;
 use distlock_tests::time::{Stopwatch, eventually, let_pass};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -111,7 +113,7 @@ fn gauge_of_held_returns_to_zero_after_panic_and_loss() {
     must_be_idle(&recorded);
     assert_eq!(recorded.samples("distlock_hold_seconds", "").len(), 1);
     let brief = client.mutex("b").unwrap();
-    let guard = brief.lock_with(&distlock::LockOptions::new().lease(Duration::from_millis(50)));
+    let guard = brief.lock_with(&LockOptions::new().lease(Duration::from_millis(50)));
     let guard = guard.unwrap();
     eventually("the lease is over", LONG, || !guard.is_valid());
     eventually("the loss is counted", LONG, || {
@@ -268,6 +270,72 @@ fn outage_counts_failed_renewals_and_refused_calls() {
     });
     must_be_idle(&recorded);
     drop(guard);
+}
+
+/// A wrong password, a key with other data, and a wrong program.
+#[test]
+fn refused_calls_are_counted_by_kind_and_reported_once() {
+    let server = RedisServer::start();
+    let warnings = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&warnings);
+    let handler = move |event: &Event| {
+        if let Event::Warning {
+            kind: WarningKind::Refused,
+            message,
+            ..
+        } = event
+        {
+            assert!(
+                message.contains("password") && !message.contains("s3cret"),
+                "{message}"
+            );
+            counted.fetch_add(1, Ordering::SeqCst);
+        }
+    };
+    let url = format!("redis://locker:s3cret@127.0.0.1:{}", server.port());
+    let (recorded, wrong) = Recorded::of(|| {
+        let builder = distlock::builder().url(&url).unwrap();
+        builder.events(Arc::new(handler)).connect().unwrap()
+    });
+    for name in ["a", "b", "c"] {
+        let error = wrong.mutex(name).unwrap().try_lock().unwrap_err();
+        assert!(error.is_configuration(), "{error}");
+    }
+    assert_eq!(
+        recorded.value("distlock_refused_total", "kind=configuration"),
+        3.0
+    );
+    eventually("it is reported", LONG, || {
+        warnings.load(Ordering::SeqCst) == 1
+    });
+    server.probe().command(&["SADD", "set", "x"]);
+    let (recorded, client) = Recorded::of(|| distlock::connect(&server.url()).unwrap());
+    client.mutex("set").unwrap().try_lock().unwrap_err();
+    assert_eq!(
+        recorded.value("distlock_refused_total", "kind=foreign_format"),
+        1.0
+    );
+    let nested = client.mutex("nested").unwrap();
+    let options = LockOptions::new().not_nested();
+    let _held = nested.lock_with(&options).unwrap();
+    nested.lock_with(&options).unwrap_err();
+    assert_eq!(recorded.value("distlock_refused_total", "kind=misuse"), 1.0);
+    assert_eq!(recorded.value("distlock_unavailable_total", ""), 0.0);
+}
+
+/// Who forgets the colon before the password finds it in no message.
+#[test]
+fn password_in_the_place_of_a_user_is_not_shown() {
+    let server = RedisServer::start();
+    let url = format!("redis://s3cret@127.0.0.1:{}", server.port());
+    let client = distlock::connect(&url).unwrap();
+    let error = client.mutex("a").unwrap().try_lock().unwrap_err();
+    let all = format!("{error} {error:?} {client:?}");
+    assert!(
+        error.is_configuration() && error.to_string().contains("redis://:"),
+        "{error}"
+    );
+    assert!(!all.contains("s3cret"), "{all}");
 }
 
 #[test]

@@ -77,6 +77,16 @@ fn certificate_for_a_different_host_is_refused_unless_named() {
 }
 
 #[test]
+fn defect_of_a_certificate_is_named() {
+    let authority = Authority::new();
+    let (_server, port) = authority.server("", 2090, "no", &[]);
+    is_refused(&authority.url(port), "subject alternative name");
+    let authority = Authority::new();
+    let (_server, port) = authority.server_with_its_own();
+    is_refused(&authority.url(port), "is that of an authority");
+}
+
+#[test]
 fn server_that_asks_for_a_client_certificate_gets_it() {
     for protocol in ["TLSv1.2", "TLSv1.3"] {
         let (authority, other) = (Authority::new(), Authority::new());

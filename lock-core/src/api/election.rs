@@ -191,6 +191,63 @@ impl Election {
         leadership.map_or(Ok(()), OwnedGuard::unlock)
     }
 
+    /// Waits until this client is the leader, runs `work`, and resigns when `work` has returned or
+    /// panicked. `None` if this client did not become the leader within `wait`.
+    ///
+    /// To shut down, let `work` return: [`resign`](Self::resign) in the middle of a step would let
+    /// the next leader start while the step continues. Before each step, `work` calls
+    /// [`ensure`](Self::ensure).
+    ///
+    /// # Blocking
+    ///
+    /// At most for `wait`, for `work`, and until the store has answered the release.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`campaign`](Self::campaign) and
+    /// [`wait_for_leadership`](Self::wait_for_leadership), before `work` runs, and of
+    /// [`resign`](Self::resign), after it has run. In the latter case the result is dropped,
+    /// because another client may have led meanwhile. The campaign ends in any case.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # extern crate lock_core as distlock;
+    /// use std::time::Duration;
+    ///
+    /// # let client = distlock::builder().url("memory://")?.connect()?;
+    /// # let steps = 0..3;
+    /// let election = client.election("scheduler")?;
+    /// let done = election.lead(Duration::from_secs(10), None, |election| {
+    ///     let mut done = 0;
+    ///     for _step in steps {
+    ///         if election.ensure(Duration::from_secs(5)).is_err() {
+    ///             break;
+    ///         }
+    ///         done += 1; // the step, with `election.term()` for the resource
+    ///     }
+    ///     done
+    /// })?;
+    /// assert_eq!(done, Some(3));
+    /// # Ok::<(), distlock::Error>(())
+    /// ```
+    pub fn lead<R>(
+        &self,
+        wait: Duration,
+        interrupt: Option<&Interrupt>,
+        work: impl FnOnce(&Self) -> R,
+    ) -> Result<Option<R>, Error> {
+        self.campaign()?;
+        let resigns = Resigns(self);
+        if !self.wait_for_leadership(wait, interrupt)? {
+            return Ok(None);
+        }
+        let result = work(self);
+        std::mem::forget(resigns);
+        self.resign()?;
+        Ok(Some(result))
+    }
+
     /// Returns whether this client is the leader, by the local clock. Sends no request. The answer
     /// is correct even in the first call after this process was paused past its lease.
     #[must_use]
@@ -387,6 +444,16 @@ impl Drop for Handle {
         state.consumers.clear();
         drop(state);
         drop(leadership); // sends the release, outside the mutex
+    }
+}
+
+/// Resigns when it is dropped, as by a panic.
+struct Resigns<'a>(&'a Election);
+
+impl Drop for Resigns<'_> {
+    fn drop(&mut self) {
+        // The leadership is given up in any case, and ends with its lease.
+        let _unreleased = self.0.resign();
     }
 }
 

@@ -146,6 +146,9 @@ impl SingleLock {
         });
         let result = result.map_err(|error| error.on(name));
         engine.metrics().acquire_ended(name, &result);
+        if let Err(error) = &result {
+            engine.report_refusal(error);
+        }
         #[cfg(feature = "tracing")]
         span.ended(&result);
         result

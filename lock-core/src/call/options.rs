@@ -33,6 +33,7 @@ pub struct LockOptions {
     pub(crate) replication: Option<Replication>,
     pub(crate) at_least: Option<Duration>,
     pub(crate) progress: Option<Progress>,
+    pub(crate) is_not_nested: bool,
     /// True if the wait is a part of a wait without a time limit, and so ends after `outage_limit`
     /// without a store.
     pub(crate) is_share: bool,
@@ -110,6 +111,17 @@ impl LockOptions {
     #[must_use]
     pub fn at_least(mut self, time: Duration) -> Self {
         self.at_least = Some(time);
+        self
+    }
+
+    /// Refuses a nested hold as [misuse](crate::Error::is_misuse), instead of counting it.
+    ///
+    /// A thread of a work-stealing pool, such as rayon's, may run another task while the first one
+    /// waits inside the section. If that task enters the same section, re-entrance by thread lets
+    /// both in. An [`OwnedMutex`](crate::OwnedMutex) is never nested.
+    #[must_use]
+    pub fn not_nested(mut self) -> Self {
+        self.is_not_nested = true;
         self
     }
 

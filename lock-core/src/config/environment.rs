@@ -26,10 +26,10 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] if `DISTLOCK_URL` is not set, and those of
+    /// [`Error::is_configuration`] if `DISTLOCK_URL` is not set or empty, and those of
     /// [`with_env`](Self::with_env).
     pub fn from_env() -> Result<Self, Error> {
-        if std::env::var_os(URL).is_none() {
+        if set_variable(URL).is_none() {
             return Err(Error::configuration(format!(
                 "{URL} does not say which store to use: set it to a URL, as in \
                 `redis://127.0.0.1:6379`"
@@ -42,8 +42,8 @@ impl Config {
     ///
     /// The URL in `DISTLOCK_URL`, if set, replaces the address, and its options replace the
     /// settings of the same names. Then each setting is read from the variable named after it, as
-    /// in `DISTLOCK_WATCHDOG=10s`, if that variable is set. Options of a scheme have no variables;
-    /// they belong in the URL.
+    /// in `DISTLOCK_WATCHDOG=10s`, if that variable is set. An empty variable counts as not set.
+    /// Options of a scheme have no variables; they belong in the URL.
     ///
     /// Any other variable that begins with `DISTLOCK_` is reported when the client is created. A
     /// variable that resembles a setting, or names an option of the scheme, is refused; any other
@@ -56,7 +56,7 @@ impl Config {
     ///
     /// [`Error::is_configuration`] with the variable and the accepted values.
     pub fn with_env(self) -> Result<Self, Error> {
-        let config = self.overlaid(|name| std::env::var_os(name))?;
+        let config = self.overlaid(set_variable)?;
         Ok(config.noting_unknown(std::env::vars_os()))
     }
 
@@ -104,13 +104,28 @@ impl Config {
         });
         self.unknown_variables = unknown.map(|(name, _)| name).collect();
         self.unknown_variables.sort_unstable();
+        self.reads_environment = true;
         self
+    }
+
+    /// Returns the variables of settings that are set, and that these settings do not come from:
+    /// only [`with_env`](Self::with_env) reads variables. `DISTLOCK_URL` is not among them.
+    #[must_use]
+    pub fn ignored_variables(&self) -> Vec<String> {
+        if self.reads_environment {
+            return Vec::new();
+        }
+        let variables = names().map(variable_of);
+        variables
+            .filter(|name| set_variable(name).is_some())
+            .collect()
     }
 
     /// Removes the recorded variables, for another client of a configuration that was checked
     /// already.
     pub(crate) fn without_unknown_variables(mut self) -> Self {
         self.unknown_variables.clear();
+        self.reads_environment = true;
         self
     }
 
@@ -135,14 +150,29 @@ impl Config {
         Ok(())
     }
 
-    /// Warns of the recorded variables.
+    /// Warns of the recorded variables, and of those that are not read.
     pub(crate) fn warn_of_variables(&self, notices: &Notices) {
+        let ignored = self.ignored_variables();
+        if !ignored.is_empty() {
+            notices.warn(WarningKind::UnknownVariable, || {
+                format!(
+                    "the settings do not come from the environment, so these variables are not \
+                     read: {} (`Config::with_env` reads them)",
+                    ignored.join(", ")
+                )
+            });
+        }
         for name in &self.unknown_variables {
             notices.warn(WarningKind::UnknownVariable, || {
                 format!("the environment variable {name} is not read: there is no such setting")
             });
         }
     }
+}
+
+/// Returns the value of a variable of the environment that is not empty.
+fn set_variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
 fn variable_of(option: &str) -> String {
@@ -352,7 +382,6 @@ mod tests {
     fn variable_with_invalid_value_is_named() {
         assert!(refusal(&[("DISTLOCK_POOL", "many")]).starts_with("DISTLOCK_POOL: `pool=many`"));
         assert!(refusal(&[("DISTLOCK_POOL", "0")]).starts_with("DISTLOCK_POOL: pool 0 is not"));
-        assert!(refusal(&[("DISTLOCK_TOKENS", "")]).starts_with("DISTLOCK_TOKENS: `tokens=`"));
         assert!(refusal(&[("DISTLOCK_URL", "s3cret")]).starts_with("DISTLOCK_URL: the URL has"));
         assert!(!refusal(&[("DISTLOCK_URL", "s3cret")]).contains("s3cret"));
         if std::env::var_os(URL).is_none() {

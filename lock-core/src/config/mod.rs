@@ -105,6 +105,8 @@ pub struct Config {
     scheme_options: BTreeMap<String, SchemeOption>,
     /// Environment variables that begin with `DISTLOCK_` and are not settings.
     unknown_variables: Vec<String>,
+    /// True if the variables of the environment were applied.
+    reads_environment: bool,
     /// Errors in values of `with_option`: a setter does not fail, so `check` reports them.
     unreadable: Vec<String>,
     origins: Origins,
@@ -610,6 +612,7 @@ impl Default for Config {
             replication: Replication::off(),
             scheme_options: BTreeMap::new(),
             unknown_variables: Vec::new(),
+            reads_environment: false,
             unreadable: Vec::new(),
             origins: Origins::default(),
         }

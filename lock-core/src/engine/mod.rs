@@ -44,12 +44,12 @@ use crate::backend::{
 use crate::config::{Config, LockOrder, TokenPolicy};
 use crate::error::{Error, ErrorKind};
 use crate::name::LockName;
-use crate::observe::event::Event;
+use crate::observe::event::{Event, WarningKind};
 use crate::observe::event_queue::Events;
 use crate::observe::metrics::Metrics;
 use crate::observe::notices::Notices;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::threads::process::Origin;
 use crate::time::lease::{Lease, LeaseTime};
 use crate::time::{Clock, Moment};
@@ -93,6 +93,8 @@ pub(crate) struct Engine {
     /// The number of permits in the store that was last reported for a semaphore and a requested
     /// number.
     other_limits: Mutex<HashMap<(LockName, u32), u32>>,
+    /// True once a refusal was reported.
+    has_reported_refusal: AtomicBool,
     origin: Arc<Origin>,
 }
 
@@ -181,6 +183,7 @@ impl Engine {
                 this: Weak::clone(this),
                 async_release: Mutex::default(),
                 other_limits: Mutex::default(),
+                has_reported_refusal: AtomicBool::new(false),
                 origin,
             }
         });
@@ -384,6 +387,17 @@ impl Engine {
     /// Returns an owner ID that was never used.
     fn new_owner(&self) -> OwnerId {
         OwnerId::new(self.client, self.next_owner.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Reports the first error of a call that lasts until a setting or a right is changed, as wrong
+    /// credentials do.
+    pub(crate) fn report_refusal(&self, error: &Error) {
+        if error.is_configuration() && !self.has_reported_refusal.swap(true, Ordering::Relaxed) {
+            self.events.emit(|| Event::Warning {
+                kind: WarningKind::Refused,
+                message: error.to_string(),
+            });
+        }
     }
 
     /// Sets a minimum hold: the store keeps the lock busy for this time, even after its release.

@@ -256,6 +256,9 @@ pub enum WarningKind {
     /// the server tracks fewer keys than are watched): a release that is not published is noticed
     /// some seconds later.
     NotTracked,
+    /// The store does not say which server it is (`INFO` is refused, or does not exist): a restart
+    /// or a replacement of the server is noticed at the next renewal only.
+    UnknownServer,
     /// The store or a device in between closes the connections for notifications of releases soon
     /// after they open: waiters notice a release about once a second.
     ShortConnections,
@@ -266,6 +269,9 @@ pub enum WarningKind {
     /// once the replica is promoted. The validity of locks under a policy for replicas is shortened
     /// by the difference; where that exceeds a third of the lease, the replica does not count.
     ReplicaClock,
+    /// The store refuses this client: wrong credentials, a missing right, a wrong setting. Emitted
+    /// once for a client, with the first such error of a call that acquires a lock.
+    Refused,
     /// A file of TLS certificates can no longer be read: connections use its last content.
     TlsFile,
     /// An environment variable has the prefix of this library, but no setting has that name.

@@ -100,6 +100,17 @@ pub(crate) fn will_not(answer: &ServerError) -> bool {
     )
 }
 
+/// Returns `true` if only the request is refused, in whatever words, and not the connection.
+pub(crate) fn is_only_of_request(answer: &ServerError) -> bool {
+    let refuses_all = answer.code == "DENIED" || answer.detail.starts_with("max number of clients");
+    will_not(answer) && !refuses_all
+}
+
+/// Returns `true` if a service refuses a script because of its text, whatever the script does.
+pub(crate) fn checks_scripts(answer: &ServerError) -> bool {
+    answer.detail.starts_with("bad lua script")
+}
+
 /// Returns the cause of a refusal to serve a channel. Its `change` is equal for all channels that
 /// one rule of the access control list would allow.
 pub(crate) fn cause_on_channel<'a>(
@@ -222,12 +233,23 @@ fn general(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> (ErrorKi
             "{server} has no database with this number: see `databases` in its configuration \
              (Redis Cluster has only 0)"
         )
-    } else if begins(&[
-        "unknown command",
-        "Unknown Redis command",
-        "Unknown command",
-    ]) {
+    } else if detail.contains("not allowed from script")
+        || begins(&[
+            "unknown command",
+            "Unknown Redis command",
+            "Unknown command",
+        ])
+    {
         match detail.get(17..23) {
+            _ if matches!(asked, Asked::Script(..))
+                && missing_commands(detail, asked) == ["time"] =>
+            {
+                format!(
+                    "{server} does not run TIME in scripts, as some managed services: set \
+                     `tokens=off`; without TIME there are no fencing tokens, no semaphores and no \
+                     order of arrival"
+                )
+            }
             _ if matches!(asked, Asked::Confirmation) => format!(
                 "{server} does not know WAIT, as some managed services: leave `replicas` out"
             ),
@@ -255,6 +277,12 @@ fn general(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> (ErrorKi
         "ACL failure in script",
     ]) {
         permission(server, answer, asked)
+    } else if checks_scripts(answer) {
+        format!(
+            "{server} refuses scripts by their text, as services do that look for literal keys in \
+             it: switch that check off (Alibaba Cloud: `script_check_enable 0`), or connect to \
+             the server itself"
+        )
     } else if begins(&["Write commands not allowed after non deterministic"]) {
         format!(
             "{server} runs with `lua-replicate-commands no`: set it to `yes`; or it is too old: \

@@ -393,12 +393,33 @@ fn distrust(server: &Server, why: &CertificateError) -> String {
         C::NotValidYet | C::NotValidYetContext { .. } => {
             format!("the certificate of {server} is not valid yet: is this machine's clock right?")
         }
+        C::NotValidForNameContext { presented, .. } if presented.is_empty() => format!(
+            "the certificate of {server} names no host: it needs a subject alternative name, \
+             because the common name does not count"
+        ),
         C::NotValidForName | C::NotValidForNameContext { .. } => format!(
             "the certificate of {server} is for another host: name that with `tls_name=HOST` if it \
              is the right server"
         ),
         C::Revoked => format!("the certificate of {server} has been revoked"),
-        _ => format!("the certificate of {server} cannot be trusted"),
+        other => {
+            // rustls passes on the names that webpki has for these.
+            let named = |name: &str| format!("{other:?}").contains(name);
+            if named("CaUsedAsEndEntity") {
+                format!(
+                    "the certificate of {server} is that of an authority, which is no server's: \
+                     make one for the server, signed by that authority, or one that signs itself \
+                     with `basicConstraints=CA:FALSE`"
+                )
+            } else if named("UnsupportedCertVersion") {
+                format!(
+                    "the certificate of {server} is of version 1, which has no names of hosts: \
+                     make one of version 3"
+                )
+            } else {
+                format!("the certificate of {server} cannot be trusted")
+            }
+        }
     }
 }
 

@@ -152,6 +152,10 @@ pub(crate) fn acquire(
     let mut waiter = match lock.enter(engine, thread, plan.waits(), || {
         plan.request(&holder, &signal)
     })? {
+        Entered::Nested(acquisition) if options.is_not_nested => {
+            lock.end_hold(&acquisition);
+            return Err(nested::refused());
+        }
         Entered::Nested(acquisition) => {
             return nested::nest(engine, lock, acquisition, &plan).map(Some);
         }

@@ -49,6 +49,14 @@ pub(super) fn nest(
     }
 }
 
+/// Returns the error of a nested hold that the options refuse.
+pub(super) fn refused() -> Error {
+    Error::misuse(
+        "this thread holds the lock already, and `not_nested` refuses a nested hold: does a \
+         work-stealing pool run another task in this thread? An `owned_mutex` waits for its guard",
+    )
+}
+
 fn needs_longer(clock: &dyn Clock, acquisition: &Acquisition, plan: &Plan) -> Option<LeaseTime> {
     if !plan.is_lease_asked && !acquisition.is_lease_asked {
         return None; // the lease is that of the settings, or longer

@@ -20,7 +20,7 @@
 mod metered;
 
 use crate::backend::{Backend, Failure};
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::name::LockName;
 use crate::observe::counters::{NAMES, name_and_count};
 use crate::observe::event::Event;
@@ -60,6 +60,15 @@ const NOT_IN_EVENTS: [&str; 6] = [
     "missed",
 ];
 
+/// The kinds of errors that last until a setting, a right or the program is changed, with their
+/// labels.
+const REFUSALS: [(ErrorKind, &str); 4] = [
+    (ErrorKind::Configuration, "configuration"),
+    (ErrorKind::Unsupported, "unsupported"),
+    (ErrorKind::ForeignFormat, "foreign_format"),
+    (ErrorKind::Misuse, "misuse"),
+];
+
 /// The metrics of a client. Cheap to clone; the default records nothing.
 #[derive(Clone, Default)]
 pub(crate) struct Metrics(Option<Arc<ClientMetrics>>);
@@ -89,6 +98,8 @@ struct LockMetrics {
     handed_off: Counter,
     busy: Counter,
     unavailable: Counter,
+    /// In the order of [`REFUSALS`].
+    refused: [Counter; REFUSALS.len()],
     lost: Counter,
     renewed: Counter,
     renewal_failed: Counter,
@@ -192,7 +203,12 @@ impl Metrics {
             Err(error) if error.is_unavailable() => {
                 client.locks.with(lock, |it| it.unavailable.increment(1));
             }
-            Err(_) => {}
+            Err(error) => {
+                let place = REFUSALS.iter().position(|(kind, _)| *kind == error.kind());
+                if let Some(place) = place {
+                    client.locks.with(lock, |it| it.refused[place].increment(1));
+                }
+            }
         }
     }
 
@@ -307,7 +323,13 @@ impl LockMetrics {
             labels.push(Label::new("result", result));
             new_counter("distlock_renewals_total", labels)
         };
+        let refused = |(_, kind): (_, &'static str)| {
+            let mut labels = labels();
+            labels.push(Label::new("kind", kind));
+            new_counter("distlock_refused_total", labels)
+        };
         Self {
+            refused: REFUSALS.map(refused),
             acquired: new_counter("distlock_acquired_total", labels()),
             handed_off: new_counter("distlock_handed_off_total", labels()),
             busy: new_counter("distlock_busy_total", labels()),
@@ -372,6 +394,10 @@ fn describe() {
         (
             "distlock_unavailable_total",
             "Calls that failed because the store could not be asked",
+        ),
+        (
+            "distlock_refused_total",
+            "Calls that failed until a setting, a right or the program is changed",
         ),
         ("distlock_lost_total", "Locks lost while they were held"),
         ("distlock_renewals_total", "Renewals, by result"),

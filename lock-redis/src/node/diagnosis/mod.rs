@@ -104,11 +104,23 @@ impl Asking<'_> {
             .min(self.node.inner.dialer.clock().now() + self.node.inner.dialer.command_timeout())
     }
 
+    /// Sends a request. A connection that is closed instead of an answer counts as a refusal, if
+    /// another one can be made.
     fn ask(&mut self, words: &[&[u8]]) -> Result<Reply, Failure> {
         use crate::connection::ConnectionLike;
         let by = self.deadline();
-        Ok(self.link.call(&Request(&[words]), by)?)
+        let answer = self.link.call(&Request(&[words]), by);
+        if answer.is_ok() || self.node.inner.dialer.clock().now() >= by {
+            return Ok(answer?);
+        }
+        self.link = self.node.inner.dialer.dial_any(self.by)?;
+        Ok(Reply::Error(closed()))
     }
+}
+
+/// Returns the refusal of a server, or a proxy, that closes the connection instead of an answer.
+fn closed() -> ServerError {
+    ServerError::parse("ERR not allowed: the connection was closed instead of an answer")
 }
 
 impl Node {
@@ -209,7 +221,10 @@ impl Examination<'_> {
             _ => None,
         };
         let by = asking.deadline();
-        Ok(asking.link.report_to(id.unwrap_or_default(), by)?)
+        match asking.link.report_to(id.unwrap_or_default(), by) {
+            Err(_) if self.node.inner.dialer.clock().now() < by => Ok(Some(closed())),
+            refused => Ok(refused?),
+        }
     }
 
     fn judge_tracking(&mut self, refused: Option<&ServerError>) {

@@ -12,6 +12,9 @@ use std::time::Duration;
 
 /// The ID of the finding about the clock of a replica.
 const REPLICA_CLOCK: &str = "replica_clock";
+/// A replica whose clock is ahead by more than this part of a lease is a danger: a lease is renewed
+/// after a third of it, and the validity has no reserve for more.
+const DANGEROUS_PART: u32 = 10;
 
 /// A replica acknowledges once a second, so a lag of up to this many seconds is normal.
 const NO_LAG: u64 = 1;
@@ -193,7 +196,7 @@ impl Examination<'_> {
             lease / PART_OF_LEASE
         );
         let level = match certain {
-            _ if certain > lease / PART_OF_LEASE => Danger,
+            _ if certain > lease / DANGEROUS_PART => Danger,
             _ if certain > WRONG => Warning,
             _ => return Finding::ok(REPLICA_CLOCK, address, seen),
         };

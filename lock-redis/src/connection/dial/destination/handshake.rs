@@ -1,4 +1,8 @@
 //! The handshake of a connection: credentials, database, client name, and the server's identity.
+//!
+//! Only the first two are essential. A proxy may know neither `CLIENT` nor `INFO`, and refuse them
+//! in any words, or close the connection: then the connection has no name, or its server is not
+//! known.
 
 use super::super::credentials::{CredentialsSource, ResolvedCredentials};
 use super::{Destination, NotDialed, Route, not_connected};
@@ -11,7 +15,7 @@ use crate::connection::{
     ServerError, Text, info_field, with_server_kind,
 };
 use lock_core::backend::Failure;
-use lock_core::{Error, Moment, Secret};
+use lock_core::{Error, Moment, Secret, WarningKind};
 use std::error::Error as _;
 use std::io::{self, ErrorKind};
 
@@ -28,6 +32,8 @@ pub(crate) struct Login {
 enum Step {
     Login,
     Database,
+    /// Only in a brief handshake, which may have no other request.
+    Ping,
     Name,
     Node,
     Info,
@@ -42,13 +48,21 @@ pub(crate) enum Requirement {
     Nothing,
 }
 
+/// The extent of a handshake.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Greeting {
+    Full,
+    /// Nothing but what is essential, because a full one was answered by a closed connection.
+    Brief,
+}
+
 impl Destination {
     /// Sends the handshake in one write, and checks the replies.
     pub(super) fn handshake(
         &self,
         connection: &mut Connection,
         credentials: &ResolvedCredentials,
-        requirement: Requirement,
+        (requirement, greeting): (Requirement, Greeting),
         by: Moment,
     ) -> Result<(), NotDialed> {
         let login = &self.login;
@@ -73,6 +87,7 @@ impl Destination {
             .as_ref()
             .filter(|_| requirement == Requirement::Usable);
         let is_node = identity.is_some_and(|identity| identity.kind() == IdentityKind::Node);
+        let is_full = greeting == Greeting::Full;
         let steps = [
             (
                 credentials.user.is_some() || credentials.password.is_some(),
@@ -80,16 +95,17 @@ impl Destination {
                 [auth],
             ),
             (login.database != 0, Step::Database, [select]),
-            (true, Step::Name, [name]),
+            (!is_full, Step::Ping, [&[b"PING"]]),
+            (is_full, Step::Name, [name]),
             (is_node, Step::Node, [&[b"CLUSTER", b"MYID"]]),
             // `INFO` without an argument: several sections are needed, and Redis 6.2 accepts only
             // one.
-            (identity.is_some(), Step::Info, [&[b"INFO"]]),
+            (identity.is_some() && is_full, Step::Info, [&[b"INFO"]]),
         ];
         let taken: Vec<_> = steps.iter().filter(|(taken, ..)| *taken).collect();
         let one_store = match requirement {
-            Requirement::Usable => self.one_store,
-            Requirement::Nothing => OneStore::Off,
+            Requirement::Usable if is_full => self.one_store,
+            Requirement::Usable | Requirement::Nothing => OneStore::Off,
         };
         let probes = one_store.probes();
         let probes: Vec<_> = probes.iter().map(Probe::words).collect();
@@ -102,23 +118,44 @@ impl Destination {
         // The replies are checked before `outcome`: a server with too many clients reports this in
         // its first reply, and then closes the connection.
         for ((_, step, _), reply) in taken.iter().zip(&replies) {
-            let checked = self.check(*step, reply);
+            let checked = match step {
+                Step::Login if credentials.password.is_none() => self.check_user_alone(reply),
+                _ => self.check(*step, reply),
+            };
             checked.map_err(|failure| with_server_kind(connection, failure, by))?;
             let text = || reply.as_bytes().map(String::from_utf8_lossy);
             match step {
                 Step::Node => node = text(),
                 Step::Info => info = text(),
-                Step::Login | Step::Database | Step::Name => {}
+                Step::Login | Step::Database | Step::Ping | Step::Name => {}
             }
         }
-        outcome.map_err(|error| match error {
-            // In both cases no request of the caller has been sent yet.
-            CallError::NotSent(error) | CallError::Unknown(error) if replies.is_empty() => {
-                not_connected(self.hung_up_on(error))
-            }
-            CallError::NotSent(error) | CallError::Unknown(error) => not_connected(error),
-        })?;
+        if let Err(CallError::NotSent(error) | CallError::Unknown(error)) = outcome {
+            // No request of the caller has been sent yet.
+            let may_be_brief =
+                is_full && identity.is_none_or(|it| !is_node && it.known().is_none());
+            let has_hung_up = has_hung_up(&error);
+            let failure = not_connected(match replies.is_empty() {
+                true => self.hung_up_on(error),
+                false => error,
+            });
+            return Err(match has_hung_up && may_be_brief {
+                true => NotDialed::HungUp(failure),
+                false => failure.into(),
+            });
+        }
+        if requirement == Requirement::Usable && !is_full {
+            self.warn_of_unknown_server("closes connections that ask for it");
+        }
         let probed = replies.get(taken.len()..).unwrap_or_default();
+        if let Some(Reply::Error(answer)) = probed.first()
+            && error_mapping::checks_scripts(answer)
+        {
+            // Refused here, because a plain command could still take a lock that no script could
+            // release.
+            let error = error_mapping::explain(&self.server, answer, &Asked::Handshake);
+            return Err(not_connected(error).into());
+        }
         let Some(identity) = identity else {
             connection.is_one_store = one_store.is_proven(probed, None);
             return Ok(());
@@ -148,11 +185,7 @@ impl Destination {
 
     /// Adds the hint that a port for TLS closes connections without TLS.
     fn hung_up_on(&self, error: Error) -> Error {
-        let cause = error
-            .source()
-            .and_then(|source| source.downcast_ref::<io::Error>());
-        let in_time = cause.is_none_or(|cause| cause.kind() != ErrorKind::TimedOut);
-        if !in_time || !matches!(self.route, Route::Tcp(_, None)) {
+        if !has_hung_up(&error) || !matches!(self.route, Route::Tcp(_, None)) {
             return error;
         }
         let message = format!("{error} (if this port is for TLS, the URL begins with `rediss://`)");
@@ -193,14 +226,43 @@ impl Destination {
         if let (Step::Node | Step::Info, Some(identity)) = (step, &self.identity) {
             return self.unidentified(identity, step, answer);
         }
-        let nicety = matches!(step, Step::Name)
-            && (answer.code == "NOPERM" || answer.detail.starts_with("unknown command"));
-        if nicety {
-            // The name only appears in the server's list of clients.
+        if matches!(step, Step::Name | Step::Ping) && error_mapping::is_only_of_request(answer) {
+            // The name only appears in the server's list of clients, and the answer to `PING` is
+            // that there is one.
             return Ok(());
         }
         let error = error_mapping::explain(&self.server, answer, &Asked::Handshake);
         Err(not_connected(error))
+    }
+
+    /// Checks the reply to a login without a password. The error does not show the user, who may be
+    /// a password at the wrong place.
+    fn check_user_alone(&self, reply: &Reply) -> Result<(), Failure> {
+        let Reply::Error(answer) = reply else {
+            return Ok(());
+        };
+        let message = format!(
+            "{} does not accept the user in the URL without a password; a password alone stands \
+             behind a colon, as in `redis://:password@host`",
+            self.server
+        );
+        let answer = ServerError {
+            code: answer.code.clone(),
+            detail: "the login was refused".to_owned(),
+        };
+        Err(not_connected(
+            Error::configuration(message).with_source(answer),
+        ))
+    }
+
+    fn warn_of_unknown_server(&self, answer: &str) {
+        self.server.warn(WarningKind::UnknownServer, || {
+            format!(
+                "{} does not say which server it is ({answer}): whether it was restarted or \
+                 replaced is noticed at the next renewal only",
+                self.server
+            )
+        });
     }
 
     /// Decides after an error in reply to an identifying request: ignores the error if the identity
@@ -215,11 +277,15 @@ impl Destination {
             Step::Node => Asked::Cluster,
             _ => Asked::Introduction,
         };
-        let may_not = answer.code == "NOPERM" || answer.detail.starts_with("unknown command");
+        let may_not = error_mapping::is_only_of_request(answer);
         // A cluster node is identified by its ID; `INFO` only adds to it.
         let is_addition = matches!(step, Step::Info) && identity.kind() == IdentityKind::Node;
         let is_optional = identity.kind() == IdentityKind::Run && identity.is_optional();
-        if is_addition || may_not && is_optional {
+        if is_addition {
+            return Ok(());
+        }
+        if may_not && is_optional {
+            self.warn_of_unknown_server(&format!("answers {answer}"));
             return Ok(());
         }
         let error = error_mapping::explain(&self.server, answer, &asked);
@@ -231,4 +297,10 @@ impl Destination {
         }
         Err(not_connected(error))
     }
+}
+
+/// Returns whether the other side has closed the connection.
+fn has_hung_up(error: &Error) -> bool {
+    let cause = error.source().and_then(|it| it.downcast_ref::<io::Error>());
+    cause.is_none_or(|cause| cause.kind() != ErrorKind::TimedOut)
 }

@@ -13,7 +13,7 @@ use crate::connection::tls::{self, Tls};
 use crate::connection::{
     Connection, DialTime, Identity, Introduction, OneStore, Server, ServerGeneration, Transport,
 };
-use handshake::Requirement;
+use handshake::{Greeting, Requirement};
 use lock_core::backend::{Backoff, Failure, no_descriptor, no_thread};
 use lock_core::{Clock, Error, Moment};
 use parking_lot::Mutex;
@@ -75,6 +75,8 @@ pub(super) enum NotDialed {
     Elsewhere(Failure),
     /// The connection leads to a server that is loading its data, and may be usable afterwards.
     Loading(Failure),
+    /// The server has closed the connection instead of an answer that is not essential.
+    HungUp(Failure),
     Failed(Failure),
 }
 
@@ -243,9 +245,11 @@ impl Destination {
     /// Makes a connection until `by`, and records its progress in `state`.
     pub(super) fn dial(&self, by: Moment, state: &DialState) -> Result<Connection, Failure> {
         let (mut dials, mut pauses) = (1, Backoff::new(FIRST_PAUSE, LONGEST_PAUSE));
+        let mut greeting = Greeting::Full;
         loop {
             let began = self.clock.now();
-            let (failure, pause) = match self.dial_once(Requirement::Usable, by, state) {
+            let dialed = self.dial_once((Requirement::Usable, greeting), by, state);
+            let (failure, pause) = match dialed {
                 Ok(connection) => {
                     *self.usual.lock() = Some(self.clock.now().since(began));
                     self.loading.lock().reset();
@@ -257,7 +261,11 @@ impl Destination {
                 }
                 Err(NotDialed::Elsewhere(failure)) => (failure, pauses.next()),
                 Err(NotDialed::Loading(failure)) => (failure, self.loading.lock().next()),
-                Err(NotDialed::Failed(failure)) => {
+                Err(NotDialed::HungUp(failure)) if greeting == Greeting::Full => {
+                    greeting = Greeting::Brief;
+                    (failure, Duration::ZERO)
+                }
+                Err(NotDialed::HungUp(failure) | NotDialed::Failed(failure)) => {
                     let is_late = self.clock.now() >= by;
                     return Err(state.refusal().filter(|_| is_late).unwrap_or(failure));
                 }
@@ -277,17 +285,25 @@ impl Destination {
     /// Makes a connection to whichever server is there, only to query its properties.
     pub(crate) fn dial_any(&self, by: Moment) -> Result<Connection, Failure> {
         let by = by.min(self.clock.now() + self.timeouts.connect);
-        self.dial_once(Requirement::Nothing, by, &<_>::default())
-            .map_err(|not_dialed| match not_dialed {
-                NotDialed::Elsewhere(failure)
-                | NotDialed::Loading(failure)
-                | NotDialed::Failed(failure) => failure,
-            })
+        let dial = |greeting| {
+            let extent = (Requirement::Nothing, greeting);
+            self.dial_once(extent, by, &<_>::default())
+        };
+        let dialed = match dial(Greeting::Full) {
+            Err(NotDialed::HungUp(_)) => dial(Greeting::Brief),
+            dialed => dialed,
+        };
+        dialed.map_err(|not_dialed| match not_dialed {
+            NotDialed::Elsewhere(failure)
+            | NotDialed::Loading(failure)
+            | NotDialed::HungUp(failure)
+            | NotDialed::Failed(failure) => failure,
+        })
     }
 
     fn dial_once(
         &self,
-        requirement: Requirement,
+        extent: (Requirement, Greeting),
         by: Moment,
         state: &DialState,
     ) -> Result<Connection, NotDialed> {
@@ -316,7 +332,7 @@ impl Destination {
             not_connected(tls::unfinished(&self.server, error))
         })?;
         *state.step.lock() = DialStep::Login;
-        self.handshake(&mut connection, &credentials, requirement, by)?;
+        self.handshake(&mut connection, &credentials, extent, by)?;
         transport
             .limit_unacknowledged(self.timeouts.command)
             .map_err(|error| not_connected(self.cannot_connect(error)))?;
