@@ -11,6 +11,9 @@
     reason = "the sleep stands for a pause of the machine"
 )]
 
+#[path = "shared/url.rs"]
+mod url;
+
 use distlock::{FencingToken, LockOptions};
 use std::error::Error;
 use std::fs::File;
@@ -19,9 +22,7 @@ use std::thread;
 use std::time::Duration;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let url = std::env::args()
-        .nth(1)
-        .unwrap_or_else(|| "memory://".to_owned());
+    let url = url::given_or("memory://");
     // Two clients, as two programs would have.
     let first = distlock::connect(&url)?.mutex("example:fencing")?;
     let second = distlock::connect(&url)?.mutex("example:fencing")?;

@@ -6,6 +6,9 @@
 //! cargo run --example give_up -- redis://127.0.0.1:6379    # on a server
 //! ```
 
+#[path = "shared/url.rs"]
+mod url;
+
 use crossbeam_channel::RecvTimeoutError;
 use distlock::{Error, LockGuard, LockOptions, Loss, LossCause};
 use std::time::Duration;
@@ -20,9 +23,7 @@ const STEP: Duration = Duration::from_millis(200);
 const STEPS: usize = 20;
 
 fn main() -> Result<(), Error> {
-    let url = std::env::args()
-        .nth(1)
-        .unwrap_or_else(|| "memory://".to_owned());
+    let url = url::given_or("memory://");
     let lock = distlock::connect(&url)?.mutex("example:give_up")?;
     let stranger = distlock::connect(&url)?.mutex("example:give_up")?;
 

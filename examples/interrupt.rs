@@ -11,14 +11,15 @@
     reason = "the sleep stands for work, and the user measures"
 )]
 
+#[path = "shared/url.rs"]
+mod url;
+
 use distlock::{Error, Interrupt};
 use std::thread;
 use std::time::{Duration, Instant};
 
 fn main() -> Result<(), Error> {
-    let url = std::env::args()
-        .nth(1)
-        .unwrap_or_else(|| "memory://".to_owned());
+    let url = url::given_or("memory://");
     let client = distlock::connect(&url)?;
     let (orders, stock) = (
         client.mutex("example:orders")?,

@@ -11,6 +11,9 @@
     reason = "the sleep stands for work, and the user measures"
 )]
 
+#[path = "shared/url.rs"]
+mod url;
+
 use distlock::{Error, Event, LockOptions};
 use std::sync::Arc;
 use std::thread;
@@ -24,9 +27,7 @@ const STEPS: u32 = 8;
 const STEP: Duration = Duration::from_millis(300);
 
 fn main() -> Result<(), Error> {
-    let url = std::env::args()
-        .nth(1)
-        .unwrap_or_else(|| "memory://".to_owned());
+    let url = url::given_or("memory://");
     let client = distlock::builder()
         .url(&url)?
         .events(Arc::new(tell))

@@ -7,6 +7,9 @@
 //! cargo run --example multi_lock -- redis://127.0.0.1:6379    # on a server
 //! ```
 
+#[path = "shared/url.rs"]
+mod url;
+
 use distlock::{Error, MultiLock, Mutex};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread;
@@ -23,9 +26,7 @@ struct Account {
 }
 
 fn main() -> Result<(), Error> {
-    let url = std::env::args()
-        .nth(1)
-        .unwrap_or_else(|| "memory://".to_owned());
+    let url = url::given_or("memory://");
     // They need not be of one client: each lock may live on a server of its own.
     let clients = [distlock::connect(&url)?, distlock::connect(&url)?];
     let mut accounts = Vec::new();

@@ -6,6 +6,9 @@
 //! cargo run --example read_write -- redis://127.0.0.1:6379    # on a server
 //! ```
 
+#[path = "shared/url.rs"]
+mod url;
+
 use distlock::{Error, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -26,9 +29,7 @@ struct Table {
 }
 
 fn main() -> Result<(), Error> {
-    let url = std::env::args()
-        .nth(1)
-        .unwrap_or_else(|| "memory://example".to_owned());
+    let url = url::given_or("memory://example");
     // Readers and writers need not be in one process.
     let clients = [distlock::connect(&url)?, distlock::connect(&url)?];
     let locks = [

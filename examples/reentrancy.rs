@@ -6,13 +6,14 @@
 //! cargo run --example reentrancy -- redis://127.0.0.1:6379    # on a server
 //! ```
 
+#[path = "shared/url.rs"]
+mod url;
+
 use distlock::{DistLock, Error};
 use std::thread;
 
 fn main() -> Result<(), Error> {
-    let url = std::env::args()
-        .nth(1)
-        .unwrap_or_else(|| "memory://".to_owned());
+    let url = url::given_or("memory://");
     let client = distlock::connect(&url)?;
     let account = client.mutex("example:reentrancy")?;
 

@@ -6,6 +6,9 @@
 //! cargo run --example scheduler -- redis://127.0.0.1:6379    # on a server
 //! ```
 
+#[path = "shared/url.rs"]
+mod url;
+
 use distlock::{Error, FencingToken, LeadershipChange};
 use std::sync::Mutex;
 use std::thread;
@@ -73,9 +76,7 @@ fn host(number: usize, url: &str, journal: &Journal) -> Result<(), Error> {
 }
 
 fn main() -> Result<(), Error> {
-    let url = std::env::args()
-        .nth(1)
-        .unwrap_or_else(|| "memory://scheduler".to_owned());
+    let url = url::given_or("memory://scheduler");
     let journal = Journal::default();
     thread::scope(|scope| {
         let hosts: Vec<_> = (0..HOSTS)

@@ -7,6 +7,9 @@
 
 #![allow(clippy::disallowed_methods, reason = "the sleep stands for work")]
 
+#[path = "shared/url.rs"]
+mod url;
+
 use distlock::Error;
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
@@ -31,8 +34,8 @@ fn main() -> Result<(), Error> {
             visits.iter().for_each(|(from, to)| println!("{from} {to}"));
             Ok(())
         }
-        [url] => judge(processes(url)),
-        _ => judge(clients_in_memory()?),
+        [] => judge(clients_in_memory()?),
+        _ => judge(processes(&url::given_or("memory://"))),
     }
 }
 

@@ -10,6 +10,9 @@
     reason = "the sleep stands for work, and the user measures"
 )]
 
+#[path = "shared/url.rs"]
+mod url;
+
 use distlock::Error;
 use std::sync::mpsc;
 use std::thread;
@@ -19,9 +22,7 @@ use std::time::{Duration, Instant};
 const ITS_WORK: Duration = Duration::from_millis(500);
 
 fn main() -> Result<(), Error> {
-    let url = std::env::args()
-        .nth(1)
-        .unwrap_or_else(|| "memory://".to_owned());
+    let url = url::given_or("memory://");
     let client = distlock::connect(&url)?;
     let lock = client.mutex("example:try_with_wait")?;
 

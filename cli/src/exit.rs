@@ -80,10 +80,10 @@ impl From<Error> for Failure {
                 UNAVAILABLE,
                 "check the replicas, or ask for fewer by `replicas` in the URL",
             ),
-            ErrorKind::Configuration | ErrorKind::Unsupported => (
-                CONFIGURATION,
-                "change the URL or the setting, or the store's settings",
-            ),
+            // The text names the setting.
+            ErrorKind::Configuration | ErrorKind::Unsupported => {
+                return Self::new(CONFIGURATION, with_sources(&error));
+            }
             ErrorKind::Misuse => (USAGE, "change the arguments (see --help)"),
             ErrorKind::ForeignFormat => {
                 let remedy = "choose another name, find out which program uses this one, or add \

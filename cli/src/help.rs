@@ -1,7 +1,8 @@
 //! The texts below the options, in `--help` and in the man pages.
 
 pub(crate) const STORE: &str = "\
-The store is a URL, by --url or in the environment variable DISTLOCK_URL:
+The store is a URL, by --url (before or behind the subcommand) or in the
+environment variable DISTLOCK_URL:
 
   redis://127.0.0.1:6379            one Redis server; rediss:// with TLS
   redis+sentinel://s1,s2,s3/master  the master that Sentinel names
@@ -46,10 +47,12 @@ an exclusive run waits, no new shared one begins.
 
 The command runs in a process group of its own. HUP, INT, QUIT, TERM, USR1 and
 USR2 are passed to the whole group, unless they were ignored when distlock
-started. On a terminal the group is in the foreground. Ctrl-Z stops it and
-distlock; the lock is renewed meanwhile, and fg or bg continues both. The lock
-is released when the last process of the group has ended: a daemon must leave
-the group (setsid) if it is to run without the lock.
+started. After INT, QUIT or TERM, processes that an ended command left in its
+session, as below timeout, get the signal, too, and the lock is held until they
+have ended. On a terminal the group is in the foreground. Ctrl-Z stops it and distlock; the lock
+is renewed meanwhile, and fg or bg continues both. The lock is released when the
+last process of the group has ended, or by --release=command with the command: a
+daemon must leave the session (setsid) if it is to run without the lock.
 
 If the lock is not renewed, because the store cannot be reached, the command and
 all its descendants get TERM early enough for the grace of --kill-after, and
@@ -143,8 +146,9 @@ terminal; elsewhere --yes is needed. Exit status: 0 the lock was broken, 1 it wa
 free or the answer was no, or one of `distlock --help`.";
 
 pub(crate) const HOLD: &str = "\
-For scripts that cannot run their work as a command. Answers are JSON lines on
-standard output, commands are lines on standard input:
+For scripts that cannot run their work as a command. It also ends with its
+parent process, or with that of --with-pid. Answers are JSON lines on standard
+output, commands are lines on standard input:
 
   check    {\"event\":\"check\",\"valid\":true,\"remaining_ms\":29871}, by the local
            clock alone

@@ -55,7 +55,11 @@ fn end_with(process: Option<i32>, stop: &Interrupt) -> Result<(), Failure> {
             let process = process.ok_or_else(|| refused(Errno::INVAL))?;
             Some(pidfd_open(process, PidfdFlags::empty()).map_err(refused)?)
         }
-        None => getppid().and_then(|parent| pidfd_open(parent, PidfdFlags::empty()).ok()),
+        // Again, because the parent may have ended before it was watched.
+        None => getppid()
+            .and_then(|parent| Some((parent, pidfd_open(parent, PidfdFlags::empty()).ok()?)))
+            .filter(|(parent, _)| getppid() == Some(*parent))
+            .map(|(_, watched)| watched),
     };
     let Some(watched) = watched else {
         return Ok(());
@@ -64,6 +68,7 @@ fn end_with(process: Option<i32>, stop: &Interrupt) -> Result<(), Failure> {
     thread::spawn(move || {
         let mut ended = [PollFd::new(&watched, PollFlags::IN)];
         while let Err(Errno::INTR) = poll(&mut ended, None) {}
+        report("the process that this hold belongs to has ended");
         stop.fire();
     });
     Ok(())

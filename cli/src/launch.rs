@@ -12,6 +12,7 @@ use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_sig
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 /// The variable with the process that gets the sockets of a unit of systemd.
@@ -48,8 +49,13 @@ pub(crate) fn launch(front: i32, supervisor: i32, command: &[OsString]) -> Resul
 
 /// Returns the failure of a command that is not executed.
 pub(crate) fn cannot_start(program: &OsStr, error: &io::Error) -> Failure {
+    let is_there = program.as_encoded_bytes().contains(&b'/') && Path::new(program).exists();
     let program = program.display();
     match error.kind() {
+        ErrorKind::NotFound if is_there => Failure::new(
+            exit::NOT_FOUND,
+            format_args!("{program} cannot be started: its interpreter or loader is missing"),
+        ),
         ErrorKind::NotFound => Failure::new(
             exit::NOT_FOUND,
             format_args!("{program}: command not found"),

@@ -4,13 +4,22 @@
 //! Each run adds to the counters that the file has, so it may serve several locks. It is replaced
 //! as a whole, and only while its lock file is locked, because runs end at the same time.
 
+use crate::processes::LOOK_AGAIN;
 use distlock::LossCause;
+use distlock::crossbeam_channel::after;
+use distlock::time::{Clock, SystemClock};
 use fd_lock::RwLock;
+use rustix::fs::OFlags;
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, ErrorKind};
+use std::fs::{self, File, Permissions};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The longest wait for other runs that write, so that the end of this one is not held up.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// A metric: its name, type and description.
 struct Metric(&'static str, &'static str, &'static str);
@@ -89,19 +98,71 @@ pub(crate) struct Tally {
     pub(crate) outcome: Outcome,
 }
 
-/// Adds a run of this lock to the counters in the file.
+/// Adds a run of this lock to the counters in the file. Gives up after [`LONGEST_WAIT`]: another
+/// run may be stopped while it writes.
 pub(crate) fn add(file: &Path, lock: &str, tally: &Tally) -> io::Result<()> {
-    let mut locked = RwLock::new(File::create(beside(file, ".lock"))?);
-    let _locked = locked.write()?;
-    let mut values = match fs::read_to_string(file) {
-        Ok(text) => read(&text),
-        Err(error) if error.kind() == ErrorKind::NotFound => BTreeMap::new(),
+    let mut lock_file = RwLock::new(open_lock(&beside(file, ".lock"))?);
+    let by = SystemClock.now() + LONGEST_WAIT;
+    loop {
+        match lock_file.try_write() {
+            Ok(_locked) => return replace(file, lock, tally),
+            Err(error) if error.kind() == ErrorKind::WouldBlock && SystemClock.now() < by => {}
+            Err(error) => return Err(error),
+        }
+        let _due = after(LOOK_AGAIN).recv();
+    }
+}
+
+/// Opens the lock file, which may belong to another user. A link is not followed, and a pipe does
+/// not block.
+fn open_lock(path: &Path) -> io::Result<File> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
+    let flags = i32::try_from(flags).map_err(io::Error::other)?;
+    let created = File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o644)
+        .custom_flags(flags)
+        .open(path);
+    let opened = created.or_else(|_| File::options().read(true).custom_flags(flags).open(path))?;
+    match opened.metadata()?.is_file() {
+        true => Ok(opened),
+        false => Err(io::Error::other("its lock file is no regular file")),
+    }
+}
+
+/// Replaces the file as a whole, with the mode of the former one.
+fn replace(file: &Path, lock: &str, tally: &Tally) -> io::Result<()> {
+    let (mut values, mode) = match fs::read_to_string(file) {
+        Ok(text) => (
+            read(&text)?,
+            fs::metadata(file)?.permissions().mode() & 0o777,
+        ),
+        Err(error) if error.kind() == ErrorKind::NotFound => (BTreeMap::new(), 0o644),
         Err(error) => return Err(error),
     };
     count(&mut values, lock, tally.waited, &tally.outcome);
-    let replacement = beside(file, ".new");
-    fs::write(&replacement, text(&values))?;
-    fs::rename(replacement, file)
+    // A new file, because a link may have been put at a name that can be guessed.
+    let replacement = beside(file, &format!(".{:016x}", random()));
+    let written = File::options()
+        .write(true)
+        .create_new(true)
+        .open(&replacement)
+        .and_then(|mut new| {
+            new.write_all(text(&values).as_bytes())?;
+            new.set_permissions(Permissions::from_mode(mode))
+        })
+        .and_then(|()| fs::rename(&replacement, file));
+    if written.is_err() {
+        let _absent = fs::remove_file(&replacement);
+    }
+    written
+}
+
+/// Returns a number that differs from run to run.
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
 }
 
 /// Returns the path of a file in the same folder, which the collector does not read.
@@ -124,6 +185,13 @@ fn count(values: &mut Values, lock: &str, waited: Duration, outcome: &Outcome) {
     // Counters begin with 0, so that the first increase is seen.
     for metric in [RUNS, FAILURES, SKIPS, ERRORS] {
         add(&metric, &lock, 0.0);
+    }
+    for cause in [
+        LossCause::Expired,
+        LossCause::InsufficientReplicas,
+        LossCause::Gone,
+    ] {
+        add(&LOSSES, &format!("{lock},cause=\"{}\"", label(cause)), 0.0);
     }
     add(&WAIT, &lock, waited.as_secs_f64());
     match outcome {
@@ -155,31 +223,41 @@ fn label(cause: LossCause) -> &'static str {
     }
 }
 
-/// Reads the samples. Other lines, as a user may have written, are dropped.
-fn read(text: &str) -> Values {
-    let samples = text.lines().filter(|line| !line.starts_with('#'));
-    let sample = |line: &str| {
-        let (name, value) = line.rsplit_once(' ')?;
-        Some((name.to_owned(), value.parse().ok()?))
-    };
-    samples.filter_map(sample).collect()
+/// Reads the samples. Refuses a file with other lines, which would be lost.
+fn read(text: &str) -> io::Result<Values> {
+    let mut values = Values::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let sample = line.rsplit_once(' ').and_then(|(name, value)| {
+            let is_ours = ALL.iter().any(|metric| is_of(metric, name));
+            Some((name.to_owned(), value.parse().ok()?)).filter(|_| is_ours)
+        });
+        let Some((name, value)) = sample else {
+            let message = format!("it has a line that is not of this command: {line:?}");
+            return Err(io::Error::other(message));
+        };
+        values.insert(name, value);
+    }
+    Ok(values)
+}
+
+/// Returns whether a sample, with its labels, is of this metric.
+fn is_of(metric: &Metric, sample: &str) -> bool {
+    sample
+        .strip_prefix(metric.0)
+        .is_some_and(|labels| labels.starts_with('{'))
 }
 
 fn text(values: &Values) -> String {
     let mut text = String::new();
-    for Metric(name, kind, help) in ALL {
-        let of_metric = |sample: &str| {
-            sample
-                .strip_prefix(name)
-                .is_some_and(|it| it.starts_with('{'))
-        };
+    for metric in ALL {
         let samples: Vec<_> = values
             .iter()
-            .filter(|(sample, _)| of_metric(sample))
+            .filter(|(sample, _)| is_of(&metric, sample))
             .collect();
         if samples.is_empty() {
             continue;
         }
+        let Metric(name, kind, help) = metric;
         text += &format!("# HELP {name} {help}.\n# TYPE {name} {kind}\n");
         for (sample, value) in samples {
             text += &format!("{sample} {value}\n");
@@ -210,7 +288,7 @@ mod tests {
             lost,
         };
         count(&mut values, "a", second, &ran(0, None));
-        let mut values = read(&text(&values));
+        let mut values = read(&text(&values)).unwrap();
         count(&mut values, "a", second, &ran(75, Some(LossCause::Gone)));
         count(&mut values, "a", second, &Outcome::Skipped);
         count(&mut values, "a \"b\"", second, &Outcome::Failed);
@@ -228,6 +306,7 @@ mod tests {
         ] {
             assert!(text.lines().any(|it| it == line), "{line}\n{text}");
         }
+        assert!(read("# of another\nnode_foo 3\n").is_err());
         assert!(text.contains("distlock_run_last_success_timestamp_seconds{lock=\"a\"} "));
     }
 }

@@ -7,7 +7,7 @@ use crate::exit::Failure;
 use distlock::crossbeam_channel::{Receiver, after, unbounded};
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, WaitOptions, WaitStatus, getpid, getsid, kill_process, kill_process_group,
+    Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, kill_process_group,
     set_child_subreaper, test_kill_process_group, wait,
 };
 use std::collections::HashMap;
@@ -48,11 +48,14 @@ impl Group {
         test_kill_process_group(self.0) == Err(Errno::SRCH)
     }
 
-    /// Returns the running processes of the group: their numbers, with their names.
-    pub(crate) fn members(self) -> Vec<String> {
+    /// Returns the running processes of the group, and the other descendants of this process that
+    /// are in `scope`: their numbers, with their names.
+    pub(crate) fn members(self, scope: Option<Scope>) -> Vec<String> {
         let members = running().filter(|process| process.group == self.0);
+        let others = scope.into_iter().flat_map(Scope::descendants);
+        let others = others.filter(|process| process.group != self.0);
         let named = |process: Process| format!("{} ({})", process.id.as_raw_pid(), process.name);
-        members.map(named).collect()
+        members.chain(others).map(named).collect()
     }
 
     /// Sends a signal to all processes of the group, and to the other descendants of this process
@@ -71,16 +74,18 @@ impl Group {
 /// The descendants of this process that a signal reaches, or whose end is waited for.
 #[derive(Clone, Copy)]
 pub(crate) enum Scope {
-    /// Those in this session, which includes the groups that a shell, or `timeout`, has made. A
-    /// daemon has left the session.
+    /// The descendants in this session. The groups that a shell, or `timeout`, makes belong to the
+    /// session; a daemon has left it.
     Session,
+    /// All descendants.
     All,
 }
 
 impl Scope {
     fn descendants(self) -> impl Iterator<Item = Process> {
+        let own = || fs::read_to_string("/proc/self/stat").ok();
         let session = match self {
-            Self::Session => getsid(None).ok(),
+            Self::Session => own().and_then(|stat| Some(Process::from_stat(&stat)?.session)),
             Self::All => None,
         };
         let is_in = move |process: &Process| session.is_none_or(|it| process.session == it);
@@ -99,7 +104,8 @@ struct Process {
     name: String,
     parent: Pid,
     group: Pid,
-    session: Pid,
+    /// 0 for a session that this process namespace does not show.
+    session: i32,
 }
 
 impl Process {
@@ -113,8 +119,9 @@ impl Process {
         let (id, _) = stat.split_once(' ')?;
         let mut after_name = stat.rsplit(')').next()?.split_whitespace();
         let state = after_name.next()?;
-        let mut next = || pid(after_name.next()?);
-        let (parent, group, session) = (next()?, next()?, next()?);
+        let mut next = || after_name.next();
+        let (parent, group) = (pid(next()?)?, pid(next()?)?);
+        let session = next()?.parse().ok()?;
         let (before_end, _) = stat.rsplit_once(')')?;
         let (_, name) = before_end.split_once('(')?;
         (!["Z", "X"].contains(&state)).then_some(Self {
@@ -231,8 +238,11 @@ mod tests {
             group,
             session,
         } = process;
-        let numbers = [id, parent, group, session].map(Pid::as_raw_pid);
-        assert_eq!((numbers, &*name), ([12, 11, 10, 9], "a) Z 1 (b"));
+        let numbers = [id, parent, group].map(Pid::as_raw_pid);
+        assert_eq!((numbers, session, &*name), ([12, 11, 10], 9, "a) Z 1 (b"));
+        // As in a namespace without a session of its own.
+        let process = Process::from_stat("12 (a) S 11 10 0 0").unwrap();
+        assert_eq!(process.session, 0);
         for ended in [
             "12 (a) Z 11 10",
             "12 (a) X 11 10",

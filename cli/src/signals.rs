@@ -32,9 +32,10 @@ pub(crate) fn ends(signal: Signal) -> bool {
     ![Signal::CONT, Signal::CHILD, FRONT_ENDED].contains(&signal)
 }
 
-/// Returns whether a signal is meant to end the command of `run` with all that it started.
+/// Returns whether a signal is meant to end the command of `run` with all that it started. HUP may
+/// ask a command to read its settings again.
 pub(crate) fn ends_job(signal: Signal) -> bool {
-    [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM].contains(&signal)
+    [Signal::INT, Signal::QUIT, Signal::TERM].contains(&signal)
 }
 
 /// The signals that a process waits for.

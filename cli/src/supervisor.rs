@@ -35,8 +35,11 @@ const LONGEST_WAIT: Duration = Duration::from_millis(500);
 /// set ahead, because two reads of the clock are not so far apart by lateness.
 const LEAP: Duration = Duration::from_millis(100);
 
-/// The interval at which processes are checked that a command left in its group, and the time that
-/// they have to end with it before they are reported.
+/// The time after the end of a command from which processes that it left are reported, because most
+/// end with it.
+const REPORTED: Duration = Duration::from_secs(1);
+
+/// The interval at which processes are checked that a command left in its group.
 const LEFT_BEHIND: Duration = Duration::from_millis(50);
 
 /// The time after KILL from which the remaining processes are checked less often.
@@ -76,6 +79,16 @@ fn run_under_lock(front: i32, arguments: &RunArguments, tally: &mut Tally) -> Re
         .store
         .clients_with(move |event| tell(event, verbose))?;
     let plan = Plan::of(arguments, &clients.config_of(&arguments.name)?)?;
+    let longest = clients.of_lock(&arguments.name)?.abilities().longest_lease;
+    if let (Some(time), Some(longest)) = (arguments.at_least, longest)
+        && time > longest
+    {
+        // Refused here: the minimum hold begins when the command was started.
+        let what = format!(
+            "--at-least {time:?} is too long: this store keeps a lock for at most {longest:?}"
+        );
+        return Err(Failure::new(exit::USAGE, what));
+    }
     let lock = Lock::of(&clients, &arguments.name, &arguments.take)?;
     let options = LockOptions::new()
         .watched(plan.lease)
@@ -145,9 +158,10 @@ fn run_under_lock(front: i32, arguments: &RunArguments, tally: &mut Tally) -> Re
         suspended: None,
         status: None,
         ended_at: None,
-        is_told_to_end: false,
+        ended_by: None,
+        has_ended_rest: false,
         has_warned: false,
-        has_reported_left: false,
+        has_reported_rest: false,
         seen,
     };
     job.run();
@@ -339,10 +353,12 @@ struct Job {
     status: Option<u8>,
     /// The time of that end, if it was seen.
     ended_at: Option<Moment>,
-    /// True after a signal that ends programs.
-    is_told_to_end: bool,
+    /// The last signal that was passed on and ends programs.
+    ended_by: Option<Signal>,
+    /// True once that signal was passed to the processes that the ended command left.
+    has_ended_rest: bool,
     has_warned: bool,
-    has_reported_left: bool,
+    has_reported_rest: bool,
     /// The validity at the last check, with the time of that check.
     seen: (Moment, Duration),
 }
@@ -398,6 +414,7 @@ impl Job {
             if self.is_over() {
                 break;
             }
+            self.end_rest();
             self.report_left_behind();
             self.resume_if_not_stopped();
             let wait = self.time_to_next_look();
@@ -434,34 +451,47 @@ impl Job {
         }
         has_ended
             && (self.plan.release == ReleaseAt::Command
-                || self.group.is_empty() && (!self.is_told_to_end || Scope::Session.is_empty()))
+                || self.group.is_empty() && (self.ended_by.is_none() || Scope::Session.is_empty()))
     }
 
-    /// Passes a signal to the command. One that ends programs also reaches processes that have
-    /// left the group: the lock is released when they have ended, too.
+    /// Passes a signal to the command. After one that ends programs, the lock is also held for
+    /// processes that have left the group.
     fn pass_on(&mut self, signal: Signal) {
         if signals::ends_job(signal) {
-            self.is_told_to_end = true;
+            self.ended_by = Some(signal);
+        }
+        self.group.signal(signal);
+    }
+
+    /// Passes the signal that ended the command to the processes that it left in this session: a
+    /// running command ends its own processes, in its own order.
+    fn end_rest(&mut self) {
+        if self.status.is_some()
+            && let Some(signal) = self.ended_by
+            && !std::mem::replace(&mut self.has_ended_rest, true)
+        {
             self.group.signal_with(Scope::Session, signal);
-        } else {
-            self.group.signal(signal);
+            // A stopped process handles the signal only once it is continued.
+            self.group.signal_with(Scope::Session, Signal::CONT);
         }
     }
 
-    /// Reports once which processes the ended command has left in its group: they keep the lock.
+    /// Reports once which processes the ended command has left: they keep the lock.
     fn report_left_behind(&mut self) {
         let Some(ended) = self.ended_at else {
             return;
         };
-        if self.has_reported_left || SystemClock.now().since(ended) < LEFT_BEHIND {
+        let is_early = SystemClock.now().since(ended) < REPORTED;
+        if self.has_reported_rest || is_early || self.kill_at.is_some() || self.plan.is_quiet {
             return;
         }
-        self.has_reported_left = true;
-        let members = self.group.members().join(", ");
-        if !members.is_empty() && !self.plan.is_quiet {
+        let scope = self.ended_by.map(|_| Scope::Session);
+        let members = self.group.members(scope).join(", ");
+        if !members.is_empty() {
+            self.has_reported_rest = true;
             self.say_of_lock(format_args!(
-                "the command has ended, and the lock is kept for processes that it left in its \
-                 group: {members}; --release=command does not wait for them"
+                "the command has ended, and the lock is held for processes that it left: \
+                 {members} (see --release)"
             ));
         }
     }
@@ -664,12 +694,10 @@ impl Job {
         if released.as_ref().is_err_and(Error::is_lost) {
             lost.get_or_insert(LossCause::Gone);
         }
+        let is_lost = self.kill_at.is_some()
+            || released.as_ref().is_err_and(Error::is_lost) && self.plan.on_lost != OnLost::Warn;
         tally.outcome = Outcome::Ran {
-            status: if self.kill_at.is_some() {
-                exit::LOST
-            } else {
-                status
-            },
+            status: if is_lost { exit::LOST } else { status },
             held: time,
             lost,
         };

@@ -1,5 +1,5 @@
-//! The controlling terminal: its foreground process group, which reads from it and gets its
-//! signals.
+//! The controlling terminal. The processes of its foreground process group read from the terminal
+//! and get its signals.
 
 use crate::processes::Group;
 use rustix::process::{Pid, getpgid};
@@ -16,7 +16,8 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// Returns the controlling terminal; `None` without one, as under cron.
+    /// Returns the controlling terminal. Returns `None` if there is no controlling terminal, as
+    /// under cron, or if `front` has ended.
     pub(crate) fn of(front: Pid) -> Option<Self> {
         let tty = File::options()
             .read(true)
@@ -40,7 +41,8 @@ impl Terminal {
     }
 
     /// Makes `group` the foreground group, unless other processes of the job may need the terminal,
-    /// as in `distlock run x -- y | less`. Then the command gets it when it reads from it.
+    /// as in `distlock run x -- y | less`. Then the command's group becomes the foreground group
+    /// when the command reads from the terminal.
     pub(crate) fn give_to_unless_shared(&self, group: Group) {
         if self.job.is_alone(self.front) {
             self.give_to(group);
@@ -50,12 +52,13 @@ impl Terminal {
     /// Makes the job's own group the foreground group again, if `group` is in the foreground.
     pub(crate) fn take_from(&self, group: Group) {
         if tcgetpgrp(&self.tty) == Ok(group.0) {
-            // The shell does so anyway when the job has ended.
+            // A failure is ignored, because the shell does the same when the job has ended.
             let _taken = tcsetpgrp(&self.tty, self.job.0);
         }
     }
 
-    /// Makes the job's own group the foreground group again, if the present one has ended.
+    /// Makes the job's own group the foreground group again, if the present foreground group has
+    /// ended.
     pub(crate) fn reclaim(&self) {
         if let Ok(foreground) = tcgetpgrp(&self.tty)
             && Group(foreground).is_empty()

@@ -383,6 +383,11 @@ fn renamed_commands_are_found_as_behind_a_proxy() {
         &["CLIENT SETNAME", "CLIENT TRACKING"],
     );
     said.must_say("tracking", "warning", &["unknown command"]);
+    let server = renamed("TIME");
+    Examined::at(&url(&server, "")).must_say("commands", "danger", &["TIME"]);
+    let said = Examined::at(&url(&server, "tokens=off"));
+    said.must_say("commands", "warning", &["TIME"]);
+    assert_eq!(said.status, 0, "{:#?}", said.findings);
     let server = renamed("CONFIG");
     let said = Examined::at(&url(&server, ""));
     said.must_say("persistence", "unknown", &["CONFIG is refused"]);

@@ -46,6 +46,17 @@ fn init_needs_a_yes_and_says_what_it_did() {
         "{status}: {said}"
     );
 
+    // A first use leads to it, too.
+    let mut run = Example::distlock(&["run", "-n", "--url", &url, "it", "--", "true"]).spawn();
+    assert_eq!(run.wait_exit(SOON), 69);
+    assert!(
+        only_error(&run).contains("`distlock quorum init`"),
+        "{}",
+        run.errors()
+    );
+
+    let (servers_of_another, url) = new_servers();
+    drop(std::mem::replace(&mut servers, servers_of_another));
     let (status, said) = ask(&["init", "--yes", &url]);
     let done = "the quorum of 3 servers is set up, and all of them vote";
     assert!(status == 0 && said.starts_with(done), "{status}: {said}");
@@ -184,4 +195,29 @@ fn short_runs_get_an_emptied_server_back() {
         !marker(&quorum).is_empty()
     });
     println!("{runs} runs");
+}
+
+/// Before the command starts: it is not started and then killed on every host.
+#[test]
+fn minimum_hold_that_the_quorum_cannot_keep_is_refused_before_the_command() {
+    let quorum = Servers::with(3, 0, quorum::LONGEST);
+    let words = [
+        "run",
+        "--url",
+        &quorum.url,
+        "--at-least",
+        "1day",
+        "it",
+        "--",
+        "echo",
+        "ran",
+    ];
+    let mut child = Example::distlock(&words).spawn();
+    assert_eq!(child.wait_exit(SOON), 64);
+    assert_eq!(child.output(), "");
+    assert!(
+        only_error(&child).contains("--at-least 86400s is too long"),
+        "{}",
+        child.errors()
+    );
 }

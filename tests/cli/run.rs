@@ -8,6 +8,7 @@ use distlock_tests::process::RedisServer;
 use distlock_tests::time::{always, eventually, ms, timed, within};
 use lock_core::{Clock, SystemClock};
 use rustix::process::Signal;
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Says its number, and goes on until the end of its input.
@@ -117,6 +118,10 @@ fn exit_status_is_that_of_the_command() {
         );
         assert!(!server.probe().exists("it"), "{script}");
     }
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("script");
+    std::fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
     for (command, status, why) in [
         (
             "/no/such/command",
@@ -124,6 +129,11 @@ fn exit_status_is_that_of_the_command() {
             "/no/such/command: command not found",
         ),
         ("nosuchcommand", 127, "nosuchcommand: command not found"),
+        (
+            script.to_str().unwrap(),
+            127,
+            "interpreter or loader is missing",
+        ),
         ("/etc/passwd", 126, "/etc/passwd cannot be started"),
     ] {
         let mut child = run(&server, &[], &[command]);
@@ -358,6 +368,39 @@ fn runs_are_counted_in_a_file() {
     }
     assert!(text.contains("distlock_run_last_success_timestamp_seconds{lock=\"it\"}"));
     assert!(!text.contains("distlock_run_last_success_timestamp_seconds{lock=\"lost\"}"));
+}
+
+/// Also another user's: a link to it, or a file with other lines, is left as it is.
+#[test]
+fn file_of_metrics_replaces_no_other_file() {
+    let server = RedisServer::start();
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let counted = |file: &str| {
+        let words = ["--metrics-file", path(file).to_str().unwrap()].map(str::to_owned);
+        let words: Vec<_> = words.iter().map(String::as_str).collect();
+        let mut child = run(&server, &words, &["true"]);
+        assert_eq!(child.wait_exit(SOON), 0, "{}", child.errors());
+        child.errors()
+    };
+    std::fs::write(path("victim"), "precious").unwrap();
+    std::os::unix::fs::symlink(path("victim"), path("a.prom.lock")).unwrap();
+    assert_ne!(counted("a.prom"), "", "a lock file that is a link");
+    std::fs::write(path("b.prom"), "node_foo 3\n").unwrap();
+    assert!(counted("b.prom").contains("node_foo"), "other lines");
+    assert_eq!(
+        std::fs::read_to_string(path("b.prom")).unwrap(),
+        "node_foo 3\n"
+    );
+    assert_eq!(std::fs::read_to_string(path("victim")).unwrap(), "precious");
+    // The mode stays, whatever the umask.
+    assert_eq!(counted("c.prom"), "");
+    let mode = |file: &str| std::fs::metadata(path(file)).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode("c.prom"), 0o644);
+    std::fs::set_permissions(path("c.prom"), std::fs::Permissions::from_mode(0o640)).unwrap();
+    assert_eq!((counted("c.prom").as_str(), mode("c.prom")), ("", 0o640));
+    let left = std::fs::read_dir(folder.path()).unwrap().count();
+    assert_eq!(left, 6, "three files, two lock files and a link");
 }
 
 #[test]

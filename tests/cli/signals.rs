@@ -129,6 +129,43 @@ fn signal_also_ends_what_has_left_the_group() {
     assert!(!server.probe().exists("it"));
 }
 
+/// HUP may mean that a command is to read its settings again: its own processes are left to it.
+#[test]
+fn hang_up_that_the_command_handles_reaches_its_group_alone() {
+    let server = RedisServer::start();
+    let script = r#"trap 'echo "{\"pid\": 1}"' HUP
+        timeout 1000 sleep 1000 & echo "{\"pid\": $!}"
+        while read -r _ || [ $? -gt 128 ]; do :; done; kill %1; exit 0"#;
+    let mut child = run(&server, &[], &["bash", "-c", script]);
+    let apart = said_pid(&mut child);
+    eventually("it has left the group", SOON, || {
+        stat(apart).expect("it runs").2 == apart
+    });
+    signal(front(&child), Signal::HUP);
+    assert_eq!(said_pid(&mut child), 1);
+    always("it runs", ms(300), || is_alive(apart));
+    child.close_input();
+    signal(front(&child), Signal::TERM);
+    child.wait_exit(SOON);
+    eventually("it is gone", SOON, || !is_alive(apart));
+}
+
+/// A stopped process in a group of its own is continued, and so gets the signal.
+#[test]
+fn signal_also_ends_what_is_stopped() {
+    let server = RedisServer::start();
+    let script = r#"timeout 1000 sleep 1000 & echo "{\"pid\": $!}"; wait"#;
+    let mut child = run(&server, &[], &["bash", "-c", script]);
+    let apart = said_pid(&mut child);
+    eventually("it has left the group", SOON, || {
+        stat(apart).expect("it runs").2 == apart
+    });
+    signal(apart, Signal::STOP);
+    signal(front(&child), Signal::TERM);
+    assert_eq!(child.wait_exit(SOON), 143);
+    assert!(!is_alive(apart) && !server.probe().exists("it"));
+}
+
 /// As process 1 of a container gets all processes whose parents have ended.
 #[test]
 fn orphans_leave_no_zombies() {

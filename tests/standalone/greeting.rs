@@ -6,7 +6,7 @@ use distlock::{Client, Event};
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Plan, Proxy};
 use distlock_tests::resp::Request;
-use distlock_tests::time::{eventually, let_pass};
+use distlock_tests::time::{Stopwatch, eventually, let_pass};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::thread;
@@ -174,5 +174,38 @@ fn service_that_checks_scripts_is_named_and_grants_nothing() {
             assert!(shared.is_configuration(), "{options}: {shared:?}");
         }
         assert!(!server.probe().exists("it"), "{options}");
+    }
+}
+
+/// Answers the first request of a connection late.
+struct SlowToGreet;
+
+impl Plan for SlowToGreet {
+    fn fate(&self, request: &mut Request) -> Fault {
+        match request.is("AUTH") {
+            true => Fault::DelayReply(Duration::from_millis(2_500)),
+            false => Fault::Pass,
+        }
+    }
+}
+
+#[test]
+fn slow_greeting_connects_within_the_connect_timeout() {
+    let server = RedisServer::start();
+    let proxy = Proxy::new(server.port(), Arc::new(SlowToGreet));
+    for settings in ["", "&command_timeout=500ms"] {
+        let before = server.probe().stat("total_connections_received");
+        let url = format!("{}?connect_timeout=10s{settings}", proxy.url());
+        let client = distlock::connect(&url).unwrap();
+        let watch = Stopwatch::start();
+        let guard = client.mutex("it").unwrap().lock().unwrap();
+        assert!(
+            watch.elapsed() < Duration::from_secs(10),
+            "{:?}",
+            watch.elapsed()
+        );
+        guard.unlock().unwrap();
+        let made = server.probe().stat("total_connections_received") - before;
+        assert!(made < 12, "{settings}: {made} connections");
     }
 }

@@ -72,7 +72,7 @@ fn certificate_for_a_different_host_is_refused_unless_named() {
     attempt(&format!("{}&tls_name=redis.example", authority.url(port))).unwrap();
     is_refused(
         &format!("{}&tls_name=other.example", authority.url(port)),
-        "another host",
+        "is not for other.example, which `tls_name` names, but for",
     );
 }
 

@@ -264,8 +264,15 @@ impl Quorum {
         });
         let outcomes = outcomes.collect();
         match self.pause(&tally, answers).filter(|_| has_right_clocks) {
-            Some((left, why)) => {
-                let why = self.error_of_all(ErrorKind::Unavailable, &why, outcomes);
+            Some((left, why, begins)) => {
+                let has_answered = |answer: &Option<NodeAnswer>| {
+                    matches!(answer, Some(NodeAnswer::Paused(..) | NodeAnswer::Unmarked))
+                };
+                // In a new quorum all servers give the same reason.
+                let why = match begins && answers.iter().all(has_answered) {
+                    true => Error::unavailable(why),
+                    false => self.error_of_all(ErrorKind::Unavailable, &why, outcomes),
+                };
                 let may_end_sooner = can_win_with_silent_nodes(&tally, answers);
                 let paused = RetryCause::Paused {
                     why,
@@ -289,7 +296,11 @@ impl Quorum {
         } else {
             "became a node just now"
         };
+        let is_new = !is_longer && !node.is_some_and(is_restarted);
         let clock = match node.and_then(|node| node.clock.as_deref()) {
+            _ if is_new => {
+                ": in a new quorum, `distlock quorum init` makes it vote at once".to_owned()
+            }
             _ if !is_longer => String::new(),
             Some(clock) => format!(": {}", awaited_clock(clock)),
             None => {
@@ -331,13 +342,13 @@ impl Quorum {
         }
     }
 
-    /// Returns the time until enough nodes vote, and the reason, if a majority would be complete
-    /// with the paused nodes.
+    /// Returns the time until enough nodes vote, the reason, and whether the quorum is new, if a
+    /// majority would be complete with the paused nodes.
     fn pause(
         &self,
         tally: &RoundTally,
         answers: &[Option<NodeAnswer>],
-    ) -> Option<(Duration, String)> {
+    ) -> Option<(Duration, String, bool)> {
         let longest = self.terms?.max_lease;
         let votes = tally.granted + tally.stale + tally.busy;
         let is_new = |answer: &Option<NodeAnswer>| match answer {
@@ -364,8 +375,9 @@ impl Quorum {
         let why = if begins {
             format!(
                 "this is a new quorum, or all of its servers were emptied, and it votes in \
-                 {left:.1?}: `set_up_quorum` makes it vote at once, which is right only if no lock \
-                 can have been held there within the last max_lease={longest:?}"
+                 {left:.1?}; if no lock can have been held there within the last \
+                 max_lease={longest:?}, `distlock quorum init` (in a program, `set_up_quorum`) \
+                 makes it vote at once"
             )
         } else {
             format!(
@@ -374,7 +386,7 @@ impl Quorum {
                  forgotten is over"
             )
         };
-        Some((left, why))
+        Some((left, why, begins))
     }
 
     /// Returns whether unmarked servers are expected to become nodes. That is the case for

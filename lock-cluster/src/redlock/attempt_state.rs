@@ -24,7 +24,7 @@ pub(super) struct QuorumReceipt(pub(super) Arc<AttemptState>);
 pub(super) struct AttemptState {
     acquisition: AcquisitionId,
     state: Mutex<State>,
-    /// Raised by every response.
+    /// Raised by the response to each request of a round.
     pub(super) signal: Arc<Signal>,
     membership: Arc<Membership>,
     clock: Arc<dyn Clock>,
@@ -34,8 +34,9 @@ struct State {
     /// True if grants must be rolled back: the attempt has failed, or the lock was released.
     is_abandoned: bool,
     round: u32,
-    /// The start of the round, and the tokens that it requests.
+    /// The start of the round.
     began: Moment,
+    /// The tokens that the round requests.
     proposal: Option<Proposal>,
     nodes: Vec<NodeProgress>,
     votes: Votes,
@@ -73,7 +74,7 @@ pub(super) enum NodeAnswer {
     Failed(Failure),
 }
 
-/// The nodes on which a failed attempt may have left a grant.
+/// The nodes that may still have a grant of an abandoned attempt.
 #[derive(Default, Debug)]
 pub(super) struct Outstanding {
     pub(super) granted: Vec<usize>,
@@ -117,12 +118,12 @@ impl AttemptState {
         })
     }
 
-    /// Returns the acquisition of this attempt with the receipt of this node.
+    /// Returns the acquisition of this attempt with the receipt of node `at`.
     pub(super) fn acquisition_on(&self, at: usize) -> AcquisitionId {
         self.with_receipt(&self.acquisition, at)
     }
 
-    /// Returns a copy of an acquisition with the receipt of this node.
+    /// Returns a copy of an acquisition with the receipt of node `at`.
     pub(super) fn with_receipt(&self, acquisition: &AcquisitionId, at: usize) -> AcquisitionId {
         let AcquisitionId {
             name, owner, lease, ..
@@ -130,7 +131,7 @@ impl AttemptState {
         AcquisitionId::new(name.clone(), *owner, *lease, self.receipt(at))
     }
 
-    /// Returns the receipt of the last grant of this node.
+    /// Returns the receipt of the last grant of node `at`.
     pub(super) fn receipt(&self, at: usize) -> Receipt {
         self.state.lock().nodes[at]
             .granted
@@ -138,7 +139,7 @@ impl AttemptState {
             .unwrap_or_default()
     }
 
-    /// Begins a round of requests to all nodes at this proposal. Returns the round's number.
+    /// Begins a round of requests to all nodes, with this proposal. Returns the round's number.
     pub(super) fn begin_round(&self, proposal: Option<Proposal>) -> u32 {
         let mut state = self.state.lock();
         state.round += 1;
@@ -147,7 +148,8 @@ impl AttemptState {
         state.round
     }
 
-    /// Records a response. Returns whether it must be rolled back because the attempt is abandoned.
+    /// Records a response. Returns whether a grant of the node, known or possible, must be rolled
+    /// back now, because the attempt is abandoned.
     pub(super) fn note(
         &self,
         at: usize,
@@ -170,7 +172,8 @@ impl AttemptState {
             Ok(Vote::Ahead(ahead)) => NodeAnswer::Ahead(ahead),
             Ok(Vote::Cast(ProposalAnswer::Answer(Answer::Granted(grant)))) => {
                 node.granted = Some(grant.receipt);
-                // While requests are pending, this grant may belong to an earlier round.
+                // If another request to the node is pending, this grant may belong to an earlier
+                // round, so it does not count as a vote.
                 if node.pending == 0 {
                     votes.granted(at, by.clone(), until);
                 }
@@ -205,8 +208,8 @@ impl AttemptState {
         is_abandoned && is_left
     }
 
-    /// Counts the new votes if the older ones are a majority. Called at the start and the end of a
-    /// renewal.
+    /// Counts the new votes if the older ones are a majority. A renewal calls this at its start and
+    /// at its end.
     pub(super) fn count_votes(&self) {
         let quorum = self.membership.known_quorum();
         self.state
@@ -236,9 +239,10 @@ impl AttemptState {
         state.votes.extended(at, by, until, self.clock.now())
     }
 
-    /// Prepares a request for a new vote to a node that has none for this owner. Returns its
-    /// proposal, if the lock has tokens; the answer must be passed to
-    /// [`note_vote`](Self::note_vote). Returns `None` if the node must not get this request.
+    /// Prepares a request for a new vote to a node that has none for this owner. Returns the
+    /// proposal of the request; the inner value is `None` if the lock has no tokens. The caller
+    /// must pass the answer to [`note_vote`](Self::note_vote). Returns `None` if the node must not
+    /// get this request.
     pub(super) fn plan_vote(
         &self,
         at: usize,
@@ -262,9 +266,9 @@ impl AttemptState {
         })
     }
 
-    /// Records the answer of a node to the request for a new vote: the receipt of the vote, whose
-    /// lease lasts until `until`. Returns whether the vote must be rolled back because the lock is
-    /// released.
+    /// Records a node's answer to the request for a new vote. `vote` is the receipt of the new
+    /// vote, whose lease ends at `until`, or `None` if the node has not voted. Returns whether the
+    /// vote must be rolled back, because the attempt is abandoned.
     pub(super) fn note_vote(
         &self,
         at: usize,
@@ -313,8 +317,8 @@ impl AttemptState {
         tally
     }
 
-    /// Returns the answers of the present round. An answer that does not count together with the
-    /// others is replaced by a failure.
+    /// Returns the answers of the present round. An answer that does not count with the others,
+    /// such as that of another quorum, is replaced by a failure.
     pub(super) fn answers(&self) -> Vec<Option<NodeAnswer>> {
         let (answers, views) = self.present();
         let exclusions = self
@@ -345,7 +349,7 @@ impl AttemptState {
     }
 
     /// Abandons the attempt, so that later grants are rolled back. Returns the nodes that may have
-    /// a grant.
+    /// a grant, and whether responses are outstanding.
     pub(super) fn abandon(&self) -> Outstanding {
         let mut state = self.state.lock();
         state.is_abandoned = true;
@@ -362,8 +366,8 @@ impl AttemptState {
         outstanding
     }
 
-    /// Returns the options of a release on this node. If the node needs no request, returns the
-    /// outcome of the release as `Err`.
+    /// Abandons the attempt, and returns the options of a release on node `at`. If the node needs
+    /// no request, returns the outcome of the release as `Err`.
     pub(super) fn plan_release(
         &self,
         at: usize,
@@ -401,15 +405,15 @@ impl AttemptState {
         released.map(|release| self.note_release(at, release))
     }
 
-    /// Rolls back a grant that the attempt may have left on this node.
+    /// Rolls back the grant of the attempt on this node, if there may be one.
     pub(super) fn roll_back_on(&self, context: &NodeContext) {
         let options = ReleaseOptions::WITHOUT_TOMBSTONE;
-        // A failed release becomes a pending cleanup of the node.
+        // A release without an answer becomes a pending cleanup of the node.
         let _outcome = self.release_on(context, &self.acquisition, options, context.by());
     }
 
-    /// Stops combining outcomes after a decided release, because a later release is a different
-    /// one.
+    /// Forgets the outcomes of a decided release, so that they are not combined with the outcomes
+    /// of a later release.
     pub(super) fn forget_releases(&self) {
         self.state
             .lock()
@@ -419,7 +423,7 @@ impl AttemptState {
     }
 
     /// Combines the outcome of a release on this node with earlier outcomes. If an earlier request
-    /// freed the lock, the owner held it until that request.
+    /// freed the lock, the outcome is `Freed`, because the owner held the lock until that request.
     pub(super) fn note_release(&self, at: usize, release: Release) -> Release {
         let node = &mut self.state.lock().nodes[at];
         node.is_freed |= release != Release::Gone;

@@ -1,11 +1,11 @@
-//! [`Late`]: a test that fails because something came too late, and the measurement that may excuse
-//! it.
+//! [`Late`]: the failure of a test because its bound passed, and the measurement that may excuse
+//! the failure.
 //!
-//! A test of times runs once more only if it fails by [`Late`], and only if a thread of this
-//! process, or a server that it uses, was ready to run meanwhile and got no processor: at one go
-//! for longer than the excuse and than a twentieth of the bound that passed, or for half of that
-//! bound in all. Any other panic is final, and so is a [`Violation`](super::Violation) on any
-//! thread.
+//! A timing test that fails by [`Late`] runs again, at most twice, if a thread of this process or a
+//! watched server was delayed: it was ready to run and got no processor. Either one delay was
+//! longer than the excuse and longer than a twentieth of the bound, or all delays within the bound
+//! were together longer than the excuse and longer than half of the bound. Any other panic is
+//! final, and so is a [`Violation`](super::Violation) on any thread.
 
 use super::violation;
 use lock_core::{Clock, Moment, Signal, SystemClock, Woken};
@@ -20,35 +20,36 @@ use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::Duration;
 
-/// How often a test runs once more at most.
+/// The most repetitions of a late test.
 const RETRIES: usize = 2;
 
-/// Beyond this a delay excuses a late test, if nothing else is said.
+/// The default excuse: only a longer delay excuses a late test.
 const EXCUSE: Duration = Duration::from_millis(20);
 
-/// A delay shorter than this part of the bound that passed is no excuse: what needs a moment, and
-/// was given seconds for it, is not late because of it.
+/// A single delay is an excuse only if it is longer than the bound divided by this number, because
+/// a short delay does not use up a long bound.
 const PART_OF_BOUND: u32 = 20;
 
-/// One that was queued for this part of a bound, in many small pieces, may be late: a bound is at
-/// least twice of what is needed.
+/// Many short delays are an excuse only if their sum is longer than the bound divided by this
+/// number, because a bound is at least twice the time that a test needs.
 const PART_QUEUED: u32 = 2;
 
-/// How often the timekeeper wakes up, to see how late it is.
+/// The interval at which the timekeeper wakes up, to measure the delay of each wake-up.
 const BEAT: Duration = Duration::from_millis(5);
 
-/// In how many beats the threads' accounts are read once.
+/// The number of beats between two readings of the accounts.
 const BEATS_PER_ACCOUNT: u32 = 20;
 
-/// The file to which each excuse is appended, one a line.
+/// The environment variable that names the file to which each excuse is appended, one in a line.
 const EXCUSES: &str = "DISTLOCK_TEST_EXCUSES";
 
-/// The panic of a test whose bound passed. Raised by [`late`] only; a wrong answer is an ordinary
-/// panic.
+/// The panic of a test whose bound passed. Raised by [`late`], and for a case that does not end
+/// within its bound. A wrong answer is an ordinary panic.
 #[derive(Clone, Debug)]
 pub struct Late {
     what: String,
-    /// How long there was time. The excuse must be a part of it.
+    /// The time that the test allowed. A delay is an excuse only if it is a large enough part of
+    /// this time.
     bound: Duration,
     raised: Moment,
     at: &'static Location<'static>,
@@ -66,13 +67,14 @@ impl Late {
         }
     }
 
-    /// Whether what was measured is the reason.
+    /// Returns whether the measured delays excuse this failure.
     fn is_excused(&self, measured: &Measured, excuse: Duration) -> bool {
         measured.delays.longest() > excuse.max(self.bound / PART_OF_BOUND)
             || self.queued(measured) > excuse.max(self.bound / PART_QUEUED)
     }
 
-    /// For how long in all a thread or a server was queued while the bound passed.
+    /// Returns the longest total time for which one thread or server was queued while the bound
+    /// passed.
     fn queued(&self, measured: &Measured) -> Duration {
         let bound = u64::try_from(self.bound.as_nanos()).unwrap_or(u64::MAX);
         let began = Moment::from_nanos(self.raised.as_nanos().saturating_sub(bound));
@@ -86,7 +88,7 @@ impl fmt::Display for Late {
     }
 }
 
-/// Fails the test because `bound` passed: `what` says what did not happen until then.
+/// Fails the test because `bound` passed. `what` describes the event that did not happen in time.
 ///
 /// # Panics
 ///
@@ -101,21 +103,22 @@ pub fn late(bound: Duration, what: impl Into<String>) -> ! {
     panic_any(late)
 }
 
-/// Runs a test, and up to twice more if it fails by [`Late`] while a thread or a watched process
-/// was kept from a processor for more than 20 ms, and for more than a twentieth of the bound.
+/// Runs a test, and up to twice more if it fails by [`Late`] and the machine was late. Either one
+/// delay was longer than 20 ms and longer than a twentieth of the bound, or all delays together
+/// were longer than 20 ms and longer than half of the bound.
 ///
 /// # Panics
 ///
-/// As the test does.
+/// If the test panics and does not run again.
 pub fn retry_if_late<T>(test: impl FnMut() -> T) -> T {
     retry_if_late_beyond(EXCUSE, test)
 }
 
-/// The same where only a longer delay than `excuse` excuses a late test.
+/// Runs a test as [`retry_if_late`] does, with `excuse` in place of 20 ms.
 ///
 /// # Panics
 ///
-/// As the test does.
+/// If the test panics and does not run again.
 pub fn retry_if_late_beyond<T>(excuse: Duration, mut test: impl FnMut() -> T) -> T {
     for _ in 0..RETRIES {
         let violations = violation::count();
@@ -128,7 +131,8 @@ pub fn retry_if_late_beyond<T>(excuse: Duration, mut test: impl FnMut() -> T) ->
             resume_unwind(panic)
         };
         if violation::count() > violations {
-            // Of several threads that panic, one panic is passed on: perhaps not the decisive one.
+            // If several threads panic, only one panic is passed on, and that may not be the
+            // violation.
             eprintln!("{late}; not excused: a violation was seen meanwhile");
             resume_unwind(panic);
         }
@@ -142,17 +146,18 @@ pub fn retry_if_late_beyond<T>(excuse: Duration, mut test: impl FnMut() -> T) ->
     test()
 }
 
-/// How late this machine was over a span of time.
+/// The delays of a span of time.
 #[derive(Clone, Copy, Default, Debug)]
 #[non_exhaustive]
 pub struct Lateness {
-    /// For how long at one go a thread of this process, or a watched process, got no processor.
+    /// The longest delay: a thread of this process, or a watched process, was ready to run for this
+    /// time and got no processor.
     pub longest: Duration,
-    /// For how long in all the thread that was measured got none.
+    /// The total time for which the measured thread was ready to run and got no processor.
     pub queued: Duration,
 }
 
-/// How late this machine was while `work` ran.
+/// Runs `work`, and returns its result and the delays meanwhile.
 pub fn with_lateness<T>(work: impl FnOnce() -> T) -> (T, Lateness) {
     let (result, measured) = measured(work);
     let (longest, own) = (measured.delays.longest(), Account::of_this_thread());
@@ -170,11 +175,12 @@ pub fn with_lateness<T>(work: impl FnOnce() -> T) -> (T, Lateness) {
     )
 }
 
-/// From now on the delays of this process count, too: a server that tests wait for.
+/// Measures the delays of this process, too, from now on: a server that tests wait for. Only the
+/// delays of its main thread are measured.
 pub fn watch_process(pid: u32) {
     let mut keeper = KEEPER.lock();
     keeper.processes.push(pid);
-    // What it waited for before is not counted.
+    // Earlier delays of the process are not counted.
     keeper.read_accounts();
 }
 
@@ -183,14 +189,16 @@ pub fn forget_process(pid: u32) {
     KEEPER.lock().processes.retain(|other| *other != pid);
 }
 
-/// What was measured over a span of time: the longest of each kind.
+/// The longest delay of each kind in a span of time.
 #[derive(Clone, Copy, Default)]
 struct Delays {
-    /// How late a thread was woken that only keeps time.
+    /// The delay of the timekeeper's wake-up.
     wake_up: Duration,
-    /// How long a thread of ours was queued for a processor, between two looks at its account.
+    /// The time for which a thread of this process was queued for a processor, between two readings
+    /// of its account.
     queued: Duration,
-    /// The same of a watched process.
+    /// The time for which a watched process was queued for a processor, between two readings of its
+    /// account.
     server: Duration,
 }
 
@@ -220,7 +228,8 @@ impl fmt::Display for Delays {
     }
 }
 
-/// By how much each that was queued grew, from one look to the next.
+/// One reading of the accounts: the time for which each thread or process was queued since the
+/// reading before.
 struct Look {
     since: Moment,
     at: Moment,
@@ -228,13 +237,13 @@ struct Look {
 }
 
 impl Look {
-    /// How much of the time between these moments it covers.
+    /// Returns how much of the time between these moments this reading covers.
     fn overlap(&self, from: Moment, to: Moment) -> Duration {
         self.at.min(to).since(self.since.max(from))
     }
 }
 
-/// What was measured over a span of time.
+/// The measurements of a span of time.
 #[derive(Default)]
 struct Measured {
     delays: Delays,
@@ -242,7 +251,7 @@ struct Measured {
 }
 
 impl Measured {
-    /// For how long each was queued in all between these moments.
+    /// Returns the total time for which each thread or process was queued between these moments.
     fn queued(&self, from: Moment, to: Moment) -> HashMap<Account, Duration> {
         let mut sums = HashMap::new();
         for look in &self.looks {
@@ -254,7 +263,8 @@ impl Measured {
         sums
     }
 
-    /// The same of the one that was queued for longest.
+    /// Returns the total time of the thread or process that was queued for longest between these
+    /// moments.
     fn most_queued(&self, from: Moment, to: Moment) -> Duration {
         self.queued(from, to)
             .into_values()
@@ -263,7 +273,7 @@ impl Measured {
     }
 }
 
-/// Keeps time for all spans that are open.
+/// The timekeeper of all open spans.
 static KEEPER: LazyLock<Mutex<Timekeeper>> = LazyLock::new(Mutex::default);
 
 #[derive(Default)]
@@ -271,28 +281,29 @@ struct Timekeeper {
     /// The spans that are open, by number: when each began, and what was measured in it.
     spans: HashMap<u64, (Moment, Delays)>,
     next: u64,
-    /// Whose delays count besides our own.
+    /// The watched processes, whose delays count in addition to those of this process.
     processes: Vec<u32>,
-    /// How long each has been queued, by the last look.
+    /// The queued time of each thread and process at the last reading.
     accounts: HashMap<Account, Duration>,
-    /// When that was.
+    /// The time of the last reading.
     looked: Option<Moment>,
-    /// The looks since the oldest span began.
+    /// The readings since the oldest open span began.
     looks: VecDeque<Arc<Look>>,
-    /// When the thread wants to be awake next. `None` if there is none.
+    /// The time of the timekeeper thread's next wake-up. `None` while there is no such thread.
     due: Option<Moment>,
     /// Ends the thread's sleep.
     signal: Arc<Signal>,
 }
 
-/// Whose queueing the kernel counts.
+/// A thread or process whose time in the queue for a processor the kernel counts. The kernel counts
+/// only the main thread of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Account {
     Thread(u32),
     Process(u32),
 }
 
-/// What was measured while `work` ran.
+/// Runs `work`, and returns its result and the measurements meanwhile.
 fn measured<T>(work: impl FnOnce() -> T) -> (T, Measured) {
     let span = open();
     let result = work();
@@ -308,7 +319,7 @@ fn open() -> u64 {
         .spans
         .insert(span, (SystemClock.now(), Delays::default()));
     if keeper.due.is_none() {
-        // Until it runs, it is late.
+        // The time until the thread runs counts as a delay.
         keeper.due = Some(SystemClock.now());
         let spawned = thread::Builder::new()
             .name("timekeeper".to_owned())
@@ -361,7 +372,7 @@ fn keep_time() {
 }
 
 impl Timekeeper {
-    /// Sees how late the thread is, or was until now.
+    /// Records for how long the timekeeper thread's wake-up has been due.
     fn read_clock(&mut self) {
         let now = SystemClock.now();
         let wake_up = self.due.map(|due| now.since(due)).unwrap_or_default();
@@ -371,8 +382,9 @@ impl Timekeeper {
         });
     }
 
-    /// Sees for how long each was queued since the last look. One that is new since then was queued
-    /// in this time.
+    /// Records the time for which each thread or process was queued since the last reading. A
+    /// thread that is new in this reading was started since the last one, so all its queued time
+    /// counts. A process that is new may be older, so none counts, as in the first reading.
     fn read_accounts(&mut self) {
         let is_first = self.accounts.is_empty();
         let (accounts, at) = (self.all_accounts(), SystemClock.now());
@@ -406,15 +418,15 @@ impl Timekeeper {
         self.looks.push_back(Arc::new(look));
     }
 
-    /// Those from before the oldest span.
+    /// Removes the readings from before the oldest open span.
     fn forget_looks(&mut self) {
         let oldest = self.spans.values().map(|(began, _)| *began).min();
         let is_old = |look: &Arc<Look>| oldest.is_none_or(|oldest| look.at <= oldest);
         self.looks.retain(|look| !is_old(look));
     }
 
-    /// A thread that ends cuts the kernel's list of threads short: the caller's, and those that are
-    /// known, are read as well.
+    /// Returns the queued time of each thread and process. A thread that ends cuts the kernel's
+    /// list of threads short, so the calling thread and the known threads are read as well.
     fn all_accounts(&self) -> HashMap<Account, Duration> {
         let threads = fs::read_dir("/proc/self/task").into_iter().flatten();
         let thread = |entry: std::io::Result<fs::DirEntry>| {
@@ -443,13 +455,14 @@ impl Timekeeper {
 
 impl Account {
     fn of_this_thread() -> Option<Self> {
-        // <process>/task/<thread>
+        // The target of the link is `<process>/task/<thread>`.
         let own = fs::read_link("/proc/thread-self").ok()?;
         own.file_name()?.to_str()?.parse().ok().map(Self::Thread)
     }
 
-    /// How long it was ready to run and got no processor, in all its life. `None` where that is not
-    /// counted.
+    /// Returns the total time for which this thread or process was ready to run and got no
+    /// processor. Returns `None` if the kernel does not count this time, or the thread or process
+    /// has ended.
     fn queued(self) -> Option<Duration> {
         let account = match self {
             Self::Thread(number) => format!("/proc/self/task/{number}/schedstat"),
@@ -461,13 +474,14 @@ impl Account {
     }
 }
 
-/// Counts an excuse: a test was late, and may be. An excuse is never silent.
+/// Reports that a late test is excused: prints a line, and appends it to the file that the suite
+/// reads. An excuse is never silent.
 pub fn note_excuse(excuse: impl fmt::Display) {
     let line = format!("{}: {excuse}", thread::current().name().unwrap_or("a test"));
-    // One line for each, or the suite counts it several times.
+    // The suite counts lines, so each excuse is one line.
     let line = line.replace('\n', " ");
     eprintln!("{line}");
-    // Its own tests are late on purpose.
+    // The tests of this crate are late on purpose, so their excuses are not counted.
     let Some(path) = std::env::var_os(EXCUSES).filter(|_| !cfg!(test)) else {
         return;
     };
@@ -497,20 +511,22 @@ mod tests {
         (runs, outcome.is_ok())
     }
 
-    /// Keeps the timekeeper from waking up.
+    /// Delays the timekeeper's next wake-up.
     fn delay() {
         let keeper = KEEPER.lock();
         let _due = SystemClock.wait(&Arc::default(), SystemClock.now() + BEAT * 20);
         drop(keeper);
     }
 
-    /// A violation that one test raises on purpose takes the excuses of the others.
+    /// Locked by each test that expects excuses: while a test raises a violation on purpose, no
+    /// other test is excused.
     static TURN: Mutex<()> = Mutex::new(());
 
     #[test]
     fn violation_beside_late_thread_is_not_retried() {
         let _turn = TURN.lock();
-        // As in `never_two_inside`: the thread that is joined first is late, a later one is wrong.
+        // As in `never_two_inside`: the thread that is joined first is late, and the next thread
+        // raises a violation.
         let one_is_late_and_one_wrong = || {
             delay();
             thread::scope(|scope| {
@@ -566,7 +582,8 @@ mod tests {
         );
     }
 
-    /// Ten seconds in which a thread was queued for this part of each tenth of a second.
+    /// Returns the measurements of ten seconds. A thread was queued for this time in each tenth of
+    /// a second.
     fn ten_seconds(queued: Duration) -> Measured {
         let at = |tenths: u64| Moment::from_nanos(tenths * 100_000_000);
         let look = |tenth| {
@@ -597,20 +614,22 @@ mod tests {
                 ..Late::after(bound, "on purpose")
             }
         };
-        // No single piece is a twentieth of the bound.
+        // No single delay is as long as a twentieth of the bound.
         let (starved, busy) = (ten_seconds(ms(90)), ten_seconds(ms(30)));
         let late = after(ms(10_000), 10);
         assert_eq!(late.queued(&starved), ms(9_000));
         assert!(late.is_excused(&starved, EXCUSE));
         assert!(!late.is_excused(&busy, EXCUSE));
-        // What was before the bound began to pass, or came afterwards, is no excuse.
+        // Delays from before the bound began to pass are no excuse.
         assert_eq!(after(ms(4_000), 12).queued(&starved), ms(1_800));
         assert!(!after(ms(4_000), 12).is_excused(&starved, EXCUSE));
-        // Pieces that are shorter than the excuse, however short the bound is.
+        // Delays that are shorter than the excuse do not excuse a late test, however short the
+        // bound is.
         assert!(!after(ms(10), 10).is_excused(&starved, ms(300)));
     }
 
-    /// Threads that end cut the kernel's list short: of those behind them in it nothing is read.
+    /// Threads that end cut the kernel's list short: the threads behind them in the list are not
+    /// read.
     #[test]
     fn known_thread_is_read_while_older_ones_end() {
         for _ in 0..500 {
@@ -643,7 +662,7 @@ mod tests {
         let Some(own) = own else { return };
         let before = queued(own);
         let ((), lateness) = with_lateness(|| {
-            // Each sleep ends in the queue, for a moment at least.
+            // After each sleep, the thread is queued for a processor, if only for a moment.
             (0..200).for_each(|_| {
                 SystemClock.wait(
                     &Arc::default(),

@@ -100,6 +100,8 @@ struct State {
     /// the thread of a former one may still sleep, and would consume the signal.
     signal: Arc<Signal>,
     leadership: Option<OwnedGuard>,
+    /// The number of leaderships so far.
+    terms: u64,
     /// The reason why the campaign cannot determine whether it could lead; `None` after an answer.
     last_error: Option<Error>,
     /// How many waits for the lock ended with a refusal.
@@ -142,13 +144,18 @@ impl Election {
     /// [`Error::is_unavailable`] if the system has no thread left. [`Error::is_misuse`] in a forked
     /// child.
     pub fn campaign(&self) -> Result<(), Error> {
+        self.begin_campaign().map(drop)
+    }
+
+    /// Starts the campaign, and returns whether there was none.
+    fn begin_campaign(&self) -> Result<bool, Error> {
         let core = &self.0.0;
         core.engine
             .refuse_if_forked()
             .map_err(|error| error.on(core.lock.name()))?;
         let mut state = core.state.lock();
         if state.campaign.is_some() {
-            return Ok(());
+            return Ok(false);
         }
         state.signal = Arc::default();
         let (number, interrupt) = (state.last_number + 1, Interrupt::new());
@@ -167,7 +174,7 @@ impl Election {
         // The result of the former campaign does not apply to this one.
         (state.last_error, state.told) = (None, None);
         state.campaign = Some(Campaign { number, interrupt });
-        Ok(())
+        Ok(true)
     }
 
     /// Gives up the leadership, if this client has it, and ends the campaign until
@@ -204,10 +211,11 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// Those of [`campaign`](Self::campaign) and
-    /// [`wait_for_leadership`](Self::wait_for_leadership), before `work` runs, and of
-    /// [`resign`](Self::resign), after it has run. In the latter case the result is dropped,
-    /// because another client may have led meanwhile. The campaign ends in any case.
+    /// Before `work` runs, those of [`campaign`](Self::campaign) and
+    /// [`wait_for_leadership`](Self::wait_for_leadership), and [`Error::is_misuse`] during another
+    /// campaign or call of this election. After `work` has run, [`Error::is_lost`] if the
+    /// leadership was lost meanwhile, and those of [`resign`](Self::resign). Then the result is
+    /// dropped, because another client may have led. The campaign ends in any case.
     ///
     /// # Examples
     ///
@@ -237,14 +245,26 @@ impl Election {
         interrupt: Option<&Interrupt>,
         work: impl FnOnce(&Self) -> R,
     ) -> Result<Option<R>, Error> {
-        self.campaign()?;
+        if !self.begin_campaign()? {
+            let error = Error::misuse(
+                "this election has a campaign already: only one thread can lead; end it by \
+                 `resign`, or wait by `wait_for_leadership`",
+            );
+            return Err(error.on(self.name()));
+        }
         let resigns = Resigns(self);
         if !self.wait_for_leadership(wait, interrupt)? {
             return Ok(None);
         }
+        let term = self.core().term_number();
         let result = work(self);
+        let is_same_term = term.is_some() && self.core().term_number() == term;
         std::mem::forget(resigns);
         self.resign()?;
+        if !is_same_term {
+            let error = Error::new(ErrorKind::Lost, "the leadership was lost during the work");
+            return Err(error.on(self.name()));
+        }
         Ok(Some(result))
     }
 
@@ -476,6 +496,16 @@ impl Core {
         self.look_at_state(|state| state.leadership.as_ref().map(question))?
     }
 
+    /// Returns the number of the present leadership, which no other leadership of this election
+    /// has; `None` if this client is not the leader.
+    fn term_number(&self) -> Option<u64> {
+        let number = |state: &State| {
+            let guard = state.leadership.as_ref()?;
+            guard.is_valid().then_some(state.terms)
+        };
+        self.look_at_state(number)?
+    }
+
     /// Ends the campaign, and returns the guard of the leadership to be given up.
     fn stop(&self, state: &mut State) -> Option<OwnedGuard> {
         if let Some(campaign) = state.campaign.take() {
@@ -592,6 +622,7 @@ impl Thread {
             term: guard.fencing_token(),
         });
         state.leadership = Some(guard);
+        state.terms += 1;
         state.wake_waiting();
         drop(state);
         while let Some(until) = self.leads_until() {

@@ -43,18 +43,18 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     is_running: bool,
-    /// True if `start` was called after the last turn began, which may therefore have missed the
+    /// True if `start` was called after the latest turn began. That turn may have missed the new
     /// work.
     is_wanted: bool,
 }
 
 impl BackgroundTask {
-    /// Starts the thread unless it runs. Must be called after the work was added. Does not
+    /// Starts the thread unless it runs. The caller must add the work before this call. Does not
     /// [wake](Self::wake) a sleeping thread.
     ///
-    /// `turn` returns the time until which the thread sleeps, or `None` to end the thread; the
-    /// thread continues if `start` was called since that turn began. After a panic the next turn
-    /// follows within 50 ms.
+    /// `turn` returns the time until which the thread sleeps, or `None` to end the thread. After
+    /// `None`, the thread begins another turn if `start` was called since that turn began. After a
+    /// turn that panicked, the thread sleeps for 50 ms, unless it is woken.
     ///
     /// # Errors
     ///
@@ -74,7 +74,7 @@ impl BackgroundTask {
         Ok(())
     }
 
-    /// Starts the next turn now, if the thread sleeps.
+    /// Ends the sleep of the thread, or prevents the sleep after the present turn.
     pub fn wake(&self) {
         self.0.signal.raise();
     }

@@ -1,7 +1,6 @@
 //! [`Clock`]: the current time, and waits until a moment. All waits of this library use a clock.
 
 use crate::sync::{Condvar, Mutex, time};
-use rustix::thread::gettid;
 use std::any::Any;
 use std::fmt;
 use std::num::NonZeroU64;
@@ -213,7 +212,15 @@ const LOOK_AGAIN: Duration = Duration::from_micros(100);
 /// Returns whether no other thread of this process runs, or is about to. True on a system that does
 /// not show it.
 fn others_sleep() -> bool {
-    let own = gettid().as_raw_nonzero().to_string();
+    #[cfg(not(target_os = "linux"))]
+    return true;
+    #[cfg(target_os = "linux")]
+    others_sleep_by_proc()
+}
+
+#[cfg(target_os = "linux")]
+fn others_sleep_by_proc() -> bool {
+    let own = rustix::thread::gettid().as_raw_nonzero().to_string();
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten();
     let mut others = tasks.flatten().filter(|task| task.file_name() != *own);
     others.all(|task| {

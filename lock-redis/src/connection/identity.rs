@@ -57,6 +57,8 @@ struct State {
     /// The last report, and the time of its arrival.
     noted: Option<(Noted, Moment)>,
     running: Option<Running>,
+    /// True if a connection is used whose server is not known.
+    has_unknown: bool,
 }
 
 /// The time for which a process had run when it was first met. Not updated, because the server's
@@ -181,6 +183,12 @@ impl Identity {
         matches!(self.policy, IdentityPolicy::Follow(_)) || self.known().is_none()
     }
 
+    /// Returns `true` if a connection may be used whose server closes connections instead of
+    /// reporting its ID, or refuses in unknown words: no server has reported an ID here.
+    pub(super) fn is_never_reported(&self) -> bool {
+        self.kind == IdentityKind::Run && self.known().is_none()
+    }
+
     /// Returns the time for which the server has run at least, if it reports its uptime.
     pub(crate) fn age(&self, now: Moment) -> Option<Duration> {
         let state = self.state.lock();
@@ -241,10 +249,17 @@ impl Identity {
         }
         let judgement = state.judge(introduction);
         let (found, known) = match (found, state.known.clone()) {
-            (None, _) => return Ok(self.generation(shown)),
+            (None, _) => {
+                state.has_unknown = true;
+                return Ok(self.generation(shown));
+            }
             (Some(found), None) => {
                 state.known = Some(found.into());
                 state.note(introduction);
+                if std::mem::take(&mut state.has_unknown) {
+                    // Earlier connections may lead to another server.
+                    self.latest.fetch_add(1, Ordering::SeqCst);
+                }
                 return Ok(self.generation(shown));
             }
             (Some(found), Some(known)) => (found, known),

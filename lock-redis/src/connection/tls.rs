@@ -397,6 +397,14 @@ fn distrust(server: &Server, why: &CertificateError) -> String {
             "the certificate of {server} names no host: it needs a subject alternative name, \
              because the common name does not count"
         ),
+        C::NotValidForNameContext {
+            expected,
+            presented,
+        } if !server.endpoint.is_at(&expected.to_str()) => format!(
+            "the certificate of {server} is not for {}, which `tls_name` names, but for {}",
+            expected.to_str(),
+            presented.join(", ")
+        ),
         C::NotValidForName | C::NotValidForNameContext { .. } => format!(
             "the certificate of {server} is for another host: name that with `tls_name=HOST` if it \
              is the right server"

@@ -1,11 +1,12 @@
-//! [`Join`]: how several runs of a script for one lock become one run of a script for several
-//! locks.
+//! [`Join`]: two scripts, for one lock and for several locks, and the rules by which requests for
+//! single locks are joined.
 
 use super::Script;
 
-/// A pair of scripts that do the same, one for a single lock and one for several, and how requests
-/// for single locks become one for several. Words are counted from the first key on. Not for locks
-/// in different slots of a cluster.
+/// A script for one lock, the script that does the same for several locks, and the rules by which
+/// requests for single locks become one request for several. A place is the position of a word in a
+/// request, counted from 0 at the first key. Locks in different slots of a cluster cannot be
+/// joined.
 #[derive(Debug)]
 pub(crate) struct Join {
     pub(crate) one: &'static Script,
@@ -16,11 +17,11 @@ pub(crate) struct Join {
     /// The places of the arguments that must be equal in all requests. The joined request has them
     /// once, behind the keys.
     pub(crate) common: &'static [usize],
-    /// The places of the arguments of which the joined request has one for each lock, in the order
-    /// of the keys. They come last.
+    /// The places of the arguments that the joined request has once for each lock, in the order of
+    /// the keys. These arguments are the last words of the joined request.
     pub(crate) each: &'static [usize],
-    /// True if a request for one lock that may have been carried out can be sent again, because its
-    /// answer is the same then.
+    /// True if a request for one lock can be sent again although it may have been carried out,
+    /// because the second answer is the same as the first.
     pub(crate) is_repeatable: bool,
 }
 

@@ -1,23 +1,24 @@
-//! [`Node`]: one server and all connections of this client to it; makes one attempt for each
-//! request. A standalone server is one node. Where several servers make a store, each writable
-//! server is a node.
+//! [`Node`]: one server, with all connections of this client to that server. A node makes one
+//! attempt for each request. A standalone server is one node. Where several servers make a store,
+//! each writable server is a node.
 //!
-//! The wire format decides how a lock is stored; all nodes of a client have the same one.
+//! The wire format decides how a lock is stored. All nodes of a client have the same wire format.
 //!
 //! - `settings`: the settings that all nodes of a client have in common
 //! - `connections`: the choice of the connection for a request
 //! - `renewals`: requests that renew, on connections of their own
 //! - `change_reports`: the connections for renewals, and the server's reports of changes of the
 //!   renewed keys
-//! - `replica_clocks`: how far the clocks of the server's replicas are ahead
+//! - `replica_clocks`: by how much the clocks of the server's replicas are ahead of the server's
+//!   clock
 //! - `eviction`: the check that the server does not evict locks
 //! - `heartbeat`: the check that the server is still a master, with the data it had before
 //! - `listing`: requests about many locks
 //! - `restart_grace`: no grants on a server that was started a moment ago
 //! - [`cluster`]: the server as a node of a cluster: its slots and its redirects
 //! - [`quorum`]: the server as a node of a quorum: its marker and its votes
-//! - `diagnosis`: consequences of the server's settings and state for locks
-//! - `deployment`: groups of servers that list each other, and the choice of the one that a URL
+//! - `diagnosis`: the consequences that the server's settings and state have for locks
+//! - `deployment`: groups of servers that list each other, and the choice of the group that a URL
 //!   means
 //! - `watch_registry`: watches that move to another node together with their locks
 
@@ -72,14 +73,16 @@ use std::time::Duration;
 /// The mode in which requests are sent to a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum RequestMode {
-    /// Requests go to the server as the master of the lock's slot.
+    /// Requests are sent without `ASKING`. In a cluster, this server is then the master of the
+    /// lock's slot.
     Direct,
-    /// Requests go to a slot of a cluster that is being moved to this server: `ASKING` precedes
-    /// each request, on a connection where no other request comes in between.
+    /// Requests are for a slot that a cluster is moving to this server. `ASKING` precedes each
+    /// request, on a connection that sends no other request between the two.
     Asking,
 }
 
-/// Abilities that only formats with recorded holders have, in the words of their refusals.
+/// The abilities that only formats with recorded holders have, as an error message names them after
+/// "it cannot".
 const QUORUM: &str = "stand on a quorum";
 const RENEWED: &str = "be renewed";
 const SHARED: &str = "count permits";
@@ -87,7 +90,7 @@ const SHARED: &str = "count permits";
 /// One server, with the connections that [`RedisScheme`](crate::RedisScheme) lists. Clones share
 /// these connections.
 ///
-/// Dropping the last clone ends its threads and connections, without waiting for them.
+/// Dropping the last clone ends the node's threads and connections, without waiting for them.
 #[derive(Clone)]
 pub struct Node {
     inner: Arc<NodeInner>,
@@ -99,11 +102,12 @@ struct NodeInner {
     format: Format,
     /// The client that uses this node.
     client: ClientId,
-    /// The connection for all requests but the renewals. All threads share one, so that the
-    /// requests of a lock keep their order. Two connections were no faster, neither with 8 threads
-    /// nor with 128.
+    /// The connection for all requests except renewals and requests that use `pool`. All threads
+    /// share this connection, so that the requests of a lock stay in order. Two shared connections
+    /// were no faster than one, neither with 8 threads nor with 128.
     link: SharedConnection,
-    /// The connections for requests that must not wait behind a slow request.
+    /// The connections for requests that need a connection of their own, such as clean-ups, scans,
+    /// transactions, waits for replicas, and requests after `ASKING`.
     pool: ConnectionPool,
     dialer: Arc<Dialer>,
     renewals: Arc<RenewalSlots>,
@@ -118,8 +122,8 @@ struct NodeInner {
     terms: NodeTerms,
 }
 
-/// Ends the dials under way, including the subscriber's. The other threads and connections end with
-/// the fields that own them.
+/// Ends the dials under way, including the subscriber's, and the exclusive connections. The other
+/// threads and connections end with the fields that own them.
 impl Drop for NodeInner {
     fn drop(&mut self) {
         self.dialer.retire();
@@ -139,8 +143,8 @@ impl WeakNode {
 }
 
 impl Node {
-    /// Returns this node for requests to a slot that is being moved to it: `ASKING` precedes each
-    /// request.
+    /// Returns a copy of this node that sends `ASKING` before each request, for a slot that is
+    /// being moved to this node.
     #[must_use]
     pub fn asking(&self) -> Self {
         Self {
@@ -159,15 +163,17 @@ impl Node {
         WeakNode(Arc::downgrade(&self.inner))
     }
 
-    /// Checks from time to time whether the server may evict locks, and whether it is still the
-    /// same one. Sends these requests behind the earlier ones, without waiting for the replies.
+    /// Queries from time to time whether the server may evict locks, and whether the same server
+    /// still answers. Sends the queries behind the requests that were sent before, without waiting
+    /// for the replies.
     fn look_behind(&self) {
         let by = self.clock().now() + self.inner.dialer.command_timeout();
         self.inner.eviction.look_behind(&self.inner.link, by);
         self.inner.heartbeat.look_behind(&self.inner.link, by);
     }
 
-    /// Returns the answer to every attempt while this server grants nothing.
+    /// Returns the answer to an attempt if this server grants no lock at present, and `None`
+    /// otherwise.
     pub(super) fn refusal(
         &self,
         link: &mut dyn ConnectionLike,
@@ -228,7 +234,7 @@ impl Node {
         &self.inner.format
     }
 
-    /// Returns whether both are the same node with the same request mode.
+    /// Returns whether `other` is a clone of this node with the same request mode.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner) && self.mode == other.mode
     }
@@ -244,15 +250,16 @@ impl Node {
         self.inner.dialer.clock().as_ref()
     }
 
-    /// Returns a function that returns whether the waiters of a key are woken after every release,
-    /// and has that done from now on, if the waiter `is_first` in its queue.
+    /// Returns a function that requests wake-ups for the waiters of a key, and returns whether
+    /// every release already wakes these waiters. The arguments are the key, and whether the waiter
+    /// is the first in its queue: only then are wake-ups requested.
     pub(crate) fn tracking(&self) -> impl Fn(&str, bool) -> bool {
         |key, is_first| self.inner.subscriber.track(key, is_first)
     }
 
-    /// Watches the releases of a lock without waiting for the server, for a watch that moves here
-    /// from another node. `wake` is also called when the subscription is confirmed, because
-    /// releases may have been missed until then.
+    /// Watches the releases of a lock without waiting for the server's confirmation, for a watch
+    /// that moves to this node from another node. `wake` is also called when the subscription is
+    /// confirmed, because releases may have been missed until then.
     ///
     /// # Errors
     ///
@@ -265,14 +272,14 @@ impl Node {
             .map_err(on(name))
     }
 
-    /// Calls `tell`, which must be short, whenever the subscriber's connection is lost or cannot be
-    /// made.
+    /// Sets the function that is called whenever the subscriber's connection is lost or cannot be
+    /// made. The function must be short. Only the first call has an effect.
     pub fn on_trouble(&self, tell: Arc<dyn Fn() + Send + Sync>) {
         self.inner.subscriber.on_trouble(tell);
     }
 
-    /// Returns the cluster that this node belongs to, as the server lists it. `host` is the
-    /// server's host in the address used here.
+    /// Returns the cluster that this node belongs to, as the server lists it. `host` is the host by
+    /// which this client addresses the server.
     ///
     /// # Errors
     ///
@@ -282,33 +289,36 @@ impl Node {
         cluster::ask(&mut *self.inner.pool.borrow(by)?, host, port, by)
     }
 
-    /// Resolves the server's host name to IP addresses, until `by`. Returns none if that fails.
+    /// Resolves the server's host name to IP addresses, until `by`. Returns no addresses if that
+    /// fails.
     #[must_use]
     pub fn resolve(&self, by: Moment) -> Vec<SocketAddr> {
         self.inner.dialer.resolve(by)
     }
 
-    /// Ends all connections to this server, because it is no longer the master or no longer used:
-    /// requests under way fail now. Everything else ends when the last clone is dropped.
+    /// Ends the shared connection and the exclusive connections, because the server is no longer
+    /// the master or no longer used. Requests under way fail now, and new dials fail. The
+    /// subscriber's connection and all threads end when the last clone is dropped.
     pub fn retire(&self) {
         self.inner.dialer.retire();
         self.inner.link.end(&self.inner.dialer.retired());
     }
 
-    /// Returns the identity that the server must have; `None` if it is not known yet or not
-    /// checked.
+    /// Returns the ID that the server must have. Returns `None` if the ID is not known yet, or if
+    /// the server's identity is not checked.
     #[must_use]
     pub fn identity(&self) -> Option<Arc<str>> {
         self.inner.dialer.identity()?.known()
     }
 
-    /// Returns the last known position in the history of the server's data, with the time of that
-    /// reply.
+    /// Returns the last known position in the history of the server's data, and the time at which
+    /// the server reported that position.
     pub(crate) fn noted(&self) -> Option<(Noted, Moment)> {
         self.inner.dialer.identity().and_then(Identity::noted)
     }
 
-    /// Finds out until `by` whether this server was a replica of the server with this history.
+    /// Connects until `by`, and returns whether this server has at least a part of this history. If
+    /// so, this server was a replica of the server with this history, or is that server.
     pub(crate) fn succeeds(&self, noted: &(Noted, Moment), by: Moment) -> bool {
         self.inner.dialer.succeeds(noted, by)
     }
@@ -319,8 +329,8 @@ impl Node {
     }
 }
 
-/// One attempt on this server for each request, as
-/// [`Backend`](lock_core::Backend) describes it.
+/// Methods that make one attempt on this server for each request, as
+/// [`Backend`](lock_core::Backend) describes the requests.
 impl Node {
     /// Makes one attempt to acquire a lock.
     ///
@@ -366,8 +376,8 @@ impl Node {
             heartbeat,
             ..
         } = &*self.inner;
-        // A clean-up must not wait behind the unanswered request whose effect it removes. If it
-        // overtakes that request, the tombstone refuses the request when it arrives.
+        // A clean-up must not wait behind the unanswered request whose effect it removes. If the
+        // clean-up overtakes that request, the tombstone makes the server refuse the request.
         let cleans_up = options.tombstone != Tombstone::None;
         let connection = if cleans_up {
             self.borrow(by)
@@ -385,7 +395,8 @@ impl Node {
         outcome.map_err(on(&acquisition.name))
     }
 
-    /// Releases a lock without waiting for the reply. `done` gets the outcome.
+    /// Releases a lock without waiting for the reply, unless the release needs `ASKING` or the
+    /// format records no holders. `done` gets the outcome.
     pub fn submit_release(
         &self,
         acquisition: &AcquisitionId,
@@ -393,7 +404,7 @@ impl Node {
         by: Moment,
         done: OnReleased,
     ) {
-        // Only a blocking call can send `ASKING`.
+        // `ASKING` needs a blocking call, and so does a format that records no holders.
         let owned = self
             .inner
             .format
@@ -424,7 +435,7 @@ impl Node {
             .map_err(on(name))
     }
 
-    /// Returns the holder of a lock, if it is this acquisition's owner.
+    /// Returns the holder of a lock if the holder is the owner of this acquisition.
     ///
     /// # Errors
     ///
@@ -492,7 +503,7 @@ impl Node {
             .map_err(on(name))
     }
 
-    /// Returns by how much earlier than on the master a lease may end on a replica that counts.
+    /// Returns by how much a lease may end earlier on a counted replica than on the master.
     #[must_use]
     pub fn replica_lead(&self, lease: LeaseTime, replication: Replication) -> Duration {
         self.inner.replica_clocks.lead(lease, replication)

@@ -405,7 +405,7 @@ impl OwnedFormat {
     }
 
     /// Returns true if grants carry tokens.
-    pub(super) fn has_tokens(&self) -> bool {
+    pub(crate) fn has_tokens(&self) -> bool {
         self.policy != TokenPolicy::Off
     }
 

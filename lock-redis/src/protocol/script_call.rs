@@ -21,14 +21,15 @@ impl ScriptCall {
         }
     }
 
-    /// Returns a batch of this call alone, which decides the batch.
+    /// Returns a batch of this call alone. An error in reply to the call is the outcome of the
+    /// batch.
     pub(super) fn batch(&self) -> Batch {
         let mut batch = Batch::new();
         self.add_to(&mut batch);
         batch.first_decides()
     }
 
-    /// Returns a batch of this call and of reads of these keys behind it.
+    /// Returns a batch of this call, followed by a read of each of these keys.
     pub(super) fn batch_with_reads(&self, read: &[String]) -> Batch {
         let mut batch = self.batch();
         add_reads(&mut batch, read);

@@ -55,3 +55,29 @@ fn small_examples_print_what_they_document_on_server() {
         |key: &String| key.starts_with("redisson_lock_token:") || key == "example:semaphore";
     assert!(left.iter().all(stays), "{left:?}");
 }
+
+/// As `--url`, which the command has: it is not ignored, and nothing runs in memory in its place.
+#[test]
+fn small_examples_refuse_arguments_that_they_do_not_know() {
+    for name in small_ones() {
+        for words in [
+            &["--url", "redis://127.0.0.1:1"][..],
+            &["--help"],
+            &["memory://a", "x"],
+        ] {
+            let mut child = Example::new(&name).args(words).spawn();
+            assert_eq!(
+                child.wait_exit(SOON),
+                64,
+                "{name} {words:?}: {}",
+                child.errors()
+            );
+            assert!(
+                child.errors().contains("the URL of the store"),
+                "{name}: {}",
+                child.errors()
+            );
+            assert_eq!(child.output(), "", "{name}");
+        }
+    }
+}

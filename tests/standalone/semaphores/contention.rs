@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// The bound on a wait for what must come free.
-const LONG: Duration = Duration::from_secs(60);
+/// The bound on a wait for what must come free, also where many replies are lost.
+const LONG: Duration = Duration::from_secs(180);
 
 /// How many hold permits, and the most that did.
 #[derive(Default)]

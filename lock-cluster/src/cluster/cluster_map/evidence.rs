@@ -13,6 +13,11 @@ use lock_core::{Error, Moment};
 use lock_redis::servers::{Account, Address, Deployment, Shards};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// The longest time between two surveys in a row, because refreshes of a cluster in use follow each
+/// other every five seconds, and a survey may wait for answers until its connect timeout.
+const IN_A_ROW: Duration = Duration::from_secs(20);
 
 /// The replies of known nodes, and the last failure of another.
 #[derive(Default)]
@@ -49,18 +54,30 @@ impl ClusterMap {
         let evidence = self.ask_known();
         if evidence.replies.is_empty() {
             let now = self.clock.now();
-            let since = *self.silent_since.lock().get_or_insert(now);
-            let is_gone = now.since(since) >= self.factory.settings.lease();
+            let is_gone = self.silence(now) >= self.factory.settings.lease();
             if is_gone && self.granted.are_over(now) {
                 return self.adopt_new_cluster();
             }
             return Err(evidence.trouble.unwrap_or_else(no_slots));
         }
-        *self.silent_since.lock() = None;
+        *self.silence.lock() = None;
         match self.newest(&evidence) {
             Some(told) => self.take_over(told),
             None => evidence.trouble.map_or(Ok(()), Err),
         }
+    }
+
+    /// Records that no known node has answered until now, and returns for how long. A survey long
+    /// ago does not count: between two surveys of an idle client, known nodes may have answered
+    /// others.
+    fn silence(&self, now: Moment) -> Duration {
+        let mut silence = self.silence.lock();
+        let first = match *silence {
+            Some((first, last)) if now.since(last) < IN_A_ROW => first,
+            _ => now,
+        };
+        *silence = Some((first, now));
+        now.since(first)
     }
 
     /// Returns the reply that replaces the map.
@@ -254,7 +271,7 @@ impl ClusterMap {
             .write()
             .take_over(told, &self.factory)
             .map_err(Failure::Refused)?;
-        *self.silent_since.lock() = None;
+        *self.silence.lock() = None;
         self.follow();
         // Requests to removed nodes fail now, and are sent to other nodes.
         left.gone.iter().for_each(|node| node.node.retire());

@@ -45,8 +45,8 @@ pub struct ClusterMap {
     /// True if there was a request since the last refresh.
     used: AtomicBool,
     pub(crate) watches: WatchRegistry,
-    /// The end of the first survey in which no known node answered, if none has answered since.
-    silent_since: Mutex<Option<Moment>>,
+    /// The ends of the first and of the last survey in a row in which no known node answered.
+    silence: Mutex<Option<(Moment, Moment)>>,
     pub(crate) granted: Granted,
     /// The nodes of other clusters that were reported, with their addresses.
     reported: Mutex<HashSet<(String, Address)>>,
@@ -86,7 +86,7 @@ impl ClusterMap {
             refresh_state,
             used: AtomicBool::new(false),
             watches: WatchRegistry::default(),
-            silent_since: Mutex::default(),
+            silence: Mutex::default(),
             granted: Granted::default(),
             reported: Mutex::default(),
         })

@@ -402,3 +402,32 @@ fn leadership_ends_with_the_work() {
     held.unlock().unwrap();
     assert!(busy.try_lock().unwrap().is_some());
 }
+
+#[test]
+fn work_of_a_lost_term_is_no_success() {
+    let connect = || {
+        let builder = crate::builder().url("memory://work_of_a_lost_term?watchdog=600ms");
+        builder.unwrap().connect().unwrap()
+    };
+    let (client, operator) = (connect(), connect());
+    let election = client.election("it").unwrap();
+    let lost = election.lead(10 * SECOND, None, |election| {
+        assert!(operator.mutex("it").unwrap().force_unlock().unwrap());
+        eventually("the loss is noticed", || !election.is_leader());
+        // In a later term the work would go on by the rules of the first.
+        eventually("it leads again", || election.is_leader());
+    });
+    assert!(lost.unwrap_err().is_lost());
+    let nested = election.lead(10 * SECOND, None, |election| {
+        assert!(election.lead(SECOND, None, |_| ()).unwrap_err().is_misuse());
+        election.is_leader()
+    });
+    assert_eq!(
+        nested.unwrap(),
+        Some(true),
+        "a refused call does not resign"
+    );
+    election.campaign().unwrap();
+    assert!(election.lead(SECOND, None, |_| ()).unwrap_err().is_misuse());
+    election.resign().unwrap();
+}

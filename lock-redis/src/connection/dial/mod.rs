@@ -23,25 +23,30 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Makes connections to one server. The drop ends all unfinished dials.
+/// Makes connections to one server. Dropping the dialer ends all unfinished dials and the exclusive
+/// connections that it made.
 #[derive(Debug)]
 pub(crate) struct Dialer {
     destination: Arc<Destination>,
-    /// The dials whose callers have stopped waiting. The next callers use their connections.
+    /// The dials whose callers have stopped waiting. The next callers use the connections of these
+    /// dials.
     unclaimed: Mutex<Vec<Arc<PendingDial>>>,
-    /// The number of connections that have failed. When it grows, each user checks its connection
-    /// before use: so a restart of the server costs one request, not one for each connection.
+    /// The number of connections that have failed. When this number grows, each user checks its
+    /// connection before the next use. So a restart of the server fails one request, not one
+    /// request on each connection.
     failures: AtomicU64,
 }
 
-/// A caller whose deadline leaves the whole connect timeout, or all but one such part of it, dials
-/// on its own thread.
+/// The part (one eighth) of the connect timeout by which a deadline may be earlier than the end of
+/// that timeout. A caller with such a deadline, or a later one, dials on its own thread.
 const SPARED: u32 = 8;
 /// The time that the first dial may take before another one is begun in parallel, because a new
-/// connection may succeed while the first is stuck. The next follows after twice that time.
+/// connection may succeed while the first is stuck. A third dial is begun after the second one has
+/// taken twice that time, and so on.
 const AGAIN: Duration = Duration::from_secs(2);
-/// The least such time once the duration of a dial is known, so that no parallel dial is begun
-/// while the first takes no longer than usual. It is twice the last duration if that is longer.
+/// The shortest time before a parallel dial is begun, once a dial has succeeded. If twice the
+/// duration of the last successful dial is longer, that is the time, so that no parallel dial is
+/// begun while the first one takes no longer than usual.
 const LEAST_AGAIN: Duration = Duration::from_millis(250);
 
 impl Dialer {
@@ -60,17 +65,17 @@ impl Dialer {
         Self::new(Destination::of(listener, Duration::from_secs(5), command))
     }
 
-    /// Makes a connection until `by`, and for at most the connect timeout.
+    /// Makes a connection before the deadline `by`, and within the connect timeout.
     ///
-    /// If `by` is earlier than the end of the connect timeout, the dial continues in the
+    /// If `by` is too early for the connect timeout (see `SPARED`), the dial continues in the
     /// background: the next call gets its connection, and begins another dial only if the first
     /// takes long.
     ///
     /// Fails with [`Failure::Refused`] if a repetition cannot succeed, and with
     /// [`Failure::NotSent`] otherwise.
     pub(crate) fn dial(&self, by: Moment) -> Result<Connection, Failure> {
-        // Unless it is older than the connect timeout, a server's refusal is returned in place of a
-        // time-out, because it says more.
+        // The failure of an earlier dial is returned in place of a time-out, because the failure
+        // says more. Exception: a failure that is older than the connect timeout.
         let (mut refusal, begun) = (None, self.clock().now());
         while let Some(dial) = self.claim() {
             match dial.wait(self.clock(), by) {
@@ -107,8 +112,9 @@ impl Dialer {
         outcome.map_err(|failure| refusal.filter(|_| is_late).unwrap_or(failure))
     }
 
-    /// Removes a dial that no caller waits for, and returns it: one that has ended, or the
-    /// youngest. Returns `None` if another dial is to be begun in parallel, or there is none.
+    /// Removes and returns a dial that no caller waits for: a dial that has ended, otherwise the
+    /// youngest dial. Returns `None` if there is no such dial, or if the youngest has taken so long
+    /// that another dial is to be begun in parallel.
     fn claim(&self) -> Option<Arc<PendingDial>> {
         let now = self.clock().now();
         let first = self

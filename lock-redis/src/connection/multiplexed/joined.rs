@@ -1,8 +1,9 @@
 //! Joins requests that are ready at the same time, usually each for another lock, into one.
 //!
 //! A script for 16 locks takes the server three fifths of the time of 16 scripts. No request waits
-//! to be joined: only requests of the same write are. A request that was not carried out, because
-//! the server refused the script or answered with an error for this lock, is sent again alone.
+//! to be joined: only requests that are sent in one write are joined. A request that was not
+//! carried out, because the server refused the script or answered with an error for this lock, is
+//! sent again alone.
 
 use crate::connection::{Reply, ServerError, encoded_words, write_count, write_word};
 use crate::lua::join::Join;
@@ -17,14 +18,15 @@ pub(super) const MIN_REQUESTS: usize = 3;
 pub(super) const MAX_REQUESTS: usize = 16;
 
 /// The time for which nothing is joined after the server has refused a joined script, because the
-/// same refusal is likely. Joining ends for good if the error is no passing state and the server
-/// never carried out a joined script of this kind, as with keys on different nodes.
+/// same refusal is likely. Joining ends on this connection if the error is not temporary and the
+/// server is not known to have carried out a joined script of this kind, as with keys on different
+/// nodes.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The words of a request from its first key on, each with its length and line ends.
 pub(super) type Words<'a> = [&'a [u8]; Join::MAX_WORDS];
 
-/// The position of a join in the list of a format, in which releases come first.
+/// The position of a join in the format's list of joins, which begins with the join of releases.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct JoinKind(usize);
 
@@ -80,7 +82,7 @@ impl Joiner {
         !self.kinds.is_empty() && self.paused_until.is_none_or(|until| until <= now)
     }
 
-    /// Returns the kind of this request, if it can be joined, and its words.
+    /// Returns the kind and the words of this request, if it can be joined.
     pub(super) fn parse<'a>(&self, request: &'a [u8]) -> Option<(JoinKind, Words<'a>)> {
         self.kinds.iter().enumerate().find_map(|(place, kind)| {
             let mut words = [b"".as_slice(); Join::MAX_WORDS];
@@ -103,9 +105,10 @@ impl Joiner {
             .all(|place| one[*place] == other[*place])
     }
 
-    /// Returns how requests of this kind are joined, and the command with the script. The script is
-    /// sent by its text until the server knows it: otherwise the next attempt would overtake a
-    /// release that failed because its hash was unknown.
+    /// Returns the join of this kind, and the command that runs the joined script: the command's
+    /// name, and the script's hash or text. The script is sent by its text until the server knows
+    /// it. Otherwise a release could fail because the hash is unknown, and the next attempt would
+    /// overtake the repetition of that release.
     pub(super) fn script(&self, kind: JoinKind) -> (&'static Join, [&'static str; 2]) {
         let Kind { join, is_known, .. } = &self.kinds[kind.0];
         let script = match is_known {
@@ -131,9 +134,9 @@ impl Joiner {
                         self.paused_until = Some(now + PAUSE);
                     }
                     _ if *is_known => self.paused_until = Some(now + PAUSE),
-                    // The server never carried out this script, so the error is no passing state:
-                    // the user may not use a key, or the locks are on different nodes behind a
-                    // proxy.
+                    // The server is not known to have carried out this script, so the error is not
+                    // temporary: the user has no right to a key, or the locks are on different
+                    // nodes behind a proxy.
                     _ => self.paused_until = Some(Moment::NEVER),
                 }
             }
@@ -174,7 +177,7 @@ impl Joiner {
     }
 }
 
-/// Appends the request that replaces all of these.
+/// Appends the request that replaces all these requests.
 pub(super) fn encode(
     (join, [command, script]): (&Join, [&str; 2]),
     all: &[Words<'_>],
@@ -201,7 +204,7 @@ pub(super) fn encode(
 }
 
 /// Returns `true` if a script that was answered with this error was not carried out. After any
-/// other error it may have been: a proxy may have lost its server meanwhile.
+/// other error, the script may have been carried out: a proxy may have lost its server meanwhile.
 fn did_not_run(error: &ServerError) -> bool {
     matches!(
         error.code.as_str(),

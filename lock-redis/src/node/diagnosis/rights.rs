@@ -216,9 +216,13 @@ impl Rights {
                 rights.question("client|caching", None, false);
             }
         }
+        // Without tokens only the queue and semaphores need the server's time.
+        let is_quorum = matches!(store, StoreKind::Quorum { .. });
+        let has_tokens = format.as_owned().is_none_or(|owned| owned.has_tokens());
         for command in commands {
             match command.as_str() {
-                "info" | "time" | "multi" | "exec" => rights.question(&command, None, true),
+                "time" => rights.question(&command, None, is_quorum || has_tokens),
+                "info" | "multi" | "exec" => rights.question(&command, None, true),
                 // A question about this command, with its channel, exists already.
                 "publish" => {}
                 "pubsub" => rights.question("pubsub|numsub", None, false),

@@ -51,7 +51,7 @@ pub(crate) fn read_classic_format(
         _ => return Ok(None),
     };
     let polls = settings.polls(PollInterval::default())?.unwrap_or_default();
-    // A lease that an attempt brings along is checked at that attempt.
+    // The lease of a single attempt is checked by `ClassicFormat::acquire`.
     if let Some(lease) = config.lease().filter(|lease| polls.interval >= *lease) {
         let interval = polls.interval;
         return Err(settings.refuse(&format!(

@@ -1,9 +1,11 @@
-//! `timestamp`: `SETNX` with the end of the lock as the value, and `GETSET` by a client that finds
-//! an end in the past ("Design pattern: Locking with SETNX" in the Redis documentation). The
-//! clients' own clocks decide, and the key never expires.
+//! `timestamp`: the value of a key is the end of the lock. `SETNX` acquires a free lock, and
+//! `GETSET` takes over a lock whose end is in the past ("Design pattern: Locking with SETNX" in the
+//! Redis documentation). Each client compares the end with its own clock, and the key never
+//! expires.
 //!
-//! Programs spell the time in two ways: in whole seconds, with one more than the lease (that page),
-//! and as Python prints a float, without the extra second (redis-py 2 and tornado-redis).
+//! Programs write the end in two ways: in whole seconds, one second later than the end of the lease
+//! (the Redis documentation), or as a Python float, without the extra second (redis-py 2 and
+//! tornado-redis).
 
 use super::commands::{CommandSequence, Stop, seconds};
 use crate::connection::Reply;
@@ -28,22 +30,23 @@ pub(super) enum Spelling {
 /// The check before a release deletes the key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Rule {
-    /// Checks only that the lease lasts by our own clock.
+    /// No check here: `ClassicRules` releases only while the lease lasts by this client's clock.
     Delete,
-    /// Also checks that the stored time is no older than ours, in a command before the `DEL`.
+    /// The stored time must not be older than this client's. The check is a command before the
+    /// `DEL`.
     NotOlder,
-    /// Also checks that the stored time is ours, in one step with the `DEL`.
+    /// The stored time must be this client's. The check and the `DEL` are one step.
     Compare,
 }
 
 /// The takeover of a lock whose time is past.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Takeover {
-    /// `GETSET` replaces the lock's time by ours. The client that gets the old time back has the
-    /// lock.
+    /// `GETSET` replaces the lock's time by this client's. A client whose `GETSET` returns a time
+    /// in the past has the lock.
     GetSet,
-    /// The key is deleted, which frees the lock for any client: the obvious way, of which the page
-    /// warns.
+    /// The key is deleted, which frees the lock for any client. The Redis documentation warns of
+    /// this obvious way.
     Delete,
 }
 
@@ -68,13 +71,14 @@ impl fmt::Debug for Timestamp {
 #[derive(Clone, Debug)]
 struct Until(String);
 
-/// The end of a lock that does not end: 2^31 + 1, beyond all times of signed 32 bits.
+/// The stored time of a lock without an end: 2^31 + 1, later than any time of signed 32 bits.
 const FOREVER: u64 = (1 << 31) + 1;
 
 /// The earliest time of a lock (2001). A smaller number is other data.
 const EARLIEST: f64 = 1e9;
 
-/// The most rounds of an attempt. A round fails if the lock is taken, and then its key is gone.
+/// The most rounds of an attempt. A round fails if the key exists at `SETNX` and is gone when its
+/// value is read.
 const LOOKS: usize = 3;
 
 impl Timestamp {
@@ -91,8 +95,8 @@ impl Timestamp {
                 _ => return Err(commands.unexpected("SETNX")),
             }
             commands.step("GET");
-            // Freed in between, and perhaps acquired by another client, so the key must be neither
-            // deleted nor overwritten.
+            // The lock was freed in between, and another client may have acquired it, so the key
+            // must be neither deleted nor overwritten.
             let Some(stored) = commands.get()? else {
                 continue;
             };
@@ -118,7 +122,7 @@ impl Timestamp {
         }
         commands.step("GETSET");
         let found = commands.text("GETSET", &[until.as_bytes()])?;
-        // If another client was faster, our time has replaced its time, and is a little later. The
+        // If another client was faster, this client's time has replaced that client's time. The
         // algorithm accepts that.
         commands.wrote();
         match found
@@ -178,9 +182,9 @@ impl Timestamp {
         commands.begin_or(|| self.clock.unix_time())
     }
 
-    /// Returns the end of a lock that is acquired now, as it is written. Rounded up to whole
-    /// seconds even as a float, because programs that write a float read their clocks in whole
-    /// seconds.
+    /// Returns the end of a lock that is acquired now, in the spelling of stored times. The end is
+    /// rounded up to whole seconds even as a float, because programs that write a float read their
+    /// clocks in whole seconds.
     fn until(&self, commands: &mut CommandSequence<'_>, lease: Duration) -> String {
         let end = seconds(self.now(commands).saturating_add(lease));
         let end = match self.spelling {
@@ -194,8 +198,8 @@ impl Timestamp {
         }
     }
 
-    /// Returns the remaining time of a lock with this stored time (inner `None`: for ever); `None`
-    /// if the lock is free.
+    /// Returns the remaining time of a lock with this stored time, with `None` inside for a lock
+    /// without an end. Returns `None` if the lock is free.
     fn left(
         &self,
         commands: &mut CommandSequence<'_>,
@@ -210,8 +214,8 @@ impl Timestamp {
         #[allow(clippy::cast_precision_loss, reason = "it is far below 2^53")]
         let read = match self.spelling {
             Spelling::Seconds => now.as_secs_f64(),
-            // In whole seconds, as programs that write a float read their clocks. Such a program
-            // still holds a lock that is over by a finer clock.
+            // The clock is read in whole seconds, as by the programs that write a float. Such a
+            // program holds the lock to the end of the second that is stored.
             Spelling::Float => now.as_secs() as f64,
         };
         let left = (until - now.as_secs_f64()).max(0.0);

@@ -78,7 +78,8 @@ fn confirmation_of_an_ended_subscription_is_ignored() {
     let (id, _) = add(&mut table);
     let first = subscription(&table.take_work(at(0)));
     table.remove(&id, at(0));
-    // SUBSCRIBE, UNSUBSCRIBE, SUBSCRIBE: the second confirmation is still missing after the first.
+    // The client has sent SUBSCRIBE, UNSUBSCRIBE and SUBSCRIBE. After the first confirmation, the
+    // second one is still missing.
     assert_eq!(&*table.take_work(at(1_000)).unsubscribe[0].channel, "c");
     let (_, confirmation) = add(&mut table);
     let second = subscription(&table.take_work(at(1_000)));
@@ -105,7 +106,7 @@ fn channel_lingers_and_is_found_again() {
     assert!(work.unsubscribe.len() == 1 && !work.is_watched);
 }
 
-/// Returns the time of the worker's turns while so many channels are watched.
+/// Returns the shortest time of 100 turns of the worker while this many channels are watched.
 fn turns_with(channels: usize) -> Duration {
     let mut table = SubscriptionTable::default();
     let _watches: Vec<_> = (0..channels)
@@ -123,7 +124,8 @@ fn turns_with(channels: usize) -> Duration {
     (0..10).map(turns).min().unwrap()
 }
 
-/// If each turn visited each channel, many channels would take thousands of times as long.
+/// If each turn visited each channel, turns with many channels would take 2,000 times as long as
+/// turns with few.
 #[test]
 fn turn_of_the_worker_looks_at_no_channel_without_news() {
     let (few, many) = (turns_with(10), turns_with(20_000));
@@ -284,7 +286,7 @@ fn key_is_forgotten_with_its_channel() {
     assert!(table.take_work(at(1_000)).reads.is_empty());
 }
 
-/// A mutex and a read-write lock of one name.
+/// Two kinds of lock with one name, such as a mutex and a read-write lock, have two channels.
 #[test]
 fn change_of_a_key_wakes_the_waiters_of_each_channel() {
     let mut table = SubscriptionTable::default();
@@ -321,7 +323,7 @@ fn waiters_look_once_when_no_connection_comes_back() {
         [0, 2_999, 3_000, 4_000, 60_000].map(&mut woken),
         [0, 0, 1, 0, 0]
     );
-    // A connection that is cut before it has lasted does not end the outage.
+    // A connection that is lost again too soon does not end the outage.
     table.connected();
     assert!(table.failed(&failure, at(65_000)).watches.is_empty());
     table.stands();
@@ -348,7 +350,7 @@ fn only_the_first_of_a_queue_has_its_key_read() {
     let _held = table.read(&work.reads[0], KeyState::Held, at(106));
     assert!(table.is_tracked("k"));
     table.remove(&first_wait, at(107));
-    // In its next wait it is not the first, until it is said to be.
+    // In its second wait, the waiter is not the first of the queue at the beginning.
     let _second_wait = add_in_queue(&mut table);
     table.track("k", false, at(150));
     let _none = table.changed(Some(vec!["k".to_owned()]), at(200));
@@ -357,7 +359,8 @@ fn only_the_first_of_a_queue_has_its_key_read() {
     assert_eq!(table.take_work(at(306)).reads.len(), 1);
 }
 
-/// Such as the name of a lock, which the registry of Spring Integration publishes.
+/// The message is, for example, the name of a lock, which the registry of Spring Integration
+/// publishes.
 #[test]
 fn message_of_another_library_names_no_owner() {
     let mut table = SubscriptionTable::default();
@@ -367,7 +370,8 @@ fn message_of_another_library_names_no_owner() {
     assert!(wakeups.next.is_none() && wakeups.watches.len() == 1);
 }
 
-/// The node may be a replica by now, which hears of grants that its master has taken back.
+/// The node may be a replica by now. A replica receives messages about grants that its master has
+/// taken back.
 #[test]
 fn channel_that_the_server_ended_grants_nothing() {
     let mut table = SubscriptionTable::default();

@@ -132,8 +132,9 @@ impl Destination {
         }
         if let Err(CallError::NotSent(error) | CallError::Unknown(error)) = outcome {
             // No request of the caller has been sent yet.
-            let may_be_brief =
-                is_full && identity.is_none_or(|it| !is_node && it.known().is_none());
+            // Scripts are essential.
+            let is_at_greeting = is_full && replies.len() < taken.len();
+            let may_be_brief = is_at_greeting && identity.is_none_or(Identity::is_never_reported);
             let has_hung_up = has_hung_up(&error);
             let failure = not_connected(match replies.is_empty() {
                 true => self.hung_up_on(error),
@@ -144,8 +145,13 @@ impl Destination {
                 false => failure.into(),
             });
         }
-        if requirement == Requirement::Usable && !is_full {
-            self.warn_of_unknown_server("closes connections that ask for it");
+        if !is_full && let Some(identity) = identity {
+            if !identity.is_never_reported() {
+                // Reported on another connection meanwhile: this one is no proxy's refusal.
+                let message = format!("{} closes connections", self.server);
+                return Err(Failure::NotSent(Error::unavailable(message)).into());
+            }
+            self.warn_of_unknown_server("closes connections that send `CLIENT` or `INFO`");
         }
         let probed = replies.get(taken.len()..).unwrap_or_default();
         if let Some(Reply::Error(answer)) = probed.first()
@@ -241,6 +247,12 @@ impl Destination {
         let Reply::Error(answer) = reply else {
             return Ok(());
         };
+        let is_of_login = answer.code == "WRONGPASS"
+            || answer.detail.starts_with("wrong number of arguments")
+            || answer.detail.contains("without any password configured");
+        if !is_of_login {
+            return self.check(Step::Login, reply);
+        }
         let message = format!(
             "{} does not accept the user in the URL without a password; a password alone stands \
              behind a colon, as in `redis://:password@host`",
@@ -277,7 +289,9 @@ impl Destination {
             Step::Node => Asked::Cluster,
             _ => Asked::Introduction,
         };
-        let may_not = error_mapping::is_only_of_request(answer);
+        let may_not = answer.code == "NOPERM"
+            || answer.detail.starts_with("unknown command")
+            || identity.is_never_reported() && error_mapping::is_only_of_request(answer);
         // A cluster node is identified by its ID; `INFO` only adds to it.
         let is_addition = matches!(step, Step::Info) && identity.kind() == IdentityKind::Node;
         let is_optional = identity.kind() == IdentityKind::Run && identity.is_optional();

@@ -69,6 +69,10 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(160);
 /// wait. All dials of this client share the pause, which doubles.
 const LONGEST_LOADING_PAUSE: Duration = Duration::from_millis(500);
 
+/// The handshakes that are tried one after the other while the server closes the connection. A
+/// brief one comes last, because a connection may also be lost by chance.
+const GREETINGS: [Greeting; 3] = [Greeting::Full, Greeting::Full, Greeting::Brief];
+
 /// The reasons why there is no connection.
 pub(super) enum NotDialed {
     /// The connection leads to an unusable server; the next one may lead to another.
@@ -245,7 +249,8 @@ impl Destination {
     /// Makes a connection until `by`, and records its progress in `state`.
     pub(super) fn dial(&self, by: Moment, state: &DialState) -> Result<Connection, Failure> {
         let (mut dials, mut pauses) = (1, Backoff::new(FIRST_PAUSE, LONGEST_PAUSE));
-        let mut greeting = Greeting::Full;
+        let mut greetings = GREETINGS.iter();
+        let mut greeting = *greetings.next().expect("there are three");
         loop {
             let began = self.clock.now();
             let dialed = self.dial_once((Requirement::Usable, greeting), by, state);
@@ -256,13 +261,21 @@ impl Destination {
                     return Ok(connection);
                 }
                 Err(_) if self.is_retired() => return Err(Failure::NotSent(self.retired())),
-                Err(NotDialed::Elsewhere(failure)) if dials < DIALS_AT_ONCE => {
-                    (failure, Duration::ZERO)
+                Err(NotDialed::Elsewhere(failure)) => {
+                    // It has reported what it is, so no brief greeting follows.
+                    greetings = GREETINGS[..0].iter();
+                    let pause = match dials < DIALS_AT_ONCE {
+                        true => Duration::ZERO,
+                        false => pauses.next(),
+                    };
+                    (failure, pause)
                 }
-                Err(NotDialed::Elsewhere(failure)) => (failure, pauses.next()),
-                Err(NotDialed::Loading(failure)) => (failure, self.loading.lock().next()),
-                Err(NotDialed::HungUp(failure)) if greeting == Greeting::Full => {
-                    greeting = Greeting::Brief;
+                Err(NotDialed::Loading(failure)) => {
+                    greetings = GREETINGS[..0].iter();
+                    (failure, self.loading.lock().next())
+                }
+                Err(NotDialed::HungUp(failure)) if greetings.len() > 0 => {
+                    greeting = *greetings.next().expect("one is left");
                     (failure, Duration::ZERO)
                 }
                 Err(NotDialed::HungUp(failure) | NotDialed::Failed(failure)) => {
@@ -289,10 +302,13 @@ impl Destination {
             let extent = (Requirement::Nothing, greeting);
             self.dial_once(extent, by, &<_>::default())
         };
-        let dialed = match dial(Greeting::Full) {
-            Err(NotDialed::HungUp(_)) => dial(Greeting::Brief),
-            dialed => dialed,
-        };
+        let [first, again, brief] = GREETINGS;
+        let mut dialed = dial(first);
+        for greeting in [again, brief] {
+            if matches!(dialed, Err(NotDialed::HungUp(_))) {
+                dialed = dial(greeting);
+            }
+        }
         dialed.map_err(|not_dialed| match not_dialed {
             NotDialed::Elsewhere(failure)
             | NotDialed::Loading(failure)
