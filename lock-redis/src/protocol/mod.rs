@@ -18,12 +18,13 @@
 //! By its `prefix` and `wakes`, [`token`] interoperates with libraries that lock by `SET key owner
 //! NX PX`.
 //!
-//! A new format with owners needs: a file here with its [`Dialect`], its functions in `lua/NAME`,
-//! an arm and its name in [`settings`], and a place in `DIALECTS`; its new commands, if any, in
-//! `node/diagnosis/rights.rs`; a description of its key in [`foreign_value`]; its name in
-//! `stands_apart` of `cli/src/rows.rs` and in the help of `list`; for the tests a `Format` in
-//! `tests/src/subjects`, mounts in `tests/conformance/mounts.rs` and libraries in `tests/interop`;
-//! and a description in INTEROP, DEFAULTS and OPERATIONS.
+//! A new format with owners needs: a file here with its [`Dialect`], the six functions that
+//! `lua/mod.rs` lists in `lua/NAME`, an arm and its name in [`settings`], and a place in
+//! `DIALECTS`; its new commands, if any, in `node/diagnosis/rights.rs`; a description of its key in
+//! [`foreign_value`]; its name in `stands_apart` of `cli/src/rows.rs` and in the help of `list`;
+//! for the tests a `Format` in `tests/src/subjects/format.rs`, mounts in
+//! `tests/conformance/mounts.rs` and libraries in `tests/interop`; and a description in INTEROP,
+//! DEFAULTS, OPERATIONS and COMMAND.
 //!
 //! A library that locks as `token` does, and wakes its waiters by another signal, needs a setting
 //! of [`wakes`] instead: a variant in `lua/foreign_client.rs`, an ending of the scripts in
