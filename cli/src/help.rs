@@ -22,7 +22,7 @@ DISTLOCK_CONFIG; no other file is read. The environment wins over it:
   [backends.main]
   url = \"redis://127.0.0.1:6379\"
   [backends.ledger]
-  url = \"redlock://a,b,c\"
+  url = \"redlock://a,b,c?max_lease=10m\"
   [locks.nightly]
   backend = \"ledger\"
 
