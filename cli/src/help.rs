@@ -49,10 +49,11 @@ The command runs in a process group of its own. HUP, INT, QUIT, TERM, USR1 and
 USR2 are passed to the whole group, unless they were ignored when distlock
 started. After INT, QUIT or TERM, processes that an ended command left in its
 session, as below timeout, get the signal, too, and the lock is held until they
-have ended. On a terminal the group is in the foreground. Ctrl-Z stops it and distlock; the lock
-is renewed meanwhile, and fg or bg continues both. The lock is released when the
-last process of the group has ended, or by --release=command with the command: a
-daemon must leave the session (setsid) if it is to run without the lock.
+have ended. On a terminal the group is in the foreground. Ctrl-Z stops it and
+distlock; the lock is renewed meanwhile, and fg or bg continues both. The lock
+is released when the last process of the group has ended, or by
+--release=command with the command: a daemon must leave the session (setsid) if
+it is to run without the lock.
 
 If the lock is not renewed, because the store cannot be reached, the command and
 all its descendants get TERM early enough for the grace of --kill-after, and

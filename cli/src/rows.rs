@@ -167,7 +167,7 @@ fn state(info: &LockInfo) -> String {
     let waits = readers.as_ref().is_some_and(|readers| readers.writer_waits);
     let state = match readers {
         _ if holder.is_none() => "free".to_owned(),
-        _ if holder.as_ref().is_some_and(|it| kept_until(it).is_some()) => "kept".to_owned(),
+        _ if holder.as_ref().is_some_and(|it| it.owner.is_minimum_hold()) => "kept".to_owned(),
         None => "held".to_owned(),
         Some(readers) if *holders == 1 => {
             format!(
@@ -208,7 +208,7 @@ fn pairs_of(holder: Option<&HolderInfo>) -> [(&'static str, Json); 6] {
     [
         (
             "holder",
-            Json::from(holder.filter(|it| kept_until(it).is_none()).map(short)),
+            Json::from(holder.filter(|it| !it.owner.is_minimum_hold()).map(short)),
         ),
         ("kept_until", Json::from(holder.and_then(kept_until))),
         ("label", Json::from(label.map(|label| &*label.text))),

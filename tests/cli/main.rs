@@ -50,7 +50,7 @@ mod texts;
 // `watch`, in a pipe and on a terminal.
 mod watch;
 
-use distlock_tests::child::{Child, Example};
+use distlock_tests::child::{Child, Example, distlock};
 use distlock_tests::probe::Probe;
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::{eventually, let_pass, ms, scaled};
@@ -76,6 +76,33 @@ fn run_on(url: &str, options: &[&str], command: &[&str]) -> Child {
 /// The same for a line of `sh`.
 fn run_script(server: &RedisServer, options: &[&str], script: &str) -> Child {
     run(server, options, &["sh", "-c", script])
+}
+
+/// A shell that runs `starts`, and then becomes `distlock run` of this lock and script: the `"$@"`
+/// of `starts`.
+fn run_in_place_of_shell(server: &RedisServer, starts: &str, lock: &str, script: &str) -> Child {
+    let program = distlock();
+    let run = [
+        program.to_str().unwrap(),
+        "run",
+        lock,
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    Example::program("sh")
+        .args(&[&["-c", starts, "sh"], &run[..]].concat())
+        .env("DISTLOCK_URL", &server.url())
+        .spawn()
+}
+
+/// Waits until a process leads a group of its own.
+#[track_caller]
+fn leads_its_group(pid: i32) {
+    eventually("it has left the group", SOON, || {
+        stat(pid).expect("it runs").2 == pid
+    });
 }
 
 /// The one line on standard error with which a program fails.

@@ -1,7 +1,8 @@
 //! `run`: waits, exit statuses, environment, refusals.
 
 use crate::{
-    SOON, is_alive, only_error, run, run_on, run_script, said_pid, signal, stat, waits_in_line,
+    SOON, is_alive, leads_its_group, only_error, run, run_in_place_of_shell, run_on, run_script,
+    said_pid, signal, waits_in_line,
 };
 use distlock_tests::child::{Child, Example, distlock};
 use distlock_tests::process::RedisServer;
@@ -437,23 +438,7 @@ fn sockets_of_systemd_are_the_commands() {
     let script = r#"[ "$LISTEN_PID" = $$ ] && echo "$LISTEN_FDS $NOTIFY_SOCKET""#;
     // As systemd does, which knows the number before the program starts.
     let starts = r#"export LISTEN_PID=$$ LISTEN_FDS=1 NOTIFY_SOCKET=/run/notify; exec "$@""#;
-    let program = distlock();
-    let words = [
-        "-c",
-        starts,
-        "sh",
-        program.to_str().unwrap(),
-        "run",
-        "it",
-        "--",
-        "sh",
-        "-c",
-        script,
-    ];
-    let mut child = Example::program("sh")
-        .args(&words)
-        .env("DISTLOCK_URL", &server.url())
-        .spawn();
+    let mut child = run_in_place_of_shell(&server, starts, "it", script);
     assert_eq!(child.wait_exit(SOON), 0, "{}", child.errors());
     assert_eq!(child.output(), "1 /run/notify");
     // Those of another process are left to it.
@@ -519,9 +504,7 @@ fn lock_is_held_until_the_whole_group_has_ended() {
     let script = r#"setsid sleep 1000 >/dev/null 2>&1 & echo "{\"pid\": $!}"; read -r _; exit 4"#;
     let mut child = run_script(&server, &[], script);
     let daemon = said_pid(&mut child);
-    eventually("it has left", SOON, || {
-        stat(daemon).expect("it runs").2 == daemon
-    });
+    leads_its_group(daemon);
     child.close_input();
     assert_eq!(child.wait_exit(SOON), 4);
     assert!(is_alive(daemon), "it goes on without the lock");

@@ -1,7 +1,10 @@
 //! Signals to `distlock run`, and its end by SIGKILL.
 
-use crate::{SOON, is_alive, parent_of, run, run_script, said_pid, signal, stat};
-use distlock_tests::child::{Child, Example, distlock};
+use crate::{
+    SOON, is_alive, leads_its_group, parent_of, run, run_in_place_of_shell, run_script, said_pid,
+    signal, stat,
+};
+use distlock_tests::child::{Child, Example};
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::{always, eventually, ms};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -107,9 +110,7 @@ fn signal_also_ends_what_has_left_the_group() {
         let script = r#"timeout 1000 sleep 1000 & echo "{\"pid\": $!}"; wait"#;
         let mut child = run(&server, options, &["bash", "-c", script]);
         let apart = said_pid(&mut child);
-        eventually("it has left the group", SOON, || {
-            stat(apart).expect("it runs").2 == apart
-        });
+        leads_its_group(apart);
         signal(front(&child), ends);
         child.wait_exit(SOON);
         assert!(!is_alive(apart), "{ends:?}");
@@ -138,9 +139,7 @@ fn hang_up_that_the_command_handles_reaches_its_group_alone() {
         while read -r _ || [ $? -gt 128 ]; do :; done; kill %1; exit 0"#;
     let mut child = run(&server, &[], &["bash", "-c", script]);
     let apart = said_pid(&mut child);
-    eventually("it has left the group", SOON, || {
-        stat(apart).expect("it runs").2 == apart
-    });
+    leads_its_group(apart);
     signal(front(&child), Signal::HUP);
     assert_eq!(said_pid(&mut child), 1);
     always("it runs", ms(300), || is_alive(apart));
@@ -157,9 +156,7 @@ fn signal_also_ends_what_is_stopped() {
     let script = r#"timeout 1000 sleep 1000 & echo "{\"pid\": $!}"; wait"#;
     let mut child = run(&server, &[], &["bash", "-c", script]);
     let apart = said_pid(&mut child);
-    eventually("it has left the group", SOON, || {
-        stat(apart).expect("it runs").2 == apart
-    });
+    leads_its_group(apart);
     signal(apart, Signal::STOP);
     signal(front(&child), Signal::TERM);
     assert_eq!(child.wait_exit(SOON), 143);
@@ -172,23 +169,7 @@ fn orphans_leave_no_zombies() {
     let server = RedisServer::start();
     // Children that `run` has not started: `exec` keeps its process, and so its parenthood.
     let starts = r#"for i in 1 2 3; do sleep 0.05 & done; exec "$@""#;
-    let program = distlock();
-    let words = [
-        "-c",
-        starts,
-        "sh",
-        program.to_str().unwrap(),
-        "run",
-        "other",
-        "--",
-        "sh",
-        "-c",
-        "read -r _",
-    ];
-    let other = Example::program("sh")
-        .args(&words)
-        .env("DISTLOCK_URL", &server.url());
-    let mut other = other.spawn();
+    let mut other = run_in_place_of_shell(&server, starts, "other", "read -r _");
     let parent = i32::try_from(other.id()).unwrap();
     eventually("only the supervisor is left", SOON, || {
         let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));

@@ -70,7 +70,7 @@ fn refused_greeting_costs_no_lock() {
     });
 }
 
-/// One holds it while it is renewed, and another waits for it.
+/// Behind such a proxy, one client holds a lock that is renewed, and another waits for it.
 fn locks_live_behind(refusing: Refusing) {
     let Refusing { commands, error } = refusing;
     let what = format!("{commands:?} {error:?}");

@@ -382,6 +382,7 @@ mod tests {
     fn variable_with_invalid_value_is_named() {
         assert!(refusal(&[("DISTLOCK_POOL", "many")]).starts_with("DISTLOCK_POOL: `pool=many`"));
         assert!(refusal(&[("DISTLOCK_POOL", "0")]).starts_with("DISTLOCK_POOL: pool 0 is not"));
+        assert!(refusal(&[("DISTLOCK_TOKENS", "")]).starts_with("DISTLOCK_TOKENS: `tokens=`"));
         assert!(refusal(&[("DISTLOCK_URL", "s3cret")]).starts_with("DISTLOCK_URL: the URL has"));
         assert!(!refusal(&[("DISTLOCK_URL", "s3cret")]).contains("s3cret"));
         if std::env::var_os(URL).is_none() {

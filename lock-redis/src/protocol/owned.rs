@@ -484,7 +484,7 @@ impl OwnedFormat {
         }
     }
 
-    /// Returns what `turns` is for every script that frees a lock, whoever held it.
+    /// Returns the argument `turns` of each script that frees a lock of any holder.
     pub(super) fn turns_of_all(&self) -> Option<&'static str> {
         if self.dialect.wakes().is_some() {
             None

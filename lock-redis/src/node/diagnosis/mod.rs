@@ -108,19 +108,15 @@ impl Asking<'_> {
     /// another one can be made.
     fn ask(&mut self, words: &[&[u8]]) -> Result<Reply, Failure> {
         use crate::connection::ConnectionLike;
-        let by = self.deadline();
-        let answer = self.link.call(&Request(&[words]), by);
-        if answer.is_ok() || self.node.inner.dialer.clock().now() >= by {
-            return Ok(answer?);
+        // Twice, because a server that was restarted closes a connection once.
+        for _ in 0..2 {
+            let by = self.deadline();
+            let answer = self.link.call(&Request(&[words]), by);
+            if answer.is_ok() || self.node.inner.dialer.clock().now() >= by {
+                return Ok(answer?);
+            }
+            self.link = self.node.inner.dialer.dial_any(self.by)?;
         }
-        // A server that was restarted closes a connection once.
-        self.link = self.node.inner.dialer.dial_any(self.by)?;
-        let by = self.deadline();
-        let answer = self.link.call(&Request(&[words]), by);
-        if answer.is_ok() || self.node.inner.dialer.clock().now() >= by {
-            return Ok(answer?);
-        }
-        self.link = self.node.inner.dialer.dial_any(self.by)?;
         Ok(Reply::Error(closed()))
     }
 }
