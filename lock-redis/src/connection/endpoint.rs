@@ -30,10 +30,6 @@ impl Endpoint {
         }
     }
 
-    pub(super) fn is_at(&self, name: &str) -> bool {
-        matches!(self, Self::Tcp { host, .. } if host == name)
-    }
-
     /// Returns the endpoint of a socket in the file system; refuses a path that no socket can have.
     pub(crate) fn unix(path: &str) -> Result<Self, Error> {
         SocketAddr::from_pathname(path).map_err(|error| {

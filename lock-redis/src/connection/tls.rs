@@ -2,7 +2,7 @@
 //! files wait.
 
 use super::background_call::{BackgroundCall, CallNotDone};
-use super::{DialTime, Server, TlsOptions};
+use super::{DialTime, Endpoint, Server, TlsOptions};
 use lock_core::backend::no_thread;
 use lock_core::{Error, ErrorKind as Kind, WarningKind};
 use parking_lot::Mutex;
@@ -400,11 +400,14 @@ fn distrust(server: &Server, why: &CertificateError) -> String {
         C::NotValidForNameContext {
             expected,
             presented,
-        } if !server.endpoint.is_at(&expected.to_str()) => format!(
-            "the certificate of {server} is not for {}, which `tls_name` names, but for {}",
-            expected.to_str(),
-            presented.join(", ")
-        ),
+        } if !matches!(&server.endpoint, Endpoint::Tcp { host, .. } if *host == expected.to_str()) =>
+        {
+            format!(
+                "the certificate of {server} is not for {}, which `tls_name` names, but for {}",
+                expected.to_str(),
+                presented.join(", ")
+            )
+        }
         C::NotValidForName | C::NotValidForNameContext { .. } => format!(
             "the certificate of {server} is for another host: name that with `tls_name=HOST` if it \
              is the right server"

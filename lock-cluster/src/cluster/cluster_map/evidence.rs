@@ -15,9 +15,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The longest time between two surveys in a row, because refreshes of a cluster in use follow each
-/// other every five seconds, and a survey may wait for answers until its connect timeout.
-const IN_A_ROW: Duration = Duration::from_secs(20);
+/// The longest pause between two surveys in a row, because a cluster in use is refreshed every five
+/// seconds. Twice that time, so that a busy machine interrupts no row.
+const IN_A_ROW: Duration = Duration::from_secs(10);
 
 /// The replies of known nodes, and the last failure of another.
 #[derive(Default)]
@@ -51,10 +51,11 @@ impl ClusterMap {
             let told = self.ask_configured(Deployment::is_majority_of_known)?;
             return self.take_over(&told);
         }
+        let begun = self.clock.now();
         let evidence = self.ask_known();
         if evidence.replies.is_empty() {
             let now = self.clock.now();
-            let is_gone = self.silence(now) >= self.factory.settings.lease();
+            let is_gone = self.silence(begun, now) >= self.factory.settings.lease();
             if is_gone && self.granted.are_over(now) {
                 return self.adopt_new_cluster();
             }
@@ -67,13 +68,13 @@ impl ClusterMap {
         }
     }
 
-    /// Records that no known node has answered until now, and returns for how long. A survey long
-    /// ago does not count: between two surveys of an idle client, known nodes may have answered
-    /// others.
-    fn silence(&self, now: Moment) -> Duration {
+    /// Records a survey without an answer, and returns for how long no known node has answered:
+    /// since the end of the first survey in a row. A survey long ago does not count: between two
+    /// surveys of an idle client, known nodes may have answered other clients.
+    pub(super) fn silence(&self, begun: Moment, now: Moment) -> Duration {
         let mut silence = self.silence.lock();
         let first = match *silence {
-            Some((first, last)) if now.since(last) < IN_A_ROW => first,
+            Some((first, last)) if begun.since(last) < IN_A_ROW => first,
             _ => now,
         };
         *silence = Some((first, now));

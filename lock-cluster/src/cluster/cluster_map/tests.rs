@@ -115,6 +115,34 @@ fn node_of_another_id_at_the_same_address_is_another_member() {
     );
 }
 
+/// A survey lasts until its connect timeout, and longer if many nodes are dead.
+#[test]
+fn silence_counts_through_surveys_of_any_length() {
+    let (map, start) = (cluster_map(), SystemClock.now());
+    for (length, pause) in [(1, 5), (19, 6), (60, 0), (600, 9)]
+        .map(|(length, pause)| (Duration::from_secs(length), Duration::from_secs(pause)))
+    {
+        *map.silence.lock() = None;
+        let mut begun = start;
+        for number in 0..10 {
+            let silence = map.silence(begun, begun + length);
+            assert_eq!(silence, (length + pause) * number, "{length:?}, {pause:?}");
+            begun = begun + length + pause;
+        }
+    }
+}
+
+/// Known nodes may have answered other clients, which renewed their locks, in the meantime.
+#[test]
+fn silence_starts_anew_after_a_long_pause() {
+    let (map, start) = (cluster_map(), SystemClock.now());
+    let at = |seconds| start + Duration::from_secs(seconds);
+    assert_eq!(map.silence(at(0), at(1)), Duration::ZERO);
+    assert_eq!(map.silence(at(2), at(8)), Duration::from_secs(7));
+    assert_eq!(map.silence(at(60), at(61)), Duration::ZERO);
+    assert_eq!(map.silence(at(61), at(64)), Duration::from_secs(3));
+}
+
 /// A node that was moved to another cluster keeps its ID.
 #[test]
 fn node_is_believed_by_its_id_and_that_of_another() {

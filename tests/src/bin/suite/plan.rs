@@ -281,6 +281,11 @@ impl Suite<'_> {
             Job::cargo("style", "fmt --all --check"),
             Job::cargo("clippy", clippy),
             Job::cargo("clippy without features", minimal),
+            // What an application builds that asks for nothing else.
+            Job::cargo(
+                "clippy with default features",
+                "clippy --package distlock -- -D warnings",
+            ),
             Job::cargo("documentation", "doc --no-deps --all-features")
                 .env("RUSTDOCFLAGS", "-D warnings"),
             // Of the same packages and features as the build, so that nothing is built anew.
