@@ -3,6 +3,8 @@
 use crate::arguments::DoctorArguments;
 use crate::exit::{DANGER, Failure};
 use crate::output;
+use crate::store::Clients;
+use crate::trial::try_kinds;
 use distlock::admin::{Finding, FindingLevel};
 use serde_json::{Value as Json, json};
 use std::io::{self, IsTerminal};
@@ -20,8 +22,7 @@ pub(crate) fn doctor(arguments: &DoctorArguments) -> Result<u8, Failure> {
     let clients = arguments.store.clients()?;
     let (mut findings, mut failures) = (Vec::new(), Vec::new());
     for backend in clients.settings().backends() {
-        let examine = |backend| Ok::<_, Failure>(clients.of_backend(backend)?.diagnose(BOUND)?);
-        match examine(backend) {
+        match examine(&clients, backend) {
             Ok(found) => findings.extend(found),
             Err(failure) => failures.push(failure),
         }
@@ -49,6 +50,26 @@ pub(crate) fn doctor(arguments: &DoctorArguments) -> Result<u8, Failure> {
         _ => DANGER,
     };
     failed.map_or(Ok(status), Err)
+}
+
+/// Examines a backend, and tries each kind of lock on it, unless the findings say why that fails.
+fn examine(clients: &Clients, backend: Option<&str>) -> Result<Vec<Finding>, Failure> {
+    let client = clients.of_backend(backend)?;
+    let mut findings = client.diagnose(BOUND)?;
+    let are_worse = |ids: &[&str], level| {
+        let is_it = |finding: &Finding| ids.contains(&finding.id) && finding.level > level;
+        findings.iter().any(is_it)
+    };
+    // The name of the trial's lock may be one that the user may not use. No lock can be acquired
+    // anyway if the others are dangers, and an attempt would begin a new quorum.
+    let explain_failures = are_worse(&["rights"], FindingLevel::Ok)
+        || are_worse(&["role", "memory", "quorum"], FindingLevel::Warning);
+    if !explain_failures {
+        // Findings say already that only mutexes can be acquired.
+        let mutexes_only = are_worse(&["rights_optional", "commands"], FindingLevel::Ok);
+        findings.extend(try_kinds(&client, mutexes_only));
+    }
+    Ok(findings)
 }
 
 /// The findings, the worst first, and then those that the operator accepts.

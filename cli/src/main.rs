@@ -68,6 +68,7 @@ mod taking;
 
 // The foreground process group of the terminal.
 mod terminal;
+mod trial;
 
 // The subcommand `watch`.
 mod watch;

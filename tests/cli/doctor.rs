@@ -5,13 +5,16 @@ use distlock_tests::child::Example;
 use distlock_tests::cluster::Cluster;
 use distlock_tests::distance::Distance;
 use distlock_tests::process::RedisServer;
+use distlock_tests::proxy::{Fault, Plan, Proxy};
 use distlock_tests::quorum::{self, Servers};
 use distlock_tests::replicas::Replicated;
+use distlock_tests::resp::Request;
 use distlock_tests::rights::LOGIN;
 use distlock_tests::sentinel::Group;
 use distlock_tests::time::eventually;
 use distlock_tests::time_of_day::TimeOfDay;
 use serde_json::Value as Json;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What a server needs to be good: its locks survive a restart.
@@ -103,10 +106,96 @@ fn good_server_passes_and_is_not_changed() {
     for id in looked_at
         .into_iter()
         .chain(["commands", "tracking", "latency", "clock"])
+        .chain(KINDS)
     {
         assert_eq!(examined.all(id, "ok").len(), 1, "{id}");
     }
-    assert_eq!(server.probe().command(&["DBSIZE"]).int(), 0);
+    // A semaphore leaves its number for ever, and other keys of the trial expire.
+    let mut probe = server.probe();
+    for key in probe.keys("*") {
+        assert!(key.contains("distlock:doctor"), "{key}");
+        let is_number = key == "distlock:doctor:slots";
+        assert_eq!(probe.pttl(&key).is_none(), is_number, "{key}");
+    }
+    assert!(!probe.exists("distlock:doctor"), "it is released");
+}
+
+/// The findings of the trial.
+const KINDS: [&str; 6] = [
+    "mutex",
+    "fair_mutex",
+    "read_lock",
+    "write_lock",
+    "semaphore",
+    "fair_semaphore",
+];
+
+/// As ElastiCache Serverless does, by a renamed command.
+#[test]
+fn kinds_that_the_server_refuses_are_dangers() {
+    let good = [&GOOD[..], &["--rename-command", "TIME", ""]].concat();
+    let server = RedisServer::start_with(&good);
+    for (options, mutex) in [("", "danger"), ("tokens=off", "ok")] {
+        let examined = Examined::at(&url(&server, options));
+        // A reader gets no token.
+        examined.must_say("read_lock", "ok", &["released"]);
+        examined.must_say("mutex", mutex, &[]);
+        examined.must_say(
+            "write_lock",
+            if mutex == "ok" { mutex } else { "warning" },
+            &[],
+        );
+        for id in ["semaphore", "fair_semaphore"] {
+            examined.must_say(id, "warning", &["TIME", "`tokens=off`", "cannot be used"]);
+        }
+    }
+}
+
+#[test]
+fn lock_of_another_trial_is_no_danger() {
+    let server = RedisServer::start_with(&GOOD);
+    let client = distlock::connect(&url(&server, "")).unwrap();
+    let _guard = client.mutex("distlock:doctor").unwrap().lock().unwrap();
+    let examined = Examined::at(&url(&server, ""));
+    assert_eq!(examined.status, 0);
+    examined.must_only_find(&["fair_mutex", "mutex", "read_lock", "write_lock"]);
+    examined.must_say("mutex", "unknown", &["another client holds it"]);
+}
+
+/// Answers `INFO` as ElastiCache does, and refuses `CONFIG`.
+struct LikeElastiCache;
+
+impl Plan for LikeElastiCache {
+    fn fate(&self, request: &mut Request) -> Fault {
+        if request.is("INFO") {
+            request.be_script(
+                "return (redis.call('INFO'):gsub('os:[^\\r]*', 'os:Amazon ElastiCache'))",
+            );
+        } else if request.is("CONFIG") {
+            request.be_refused("ERR unknown command 'CONFIG'");
+        }
+        Fault::Pass
+    }
+}
+
+/// An operator cannot run `CONFIG SET` there.
+#[test]
+fn findings_name_what_can_be_changed_on_a_service() {
+    let server =
+        RedisServer::start_with(&["--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru"]);
+    let proxy = Proxy::new(server.port(), Arc::new(LikeElastiCache));
+    let examined = Examined::at(&format!("redis://127.0.0.1:{}", proxy.port()));
+    examined.must_say("service", "ok", &["Amazon ElastiCache"]);
+    examined.must_say("eviction", "danger", &["parameter group"]);
+    let accept = ["Multi-AZ", "--accept persistence", "restart_grace"];
+    examined.must_say("persistence", "danger", &accept);
+    let remedies = examined
+        .findings
+        .iter()
+        .filter_map(|it| it["remedy"].as_str());
+    for remedy in remedies {
+        assert!(!remedy.contains("CONFIG SET"), "{remedy}");
+    }
 }
 
 #[test]
@@ -313,7 +402,13 @@ fn missing_rights_to_other_kinds_of_locks_are_warnings() {
     let said = examined_with(&server, &of_mutexes, "prefix=app:");
     said.must_say("rights_optional", "warning", &of_kinds);
     said.must_say("rights_optional", "warning", &["may overtake"]);
-    said.must_only_find(&["persistence", "rights_optional"]);
+    said.must_only_find(&[
+        "fair_semaphore",
+        "persistence",
+        "read_lock",
+        "rights_optional",
+        "semaphore",
+    ]);
     // No format but `redisson` has other kinds than mutexes.
     let of_token = ["&distlock_lock__channel:*", "+getex"];
     let said = examined_with(&server, &of_token, "prefix=app:&format=token");
@@ -475,7 +570,7 @@ fn report_fits_eighty_columns_without_colours_in_a_pipe() {
     assert!(
         report
             .trim_end()
-            .ends_with("2 dangers, 0 warnings, 0 unknown, 9 ok"),
+            .ends_with("2 dangers, 0 warnings, 0 unknown, 15 ok"),
         "{report}"
     );
 }

@@ -110,8 +110,15 @@ impl Request {
 
     /// Becomes a request that the server answers with this error.
     pub fn be_refused(&mut self, error: &str) {
-        let script = format!("return redis.error_reply('{}')", error.replace('\'', "\\'"));
-        self.words = ["EVAL", &script, "0"]
+        self.be_script(&format!(
+            "return redis.error_reply('{}')",
+            error.replace('\'', "\\'")
+        ));
+    }
+
+    /// Becomes a request that the server answers with the result of this script.
+    pub fn be_script(&mut self, script: &str) {
+        self.words = ["EVAL", script, "0"]
             .map(|word| word.as_bytes().to_vec())
             .to_vec();
     }

@@ -155,7 +155,13 @@ impl Plan for ChecksScripts {
 fn service_that_checks_scripts_is_named_and_grants_nothing() {
     let server = RedisServer::start();
     let proxy = Proxy::new(server.port(), Arc::new(ChecksScripts));
-    for options in ["", "?format=token&tokens=off", "?tokens=off"] {
+    for options in [
+        "",
+        "?format=token&tokens=off",
+        "?format=token&tokens=off&joined=off",
+        "?joined=off",
+        "?tokens=off",
+    ] {
         let client = distlock::connect(&format!("{}{options}", proxy.url())).unwrap();
         let errors = [
             client.mutex("it").unwrap().try_lock().err(),

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// A server. Its `Display` form is `host:port` or the path of its socket.
 #[derive(Debug)]
 pub(crate) struct Server {
-    pub(super) endpoint: Endpoint,
+    pub(crate) endpoint: Endpoint,
     is_tls: bool,
     /// The user of the connections. Written at each dial.
     user: Mutex<Option<String>>,

@@ -4,13 +4,13 @@
 use super::exchange::{Exchange, Received};
 use super::kinds::{self, KindFormat};
 use super::label::Labels;
+use super::mutexes_only;
 use super::owned::{AcquireRequest, OwnedFormat, fill};
-use super::{mutexes_only, token};
 use crate::connection::{Batch, Text};
 use crate::lua::Scripts;
 use crate::wakeups::ReleaseChannel;
 use lock_core::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, PermitChange,
+    Abilities, AcquisitionId, Answer, Attempt, Failure, HolderInfo, LockInfo, PermitChange,
     PermitOutcome, ReplicaSupport,
 };
 use lock_core::{ClientId, LockName};
@@ -65,26 +65,8 @@ impl OwnedFormat {
         }
         let key = self.keys.lock(attempt.name);
         self.refuse_apart(&key)?;
-        // A client that waits in the queue leaves it by the script.
-        if self.takes_by_set() && attempt.direct.is_none() {
-            let set = token::take_by_set(&key, attempt);
-            return Ok(set.then(move |is_taken| match is_taken {
-                true => Exchange::done(Answer::Granted(Grant::new(None))),
-                false => Exchange::from_result(self.acquire_mutex(attempt, &key, is_tracked)),
-            }));
-        }
-        self.acquire_mutex(attempt, &key, is_tracked)
-    }
-
-    fn acquire_mutex<'a>(
-        &'a self,
-        attempt: &'a Attempt<'a>,
-        key: &str,
-        is_tracked: &'a dyn Fn(&str, bool) -> bool,
-    ) -> Result<Exchange<'a, Answer>, Failure> {
-        let key = key.to_owned();
         let request = self.acquire_request(attempt, &key)?;
-        Ok(self.acquire_with(attempt, key, request, is_tracked))
+        Ok(self.acquire_with(attempt, key.into_owned(), request, is_tracked))
     }
 
     fn acquire_with<'a>(

@@ -22,9 +22,6 @@ pub(crate) struct Dialect {
     /// True if the format has all kinds of locks; those besides the mutex are in
     /// [`kinds`](super::kinds).
     pub(crate) has_all_kinds: bool,
-    /// True if a lock that gets no fencing token is acquired by
-    /// [`token::take_by_set`](super::token::take_by_set).
-    pub(crate) takes_by_set: bool,
     /// True if the scripts can tell from the value under the key if its holder will publish its
     /// release.
     pub(crate) detects_silent_holders: bool,
@@ -40,7 +37,6 @@ impl Dialect {
             scripts,
             joins,
             has_all_kinds: false,
-            takes_by_set: true,
             detects_silent_holders: true,
         }
     }

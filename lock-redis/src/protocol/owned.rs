@@ -293,11 +293,6 @@ impl OwnedFormat {
         Some(polls.pause())
     }
 
-    /// Returns true if a free lock is acquired by one plain command instead of the script.
-    pub(super) fn takes_by_set(&self) -> bool {
-        self.dialect.takes_by_set && !self.has_tokens()
-    }
-
     /// Returns the request that acquires a lock.
     pub(super) fn acquire_request(
         &self,

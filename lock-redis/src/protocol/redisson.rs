@@ -19,7 +19,6 @@ pub(crate) static REDISSON: Dialect = Dialect {
     scripts: scripts!(words: "redisson", channel: CHANNEL),
     joins: &JOINS,
     has_all_kinds: true,
-    takes_by_set: false,
     detects_silent_holders: false,
 };
 

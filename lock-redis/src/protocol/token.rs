@@ -3,16 +3,14 @@
 //! the last form of a lock on its page about `SET`).
 //!
 //! This library acquires such a lock by a script, which also makes the fencing token, in a
-//! companion key. With tokens switched off, it uses one plain `SET key owner NX PX lease`, as other
-//! libraries do. A client that only polls sees no difference. Our waiters receive our releases on a
-//! channel of this library.
+//! companion key. Not by one plain `SET key owner NX PX lease`, as other libraries do, even without
+//! tokens: a copy of that command that arrives late takes the lock for an owner that has given up,
+//! and a service that refuses scripts would grant a lock that cannot be released. A client that
+//! only polls sees no difference. Our waiters receive our releases on a channel of this library.
 
 use super::Dialect;
-use super::exchange::Exchange;
-use crate::connection::{Batch, Reply, Text};
 use crate::lua::join::Join;
 use crate::lua::{joins, scripts};
-use lock_core::backend::Attempt;
 
 pub(super) const CHANNEL: &str = "distlock_lock__channel";
 
@@ -21,20 +19,3 @@ pub(crate) static TOKEN: Dialect =
     Dialect::token(scripts!(words: "token", channel: CHANNEL), &JOINS);
 
 static JOINS: [Join; 2] = joins!(TOKEN, words: "token", channel: CHANNEL);
-
-/// Acquires the lock as foreign clients do, if it is free. Otherwise it changes nothing, and the
-/// caller runs the script, which recognizes a lock that a copy of this attempt acquired. Unlike the
-/// script, this command does not check for a tombstone.
-pub(super) fn take_by_set<'a>(key: &str, attempt: &Attempt<'_>) -> Exchange<'a, bool> {
-    let (owner, lease) = (
-        Text::owner(attempt.owner),
-        Text::number(attempt.lease.as_millis()),
-    );
-    let words: &[&[u8]] = &[owner.as_bytes(), b"NX", b"PX", lease.as_bytes()];
-    let batch = Batch::command("SET", key.as_bytes(), words);
-    Exchange::call(batch, |received| match received.reply() {
-        Reply::Text(_) => Ok(true),
-        Reply::Nil => Ok(false),
-        _ => Err(received.unexpected_to("SET")),
-    })
-}

@@ -219,7 +219,7 @@ fn forgotten_format_is_an_error_and_grants_no_lock(library: &'static Library) {
     guard.unlock().unwrap();
 }
 
-/// With `tokens=off` ours is a plain `SET`, as theirs.
+/// With `tokens=off` ours leaves one key, as theirs.
 fn no_increment_is_lost_without_our_tokens(library: &'static Library) {
     let scene = Scene::with(library, "tokens=off", library.eager);
     let lock = scene.ours.mutex("lock");

@@ -56,7 +56,7 @@ pub const TOKEN: Format = owned("format=token", expiring, mutexes_only);
 
 /// Exactly what others write.
 pub const BARE_TOKEN: Format = owned("format=token&tokens=off", expiring, || {
-    [NEEDS_TOKENS, NEEDS_TOMBSTONES, NEEDS_ALL_KINDS].concat()
+    [NEEDS_TOKENS, NEEDS_ALL_KINDS].concat()
 });
 
 /// The same, and a release wakes those of another library, too.
@@ -211,14 +211,3 @@ fn dated(mut probe: Probe, key: &str) -> Seen {
         Seen::held(Some(Duration::from_secs_f64(left)))
     }
 }
-
-const PLAINLY: &str = "it takes a free lock by one plain SET, which minds no tombstone";
-
-/// What a plain SET cannot: turn itself down.
-const NEEDS_TOMBSTONES: &[(&str, &str)] = &[
-    ("late_copy_of_undone_attempt_takes_no_lock", PLAINLY),
-    ("late_copy_of_released_attempt_takes_no_lock", PLAINLY),
-    ("owner_with_tombstone_is_refused", PLAINLY),
-    ("tombstone_is_left_for_owner_without_lock", PLAINLY),
-    ("tombstone_lasts_for_one_lease", PLAINLY),
-];

@@ -80,24 +80,6 @@ fn formats_write_what_foreign_clients_read_and_clean_up() {
 }
 
 #[test]
-fn free_lock_without_tokens_is_taken_by_a_plain_set() {
-    let server = RedisServer::start();
-    let lock = client(&server, "format=token&tokens=off")
-        .mutex("x")
-        .unwrap();
-    lock.lock().unwrap().unlock().unwrap();
-    let mut probe = server.probe();
-    probe.reset_stats();
-    let guard = lock.lock().unwrap();
-    assert_eq!(
-        (probe.command_calls("set"), probe.command_calls("evalsha")),
-        (1, 0)
-    );
-    assert_eq!(guard.fencing_token(), None);
-    drop(guard);
-}
-
-#[test]
 fn value_that_is_no_lock_of_the_format_is_left_alone() {
     let server = RedisServer::start();
     let mut probe = server.probe();

@@ -1,6 +1,7 @@
 //! [`Node::examine`]: the consequences of a server's settings and state for locks.
 //!
 //! - `facts`: the server's own description
+//! - `service`: the managed service that the server belongs to
 //! - `settings`: role, version, eviction, memory, persistence
 //! - `replication`: replicas, and the writes that the server accepts without them
 //! - `rights`: the rights of the user
@@ -11,6 +12,7 @@ mod cluster;
 mod facts;
 mod replication;
 mod rights;
+mod service;
 mod settings;
 mod timing;
 
@@ -22,6 +24,7 @@ use facts::Facts;
 use lock_core::backend::Failure;
 use lock_core::{Finding, FindingLevel, Moment, Replicas};
 use rights::Rights;
+use service::Service;
 use std::fmt;
 use std::time::Duration;
 
@@ -79,6 +82,7 @@ struct Examination<'a> {
     format: &'a Format,
     store: StoreKind,
     facts: Facts,
+    service: Option<Service>,
     findings: Vec<Finding>,
 }
 
@@ -137,14 +141,17 @@ impl Node {
         let format = &self.inner.format;
         let mut asking = Asking::new(self, by)?;
         let facts = Facts::ask(&mut asking)?;
+        let service = Service::of(&facts, &self.inner.dialer.server().endpoint);
         let findings = Vec::new();
         let mut examination = Examination {
             node: self,
             format,
             store,
             facts,
+            service,
             findings,
         };
+        examination.examine_service();
         examination.examine_role();
         examination.examine_version();
         examination.examine_eviction();

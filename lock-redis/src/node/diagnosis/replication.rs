@@ -101,11 +101,14 @@ impl Examination<'_> {
                 return self.ok(ID, format!("{seen}, and replicas={replicas} is asked for"));
             }
             let why = "a master that is cut off goes on granting what its successor grants, too";
-            let remedy = format!(
-                "`CONFIG SET min-replicas-to-write 1` and `CONFIG SET min-replicas-max-lag 1` on \
-                 all servers, beginning with {}; or `replicas=1` in the URL",
-                self.server()
-            );
+            let remedy = match self.service {
+                Some(_) => "`replicas=1` in the URL".to_owned(),
+                None => format!(
+                    "`CONFIG SET min-replicas-to-write 1` and `CONFIG SET min-replicas-max-lag 1` \
+                     on all servers, beginning with {}; or `replicas=1` in the URL",
+                    self.server()
+                ),
+            };
             return self.bad(Danger, ID, seen, why, remedy);
         };
         let Some(wanted) = wanted else {

@@ -39,6 +39,21 @@ impl Examination<'_> {
         )
     }
 
+    /// Returns the remedy against eviction.
+    fn no_eviction(&self) -> String {
+        match self.service {
+            Some(service) => service.no_eviction().to_owned(),
+            None => self.config_set("maxmemory-policy noeviction"),
+        }
+    }
+
+    /// Names the service, whose settings an operator changes by other means than `CONFIG SET`.
+    pub(super) fn examine_service(&mut self) {
+        if let Some(service) = self.service {
+            self.ok("service", format!("it is a server of {}", service.name()));
+        }
+    }
+
     pub(super) fn examine_role(&mut self) {
         const ID: &str = "role";
         let is_alone = matches!(self.store, StoreKind::Standalone);
@@ -101,10 +116,7 @@ impl Examination<'_> {
         // A quorum refuses a node that evicts even without a limit: see `ServerInfo::why_no_voter`.
         let is_strict = matches!(self.store, StoreKind::Quorum { .. });
         if memory.evicts() || is_strict && policy != "noeviction" {
-            let (seen, remedy) = (
-                format!("maxmemory-policy is {policy}"),
-                self.config_set("maxmemory-policy noeviction"),
-            );
+            let (seen, remedy) = (format!("maxmemory-policy is {policy}"), self.no_eviction());
             let why = "when the memory is full the server may evict a held lock and grant it again";
             self.bad(Danger, ID, seen, why, remedy);
         } else {
@@ -164,6 +176,11 @@ impl Examination<'_> {
 
     pub(super) fn examine_persistence(&mut self) {
         const ID: &str = "persistence";
+        let service = self.service.map(|service| (service, service.persistence()));
+        if let Some((service, None)) = service {
+            let seen = format!("{} keeps each write before its reply", service.name());
+            return self.ok(ID, seen);
+        }
         let durable = match self.store {
             StoreKind::Quorum { durable: false, .. } => {
                 let seen = "not needed: a node that was restarted does not vote for max_lease";
@@ -190,7 +207,10 @@ impl Examination<'_> {
                     Some(save) => format!("appendonly is no; snapshots only, save {save}"),
                     None => "appendonly is no".to_owned(),
                 };
-                let remedy = self.config_set("appendonly yes");
+                let remedy = match service.and_then(|(_, remedy)| remedy) {
+                    Some(remedy) => format!("{remedy}; or `--accept {ID}`"),
+                    None => self.config_set("appendonly yes"),
+                };
                 let NodeTerms {
                     lease,
                     restart_grace,

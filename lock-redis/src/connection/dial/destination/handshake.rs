@@ -154,14 +154,6 @@ impl Destination {
             self.warn_of_unknown_server("closes connections that send `CLIENT` or `INFO`");
         }
         let probed = replies.get(taken.len()..).unwrap_or_default();
-        if let Some(Reply::Error(answer)) = probed.first()
-            && error_mapping::checks_scripts(answer)
-        {
-            // Refused here, because a plain command could still take a lock that no script could
-            // release.
-            let error = error_mapping::explain(&self.server, answer, &Asked::Handshake);
-            return Err(not_connected(error).into());
-        }
         let Some(identity) = identity else {
             connection.is_one_store = one_store.is_proven(probed, None);
             return Ok(());

@@ -1,0 +1,124 @@
+//! [`Service`]: a managed service that a server is known to belong to, and what findings mean there.
+//!
+//! An operator cannot run `CONFIG SET` on a managed service. Sources: the documentation of the
+//! services, and replies to `INFO` that their users published.
+
+use super::facts::Facts;
+use crate::connection::Endpoint;
+
+/// A managed service.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Service {
+    ElastiCache,
+    MemoryDb,
+    Azure,
+    Upstash,
+}
+
+/// The ends of the servers' host names.
+const HOSTS: [(&str, Service); 6] = [
+    (".cache.amazonaws.com", Service::ElastiCache),
+    (".amazonaws.com", Service::MemoryDb),
+    (".redis.cache.windows.net", Service::Azure),
+    (".redisenterprise.cache.azure.net", Service::Azure),
+    (".redis.azure.net", Service::Azure),
+    (".upstash.io", Service::Upstash),
+];
+
+impl Service {
+    /// Returns the service of a server, if `INFO` or the name of its host shows it. Memorystore
+    /// shows itself by neither.
+    pub(super) fn of(facts: &Facts, endpoint: &Endpoint) -> Option<Self> {
+        if facts.field("os") == Some("Amazon ElastiCache") {
+            return Some(Self::ElastiCache);
+        }
+        if facts.field("upstash_version").is_some() {
+            return Some(Self::Upstash);
+        }
+        let Endpoint::Tcp { host, .. } = endpoint else {
+            return None;
+        };
+        let host = host.trim_end_matches('.').to_ascii_lowercase();
+        let named = HOSTS.into_iter().find(|(end, _)| host.ends_with(end));
+        match named?.1 {
+            Self::MemoryDb if !host.contains(".memorydb.") => None,
+            service => Some(service),
+        }
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::ElastiCache => "Amazon ElastiCache",
+            Self::MemoryDb => "Amazon MemoryDB",
+            Self::Azure => "Azure",
+            Self::Upstash => "Upstash",
+        }
+    }
+
+    /// Returns how the operator turns off eviction.
+    pub(super) fn no_eviction(self) -> &'static str {
+        match self {
+            Self::ElastiCache | Self::MemoryDb => {
+                "set `maxmemory-policy` to `noeviction` in the parameter group"
+            }
+            Self::Azure => "set the eviction policy `noeviction` in the settings of the cache",
+            Self::Upstash => "turn off `Eviction` in the console",
+        }
+    }
+
+    /// Returns what the operator can do about persistence; `None` if the service promises that no
+    /// write with a reply is lost, whatever its servers report of their files.
+    pub(super) fn persistence(self) -> Option<&'static str> {
+        match self {
+            Self::ElastiCache => Some(
+                "ElastiCache has no append-only file for clusters with replicas; Multi-AZ makes \
+                 restarts without data rare",
+            ),
+            Self::MemoryDb => None,
+            Self::Azure => Some("turn on data persistence in the settings of the cache"),
+            Self::Upstash => Some("nothing can be set there; `replicas=1` waits for a replica"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn service_is_known_by_info_or_host() {
+        let service =
+            |info: &str, host: &str| Service::of(&Facts::of(info), &Endpoint::tcp(host, 6379));
+        let (none, aws) = ("os:Linux 6.1 x86_64\r\n", "os:Amazon ElastiCache\r\n");
+        for (info, host, expected) in [
+            (aws, "10.0.0.7", Some(Service::ElastiCache)),
+            (
+                "upstash_version:1.10.5\r\n",
+                "10.0.0.7",
+                Some(Service::Upstash),
+            ),
+            (
+                none,
+                "a.1b2c.ng.0001.euw1.cache.amazonaws.com",
+                Some(Service::ElastiCache),
+            ),
+            (
+                none,
+                "clustercfg.a.1b2c.memorydb.eu-west-1.amazonaws.com",
+                Some(Service::MemoryDb),
+            ),
+            (none, "ec2-1-2-3-4.compute.amazonaws.com", None),
+            (none, "Shop.Redis.Cache.Windows.Net.", Some(Service::Azure)),
+            (
+                none,
+                "shop.westeurope.redis.azure.net",
+                Some(Service::Azure),
+            ),
+            (none, "eu1-shop-1.upstash.io", Some(Service::Upstash)),
+            (none, "redis.example.org", None),
+            ("", "127.0.0.1", None),
+        ] {
+            assert_eq!(service(info, host), expected, "{info} {host}");
+        }
+    }
+}
