@@ -380,6 +380,8 @@ fn no_tls(server: &Server) -> String {
 /// Returns why the client does not trust the server.
 fn distrust(server: &Server, why: &CertificateError) -> String {
     use CertificateError as C;
+    let is_host =
+        |name: &str| matches!(&server.endpoint, Endpoint::Tcp { host, .. } if host == name);
     match why {
         // `BadSignature`: an authority with the name of a trusted one, but another key.
         C::UnknownIssuer | C::BadSignature => format!(
@@ -400,8 +402,7 @@ fn distrust(server: &Server, why: &CertificateError) -> String {
         C::NotValidForNameContext {
             expected,
             presented,
-        } if !matches!(&server.endpoint, Endpoint::Tcp { host, .. } if *host == expected.to_str()) =>
-        {
+        } if !is_host(&expected.to_str()) => {
             format!(
                 "the certificate of {server} is not for {}, which `tls_name` names, but for {}",
                 expected.to_str(),

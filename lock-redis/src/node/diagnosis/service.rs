@@ -1,4 +1,4 @@
-//! [`Service`]: a managed service that a server is known to belong to, and what findings mean there.
+//! [`Service`]: the managed service of a server, and what findings mean there.
 //!
 //! An operator cannot run `CONFIG SET` on a managed service. Sources: the documentation of the
 //! services, and replies to `INFO` that their users published.
