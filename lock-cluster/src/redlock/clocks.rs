@@ -10,7 +10,7 @@ use std::time::Duration;
 pub(super) const CLOCKS_APART: Duration = Duration::from_secs(1);
 
 /// The servers whose clocks differ by more than the longest lease from the median of all clocks,
-/// including this machine's. Each with the time in microseconds by which its clock is ahead.
+/// including this machine's.
 pub(super) struct WrongClocks {
     pub(super) servers: Vec<(usize, i64)>,
     max_lease: Duration,
@@ -88,7 +88,8 @@ pub(super) fn not_before(
 ) -> Option<(u64, usize)> {
     let others = members.saturating_sub(majority(members));
     let granted = recorded.len().saturating_sub(others).max(1);
-    // A member that replaced another one also limits the grants of its predecessor.
+    // For a member that replaced another one, the bound for its predecessor's tokens counts, too.
+    // That bound is one longest lease before `votes_from`.
     let bound = |state: &ServerState| {
         state
             .time

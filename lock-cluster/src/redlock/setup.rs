@@ -21,7 +21,8 @@ const TRIES: u32 = 10;
 
 /// Begins a quorum on the servers of a `redlock://` URL. The quorum votes at once: the operator
 /// declares that no lock can have been held there within the last `max_lease`. Also ends the pause
-/// of a quorum that a client has begun. Servers that were restarted empty look new.
+/// of a quorum that a client has begun. Servers that were restarted without their data cannot be
+/// distinguished from new ones.
 ///
 /// If some servers vote already, the others become nodes of their quorum, and vote one longest
 /// lease later. If a wrong clock delays the vote of a server for longer and has been set right,
@@ -118,7 +119,8 @@ pub fn set_up(config: &Config) -> Result<(), Error> {
 /// that was wrong and has been set right since.
 fn shorten(quorum: &Quorum, states: &[ServerState]) -> Result<(), Error> {
     let pause = quorum.terms.expect("its nodes are servers").max_lease;
-    // The operator declares that the pauses of the other servers no longer count as bounds.
+    // By this command, the operator declares that the pauses of the other servers no longer count
+    // as bounds.
     let now: Vec<_> = states
         .iter()
         .map(|state| {
@@ -176,8 +178,8 @@ struct Record {
 }
 
 impl Setup {
-    /// Returns the record that each server needs, if it needs one; `None` if all are nodes of one
-    /// quorum.
+    /// Returns for each server the record that it needs, if any. Returns `None` if no server needs
+    /// a record.
     fn records(
         &mut self,
         quorum: &Quorum,
@@ -189,7 +191,7 @@ impl Setup {
                 let mut epoch = 1;
                 let markers = states.iter().filter_map(|state| state.marker.as_ref());
                 if let Some((begun, view)) = markers.max_by_key(|(_, view)| view.epoch) {
-                    // A client has begun the quorum, so its ID is used.
+                    // A client has begun the quorum, so the ID of that quorum is used.
                     epoch = view.epoch + u64::from(begun.members != agreed.members);
                     agreed.quorum = Arc::clone(&begun.quorum);
                 }

@@ -56,8 +56,8 @@ impl Quorum {
         })
     }
 
-    /// Records the members that this client misses on those servers of this view whose notes
-    /// differ. Returns the states after that.
+    /// Records which members this client cannot reach, on each server of this view whose notes
+    /// differ. Returns the states of all servers after that.
     pub(super) fn note_missing(
         &self,
         states: &[Option<ServerState>],
