@@ -186,7 +186,8 @@ fn count(values: &mut Values, lock: &str, waited: Duration, outcome: &Outcome) {
             .entry(format!("{}{{{labels}}}", metric.0))
             .or_default() += value;
     };
-    // All counters are written with 0 at first, so that Prometheus sees their first increase.
+    // Counters that this run does not increase are written with 0, so that Prometheus sees their
+    // first increase later.
     for metric in [RUNS, FAILURES, SKIPS, ERRORS] {
         add(&metric, &lock, 0.0);
     }

@@ -98,7 +98,7 @@ impl Scope {
     }
 }
 
-/// A process, as the system lists it.
+/// A process, as `/proc` lists it.
 struct Process {
     id: Pid,
     name: String,

@@ -1,5 +1,5 @@
-//! Blocked signals, for which a thread waits. No handler interrupts other code, and no signal is
-//! lost between two waits, or before the first wait of a new process.
+//! Blocked signals, for which a thread waits. So no handler interrupts other code, and no signal is
+//! lost between two waits, or before a new process waits for the first time.
 
 use crate::exit::Failure;
 use distlock::Interrupt;

@@ -500,7 +500,7 @@ impl Job {
         }
     }
 
-    /// Starts to stop the command if there is a cause, and kills it at the end of its grace.
+    /// Sends TERM if there is a cause to stop the command, and KILL at the end of the grace.
     fn stop_if_due(&mut self) {
         let left = self.left();
         let now = SystemClock.now();
@@ -535,7 +535,7 @@ impl Job {
     }
 
     /// Returns the validity that is left. A drop by more than the elapsed time means that the time
-    /// of day was set ahead, perhaps by an operator: the store is then queried before the command
+    /// of day was set ahead. The lock may still be held, so the store is queried before the command
     /// is stopped.
     fn left(&mut self) -> Duration {
         let (now, mut left) = (SystemClock.now(), self.guard.remaining());
@@ -671,7 +671,7 @@ impl Job {
         terminal.job().signal(Signal::TSTP);
     }
 
-    /// Continues a command that was stopped although the front was not.
+    /// Continues a command that was stopped, if the front was not stopped within [`STOP_TIME`].
     fn resume_if_not_stopped(&mut self) {
         let is_due = self
             .suspended

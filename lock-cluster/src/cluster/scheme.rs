@@ -8,8 +8,8 @@ use std::sync::Arc;
 /// The scheme of a Redis Cluster. The URL has the addresses of some nodes, which list the others:
 /// `redis+cluster://[user[:password]@]host[:port],host[:port],..`.
 ///
-/// - `address_map=ANNOUNCED=REAL,..`: addresses that replace announced ones; each side `host:port`,
-///   or both hosts
+/// - `address_map=ANNOUNCED=REAL,..`: the real addresses of announced ones; both sides of a pair
+///   are `host:port`, or both are hosts
 /// - `channels=auto|plain|sharded`: the channels of releases. `auto`, the default, uses sharded
 ///   channels if the servers support them (Redis 7, Valkey), as Redisson does. With
 ///   `format=token,wakes=spring-integration` it uses plain channels, because the waiters of that

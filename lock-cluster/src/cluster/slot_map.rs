@@ -135,7 +135,8 @@ impl SlotMap {
         &self.replicas
     }
 
-    /// Returns whether exactly one node is known at this address.
+    /// Returns whether exactly one node is known at this address, by a list of nodes or by a
+    /// redirect.
     pub(crate) fn knows_node_at(&self, address: &Address) -> bool {
         match self.ids_at(address) {
             0 => self.masters.iter().any(|node| node.address == *address),

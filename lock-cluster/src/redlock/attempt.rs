@@ -1,8 +1,8 @@
 //! One attempt on all nodes: requests votes, proposes a larger token if needed, and rolls back a
 //! minority of grants.
 //!
-//! A majority of grants at one token wins (the proposed tokens in `docs/DESIGN.md`, section
-//! Quorum). Any two majorities share a node, which grants one acquisition after the other, with
+//! A majority of grants at one token wins. `docs/DESIGN.md`, section Quorum, explains the proposed
+//! tokens. Any two majorities share a node, which grants one acquisition after the other, with
 //! growing tokens.
 
 use super::attempt_state::{AttemptState, NodeAnswer, Outstanding, QuorumReceipt};

@@ -10,7 +10,8 @@ use std::time::Duration;
 pub(super) const CLOCKS_APART: Duration = Duration::from_secs(1);
 
 /// The servers whose clocks differ by more than the longest lease from the median of all clocks,
-/// including this machine's.
+/// including this machine's. Each server has the time in microseconds by which its clock is ahead
+/// of the median.
 pub(super) struct WrongClocks {
     pub(super) servers: Vec<(usize, i64)>,
     max_lease: Duration,
@@ -78,9 +79,9 @@ pub(super) fn unix_micros(clock: &dyn Clock) -> u64 {
 /// member, each with its position.
 ///
 /// A majority of the former members includes at least `recorded - (members - majority)` of the
-/// members in `recorded`. Each of these limits the granted token by its clock. So every granted
-/// token is limited by the clock at that rank, counted from the latest clock. With three members it
-/// is the latest clock.
+/// members in `recorded`. Each of these grants no token that is too far ahead of its own clock. So
+/// the clock at that rank, counted from the latest clock, limits every granted token. With three
+/// members this is the latest clock.
 pub(super) fn not_before(
     recorded: &[(usize, &ServerState)],
     members: usize,

@@ -1,8 +1,8 @@
 //! [`ClusterMap`]: the slot map of a cluster, and the background task that refreshes it.
 //!
-//! The task (`refresh`) works periodically while the cluster is in use, and at once after a
-//! failure. Concurrent requests share a refresh. `survey` queries further nodes if the first one
-//! does not answer, and `evidence` decides which of their replies counts.
+//! The task (`refresh`) refreshes the map periodically while the cluster is in use, and at once
+//! after a failure. Concurrent requests share a refresh. `survey` queries further nodes if the
+//! first one does not answer, and `evidence` decides which of their replies counts.
 //!
 //! A cluster is identified by the IDs of its nodes: a reply counts only if its node's ID was in the
 //! last list, because the address may lead to another cluster by now.
@@ -62,7 +62,7 @@ pub(crate) enum Channels {
 }
 
 impl Channels {
-    /// The option of the URL.
+    /// The name of the option in the URL.
     pub(crate) const OPTION: &str = "channels";
 }
 

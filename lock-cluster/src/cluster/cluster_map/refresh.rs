@@ -30,12 +30,12 @@ pub(crate) struct RefreshState {
 struct RefreshProgress {
     asked: bool,
     closed: bool,
-    /// The numbers of refreshes begun, and done.
+    /// The number of the refresh that was begun last, and of the one that has ended last.
     begun: u64,
     done: u64,
     /// The failure of the last refresh.
     trouble: Option<Failure>,
-    /// The waiting threads, each with the refresh that it waits for.
+    /// The waiting threads, each with the number of the refresh that it waits for.
     waiting: Vec<(u64, Arc<Signal>)>,
 }
 

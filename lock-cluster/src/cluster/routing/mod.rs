@@ -25,7 +25,8 @@ const PORT: u16 = 6379;
 /// The first pause before a request to a moving slot is sent again, because a slot with few keys
 /// moves in milliseconds. The pause doubles, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
-/// The longest such pause, so that a moved slot is used soon.
+/// The longest pause before a request to a moving slot is sent again, so that a moved slot is used
+/// soon.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
 /// A store of locks on a Redis Cluster. Each request goes to the master of its lock's slot, and
@@ -33,9 +34,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 ///
 /// `MOVED` updates the slot map. `ASK` is followed, with `ASKING` in the same write. After
 /// `TRYAGAIN` a request is repeated until the deadline, so an attempt for a free lock may wait
-/// until its slot has moved. Renewals and plain releases name one key only, and succeed meanwhile.
-/// A request without an answer is not sent again, because its outcome is unknown; only a read is
-/// repeated once.
+/// until its slot has moved. Renewals and plain releases succeed meanwhile, because they name one
+/// key only. A request without an answer is not sent again, because its outcome is unknown; only a
+/// read is repeated once.
 ///
 /// Each master has as many connections as a [standalone server](lock_redis::RedisScheme), each made
 /// when it is needed; another connection is used to query a node for the slot map.
@@ -387,8 +388,8 @@ fn is_about_node(request: &RoutedRequest<'_>) -> bool {
     matches!(request, RoutedRequest::Watch(_)) || request.name().is_none()
 }
 
-/// Replaces an unknown outcome in the search for a node: a query for the slot map without an answer
-/// has not changed the lock.
+/// Replaces an unknown outcome in the search for a node: a query for the slot map, even without an
+/// answer, has not changed the lock.
 fn not_sent(failure: Failure) -> Failure {
     match failure {
         Failure::Unknown(error) => Failure::NotSent(error),
