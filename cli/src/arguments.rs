@@ -12,7 +12,8 @@ use std::time::Duration;
 /// The options that name the store.
 const OF_STORE: [&str; 2] = ["--url", "--config"];
 
-/// The shortest interval of `watch`: shorter rounds would load the store as `bench` does.
+/// The shortest interval of `watch`: with a shorter one, `watch` would load the store as `bench`
+/// does.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Runs commands under a distributed lock, and shows who holds what.
@@ -25,7 +26,7 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Task {
-    /// Runs a command while it holds the lock
+    /// Runs a command while holding the lock
     #[command(after_long_help = help::RUN)]
     Run(RunArguments),
     /// Says whether the lock is held
@@ -40,16 +41,16 @@ pub(crate) enum Task {
     /// Shows the held locks of the store
     #[command(after_long_help = help::LIST)]
     List(ListArguments),
-    /// Shows held locks, or locks by name, again and again
+    /// Shows held locks, or the named locks, again and again
     #[command(after_long_help = help::WATCH)]
     Watch(WatchArguments),
-    /// Measures what locks cost on the store, which it loads
+    /// Measures the cost of locks on the store, and puts the store under load
     #[command(after_long_help = help::BENCH)]
     Bench(BenchArguments),
     /// Releases the lock of any holder
     #[command(after_long_help = help::BREAK)]
     Break(BreakArguments),
-    /// Holds the lock until it is told to release it
+    /// Holds the lock until standard input, a signal or the end of the parent process releases it
     #[command(after_long_help = help::HOLD)]
     Hold(HoldArguments),
     /// Reports what endangers locks: settings and state of the store, rights, clocks, latency
@@ -73,10 +74,10 @@ pub(crate) enum Task {
     },
     /// Writes the man page of this program, or of a subcommand, to standard output
     Man {
-        /// The subcommand, as in `run`
+        /// The subcommand, such as `run`
         subcommand: Option<String>,
     },
-    /// What `run` starts: holds the lock, and runs the command
+    /// Internal, started by `run`: holds the lock, and runs the command
     #[command(hide = true)]
     Supervise {
         /// The process that the user started
@@ -84,7 +85,7 @@ pub(crate) enum Task {
         #[command(flatten)]
         run: RunArguments,
     },
-    /// What the supervisor starts: becomes the command
+    /// Internal, started by the supervisor: becomes the command
     #[command(hide = true)]
     Launch {
         /// The process that the user started
@@ -99,7 +100,7 @@ pub(crate) enum Task {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum QuorumTask {
-    /// Makes the servers a quorum, or completes it
+    /// Makes the servers a quorum, or adds the missing ones to it
     #[command(after_long_help = help::INIT)]
     Init(QuorumInitArguments),
     /// Shows which servers vote
@@ -137,7 +138,8 @@ pub(crate) struct QuorumStatusArguments {
 pub(crate) struct DoctorArguments {
     #[command(flatten)]
     pub(crate) store: StoreArguments,
-    /// Findings that cannot be mended, as in persistence,clock: they are shown, and are no danger
+    /// The IDs of findings that cannot be mended, as in persistence,clock: they are shown, but do
+    /// not count as dangers
     #[arg(long, value_name = "ID,..", value_delimiter = ',')]
     pub(crate) accept: Vec<String>,
     /// Print a JSON object
@@ -170,7 +172,7 @@ pub(crate) enum ConfigTask {
 
 #[derive(Args, Debug)]
 pub(crate) struct ConfigCheckArguments {
-    /// The file [default: DISTLOCK_CONFIG of the environment, or the store of DISTLOCK_URL]
+    /// The file to check [default: the file of DISTLOCK_CONFIG, or else the store of DISTLOCK_URL]
     pub(crate) file: Option<PathBuf>,
     /// Show all settings of the lock of this name
     #[arg(long, value_name = "NAME")]
@@ -191,7 +193,8 @@ pub(crate) struct RunArguments {
     /// Say on standard error what happens
     #[arg(long, conflicts_with = "quiet")]
     pub(crate) verbose: bool,
-    /// Say nothing if the lock is held by another client
+    /// Say nothing if the lock is held by another client, nor about processes that the command
+    /// leaves
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// The lease that is renewed: how long a dead host blocks others [default: `watchdog` of the
@@ -200,8 +203,8 @@ pub(crate) struct RunArguments {
     pub(crate) lease: Option<Duration>,
     #[command(flatten)]
     pub(crate) take: TakeArguments,
-    /// Keep the lock for at least so long, also when the command has ended before: hosts whose
-    /// clocks differ by less run it once
+    /// Keep the lock for at least so long, even if the command ends earlier: hosts that start the
+    /// same job at the same time, by clocks that differ by less, then run it only once
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     #[arg(conflicts_with_all = ["slots", "shared"])]
     pub(crate) at_least: Option<Duration>,
@@ -217,10 +220,10 @@ pub(crate) struct RunArguments {
     /// Count the run in this file, for the textfile collector of the node exporter
     #[arg(long, value_name = "FILE")]
     pub(crate) metrics_file: Option<PathBuf>,
-    /// When to release the lock: processes that the command leaves in its group keep it, or not
+    /// When to release the lock
     #[arg(long, value_name = "WHEN", default_value = "group")]
     pub(crate) release: ReleaseAt,
-    /// Run this line with $SHELL, or /bin/sh
+    /// Run this line with $SHELL, or with /bin/sh if that is not set
     #[arg(short = 'c', long = "command", value_name = "LINE")]
     #[arg(required_unless_present = "command", conflicts_with = "command")]
     pub(crate) line: Option<OsString>,
@@ -231,7 +234,8 @@ pub(crate) struct RunArguments {
     pub(crate) command: Vec<OsString>,
 }
 
-// No doc comments on the next three: clap would use them as the help text of the command.
+// No doc comments on structs that are flattened into a subcommand, as the next three are: clap
+// would show them as the help text of the subcommand.
 
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Patience {
@@ -252,27 +256,27 @@ impl Patience {
 
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct TakeArguments {
-    /// Share NAME with others that do: the read part of a read-write lock
+    /// Share NAME with others that use --shared, too: the read part of a read-write lock
     #[arg(short, long, conflicts_with_all = ["exclusive", "slots"])]
     pub(crate) shared: bool,
-    /// Hold NAME alone, without those that share it: the write part
+    /// Hold NAME alone, which excludes --shared: the write part of a read-write lock
     #[arg(short = 'x', visible_short_alias = 'e', long, conflicts_with = "slots")]
     pub(crate) exclusive: bool,
-    /// Up to so many hold NAME at once: a semaphore with N permits. The first user of it sets N in
-    /// the store
+    /// Let up to N hold NAME at once: a semaphore with N permits. Its first user sets N in the
+    /// store
     #[arg(long, value_name = "N")]
     pub(crate) slots: Option<u32>,
 }
 
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct AskArguments {
-    /// NAME is that of `run --shared`: held means that no other can share it now
+    /// NAME is that of `run --shared`: `held` means that no further client can share it now
     #[arg(short, long, conflicts_with_all = ["exclusive", "slots"])]
     pub(crate) shared: bool,
-    /// NAME is that of `run --exclusive`: held means that another holds it, shared or not
+    /// NAME is that of `run --exclusive`: `held` means that a client holds it, shared or not
     #[arg(short = 'x', visible_short_alias = 'e', long, conflicts_with = "slots")]
     pub(crate) exclusive: bool,
-    /// NAME is that of `run --slots`: held means that no slot is free
+    /// NAME is that of `run --slots`: `held` means that no slot is free
     #[arg(long)]
     pub(crate) slots: bool,
 }
@@ -288,20 +292,20 @@ pub(crate) struct Conflict {
 /// The reaction when a command is about to lose its lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnLost {
-    /// TERM, and KILL after the grace
+    /// Send TERM, and KILL after --kill-after
     Term,
-    /// KILL at once
+    /// Send KILL at once
     Kill,
-    /// A line on standard error; the command goes on without the lock
+    /// Print a line on standard error; the command continues without the lock
     Warn,
 }
 
 /// The time at which `run` releases the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ReleaseAt {
-    /// With the last process of the command's group
+    /// When the last process of the command's group ends
     Group,
-    /// With the command
+    /// When the command ends
     Command,
 }
 
@@ -359,7 +363,7 @@ pub(crate) struct ListArguments {
     /// Print a JSON object for each lock, one a line
     #[arg(long)]
     pub(crate) json: bool,
-    /// The names, as in 'orders:*'
+    /// The pattern of the names, as in 'orders:*'
     #[arg(default_value = "*")]
     pub(crate) pattern: String,
 }
@@ -398,21 +402,21 @@ pub(crate) struct WatchArguments {
 pub(crate) struct BenchArguments {
     #[command(flatten)]
     pub(crate) store: StoreArguments,
-    /// For how long to measure in all
+    /// How long to measure in total
     #[arg(long, value_name = "SECS", value_parser = seconds, default_value = "10")]
     pub(crate) seconds: Duration,
     /// How many threads
     #[arg(long, value_name = "NUMBER", default_value_t = 8)]
     #[arg(value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1000))]
     pub(crate) threads: usize,
-    /// How many locks to hold while they are renewed; 0 leaves that out
+    /// How many locks to hold while they are renewed; 0 skips this measurement
     #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
     #[arg(value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(..=100_000))]
     pub(crate) held: usize,
     /// Print a JSON object
     #[arg(long)]
     pub(crate) json: bool,
-    /// Draw the figures into this file, too
+    /// Also draw the figures into this file, as SVG
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
 }
@@ -427,7 +431,7 @@ pub(crate) struct BreakArguments {
     /// NAME is that of `run --slots`: take all slots from their holders
     #[arg(long)]
     pub(crate) slots: bool,
-    /// Take this slot only: the identity of its permit, 32 hexadecimal digits
+    /// Take only the slot with this permit ID, which has 32 hexadecimal digits
     #[arg(long, value_name = "ID", requires = "slots")]
     pub(crate) permit: Option<PermitId>,
     /// The name of the lock
@@ -444,11 +448,11 @@ pub(crate) struct HoldArguments {
     pub(crate) patience: Patience,
     #[command(flatten)]
     pub(crate) take: TakeArguments,
-    /// The lease that is renewed [default: of the URL or file `lease`, which is not renewed, or
+    /// The lease, which is renewed [default: `lease` of the URL or file, which is not renewed, or
     /// else `watchdog`, 30 s]
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     pub(crate) lease: Option<Duration>,
-    /// Release the lock when this process ends [default: the parent process]
+    /// Release the lock when the process with this ID ends [default: the parent process]
     #[arg(long, value_name = "PID")]
     pub(crate) with_pid: Option<i32>,
     /// Hold the lock for so long at most: a lease of that time, which is not renewed
@@ -458,8 +462,9 @@ pub(crate) struct HoldArguments {
     pub(crate) name: String,
 }
 
-/// Moves options of the store that stand before the subcommand behind its own options, where clap
-/// knows them: `distlock --url U run x -- job` is `distlock run x --url U -- job`.
+/// Moves the options of the store from before the subcommand to the end of its options, because
+/// clap accepts them only after the subcommand: `distlock --url U run x -- job` becomes
+/// `distlock run x --url U -- job`.
 pub(crate) fn in_order(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let names_store = |word: &OsString| {
         let word = word.as_encoded_bytes();
@@ -479,7 +484,7 @@ pub(crate) fn in_order(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
     while let Some(word) = words.next_if(|word| word != "--") {
         ordered.push(word);
     }
-    // Without a subcommand, clap is to say that there is none.
+    // Without a subcommand, the options are dropped, so that clap reports the missing subcommand.
     if ordered.len() > 1 {
         ordered.append(&mut of_store);
     }
@@ -511,7 +516,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     duration.ok_or_else(|| "say seconds, as in 0.5, or a number with its unit, as in 2h".to_owned())
 }
 
-/// Parses the seconds between two rounds.
+/// Parses the time from one round of `watch` to the next.
 fn interval(text: &str) -> Result<Duration, String> {
     let interval = seconds(text)?;
     if interval < SHORTEST_INTERVAL {

@@ -42,13 +42,13 @@ pub(crate) fn break_lock(arguments: &BreakArguments) -> Result<u8, Failure> {
     output::line(&format!("broke lock {who}"))
 }
 
-/// Asks for confirmation, and releases one slot of its holder.
+/// Asks for confirmation, and releases the slot with this permit.
 fn break_permit(
     client: &Client,
     arguments: &BreakArguments,
     permit: PermitId,
 ) -> Result<u8, Failure> {
-    // Only a part of the ID: a program that knows the whole of it can release the slot.
+    // Shows only a part of the ID, because a program that knows the whole ID can release the slot.
     let what = format!("slot {permit:?} of {:?}", arguments.name);
     let question = format!("Take {what} from its holder? Another one may enter.");
     if !arguments.yes && !output::is_confirmed(&question)? {
@@ -74,7 +74,7 @@ enum Breakable {
 impl Breakable {
     fn of(client: &Client, arguments: &BreakArguments) -> Result<Self, Failure> {
         Ok(match arguments.slots {
-            // The limit is not used for an inspection.
+            // An inspection ignores the limit.
             true => Self::Slots(client.semaphore(&*arguments.name, 1)?),
             false => Self::Lock(lock_of(client, &arguments.name)?),
         })
@@ -87,7 +87,7 @@ impl Breakable {
         }
     }
 
-    /// Releases it. Returns whether it was held.
+    /// Releases the lock, or all slots. Returns whether there was a holder.
     fn release(&self) -> Result<bool, Error> {
         match self {
             Self::Lock(lock) => lock.force_unlock(),
@@ -96,12 +96,12 @@ impl Breakable {
     }
 }
 
-/// Returns the lock of this name. The write part of a read-write lock also wakes that lock's
-/// waiters.
+/// Returns the lock of this name. For a read-write lock this is its write part, whose release also
+/// wakes the waiters for both parts.
 fn lock_of(client: &Client, name: &str) -> Result<Arc<dyn DistLock>, Failure> {
     let names = [LockName::new(name)?];
     let is_read_write = |info: &LockInfo| info.readers.is_some();
-    // A failed inspection fails again below, where it is reported.
+    // If this inspection fails, the caller's inspection fails, too, and is reported.
     if client
         .inspect_all(&names)
         .iter()
@@ -113,8 +113,9 @@ fn lock_of(client: &Client, name: &str) -> Result<Arc<dyn DistLock>, Failure> {
     Ok(client.mutex(name)?.into())
 }
 
-/// Returns whether the lock has another holder than before. If there are many readers, the store
-/// names different ones each time, so new readers cannot be distinguished from the former ones.
+/// Returns whether the lock has a holder that it did not have before. If the store names only some
+/// of many readers, it may name different ones each time. Then a new reader cannot be recognized,
+/// and the result is `false`.
 fn has_another_holder(before: &LockInfo, now: &LockInfo) -> bool {
     if before.permits.is_some() {
         return false; // the store names one of them
@@ -136,7 +137,7 @@ fn holders(info: &LockInfo) -> impl Iterator<Item = &HolderInfo> {
 
 /// Describes the holders, with their remaining leases.
 fn described(info: &LockInfo) -> String {
-    /// The maximum number of readers that are named.
+    /// The maximum number of readers that are described.
     const NAMED: usize = 5;
     let known = info
         .readers

@@ -15,7 +15,7 @@ struct Part {
     settings: Vec<Setting>,
 }
 
-/// Checks all sections, and shows their settings.
+/// Checks all sections, and shows their settings, or those of one lock.
 pub(crate) fn check(arguments: &ConfigCheckArguments) -> Result<u8, Failure> {
     let file = FileArguments {
         config: arguments.file.clone(),
@@ -40,7 +40,8 @@ pub(crate) fn check(arguments: &ConfigCheckArguments) -> Result<u8, Failure> {
 }
 
 impl Part {
-    /// Returns the heading and the rows. Locations omit the name of the file.
+    /// Returns the heading and the rows. The sources omit the name of the file, which is shown
+    /// once.
     fn table(&self, file: &str) -> String {
         let rows = self.settings.iter().map(
             |Setting {
@@ -100,7 +101,8 @@ fn of_lock(configs: &ConfigSet, name: &str) -> Result<Part, Failure> {
     })
 }
 
-/// Returns all settings of each backend, and for each section of locks those that differ.
+/// Returns all settings of each backend, and of each section of locks the settings that differ from
+/// its backend's.
 fn all(configs: &ConfigSet) -> Result<Vec<Part>, Failure> {
     let mut parts = Vec::new();
     for backend in configs.backends() {
@@ -112,7 +114,8 @@ fn all(configs: &ConfigSet) -> Result<Vec<Part>, Failure> {
         });
     }
     for section in configs.locks() {
-        // A pattern matches itself, and no longer pattern does.
+        // The section's own text selects the section: a pattern matches itself, and no longer
+        // pattern matches it.
         let mut part = of_lock(configs, section)?;
         let backend = parts
             .iter()

@@ -10,7 +10,8 @@ use serde_json::{Value as Json, json};
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
-/// The time limit for all requests. Each single request has `command_timeout`.
+/// The time limit for all requests to one backend. Each single request is limited by
+/// `command_timeout`.
 const BOUND: Duration = Duration::from_secs(120);
 
 /// The width of a terminal, and the column at which the text of a finding begins.
@@ -27,7 +28,8 @@ pub(crate) fn doctor(arguments: &DoctorArguments) -> Result<u8, Failure> {
             Err(failure) => failures.push(failure),
         }
     }
-    // The findings of the other backends are shown in any case.
+    // All failures but the first are reported here. The first is returned after the findings of the
+    // other backends have been shown.
     let mut failures = failures.into_iter();
     let failed = failures.next();
     failures.for_each(output::report);
@@ -72,7 +74,8 @@ fn examine(clients: &Clients, backend: Option<&str>) -> Result<Vec<Finding>, Fai
     Ok(findings)
 }
 
-/// The findings, the worst first, and then those that the operator accepts.
+/// The findings, in two lists: those that the operator does not accept, and those that the operator
+/// accepts. Each list begins with the worst finding.
 struct Report {
     findings: Vec<Finding>,
     accepted: Vec<Finding>,
@@ -97,7 +100,7 @@ impl Report {
         self.findings.iter().filter(is_it).count()
     }
 
-    /// Returns those of the accepted names that no finding has.
+    /// Returns the accepted IDs that no finding has.
     fn unused<'a>(&self, accepted: &'a [String]) -> impl Iterator<Item = &'a String> {
         let all = self.findings.iter().chain(&self.accepted);
         let known: Vec<_> = all.map(|finding| finding.id).collect();
@@ -167,7 +170,7 @@ fn json(findings: &[Finding], is_accepted: bool) -> impl Iterator<Item = Json> {
     })
 }
 
-/// Returns whether standard output shows colours, and the user has not turned them off.
+/// Returns whether standard output is a terminal and the user has not turned colours off.
 fn has_colours() -> bool {
     let is_off = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     io::stdout().is_terminal() && !is_off

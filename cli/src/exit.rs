@@ -5,7 +5,8 @@ use rustix::process::{Signal, WaitStatus};
 use std::error::Error as StdError;
 use std::fmt;
 
-/// The lock is held by another client, or was until the end of the wait. `-E` sets another status.
+/// The lock is held by another client, or was held until the end of the wait (`-E` sets another
+/// status). Also: `break` or `quorum init` changed nothing, or no majority of the quorum votes.
 pub(crate) const CONFLICT: u8 = 1;
 /// `doctor` has found a danger.
 pub(crate) const DANGER: u8 = 1;
@@ -13,11 +14,11 @@ pub(crate) const DANGER: u8 = 1;
 pub(crate) const USAGE: u8 = 64;
 /// The value under the key is not a lock.
 pub(crate) const DATA: u8 = 65;
-/// The store could not be queried.
+/// The store could not be reached, or too few replicas confirmed, or the lease was too short.
 pub(crate) const UNAVAILABLE: u8 = 69;
 /// Any other failure.
 pub(crate) const SOFTWARE: u8 = 70;
-/// The lock was lost or given up while the command ran.
+/// The lock was lost, or `run` stopped its command.
 pub(crate) const LOST: u8 = 75;
 /// The URL or a setting is wrong, or the store refuses the client.
 pub(crate) const CONFIGURATION: u8 = 78;
@@ -80,7 +81,7 @@ impl From<Error> for Failure {
                 UNAVAILABLE,
                 "check the replicas, or ask for fewer by `replicas` in the URL",
             ),
-            // The text names the setting.
+            // No remedy is added, because the error's text names the setting.
             ErrorKind::Configuration | ErrorKind::Unsupported => {
                 return Self::new(CONFIGURATION, with_sources(&error));
             }
@@ -104,8 +105,8 @@ impl From<Error> for Failure {
     }
 }
 
-/// Returns an error with its causes, down to the system's message. A cause that the text contains
-/// already is not repeated.
+/// Returns the text of an error, followed by the texts of its causes. A cause whose text is already
+/// contained is not repeated.
 pub(crate) fn with_sources(error: &dyn StdError) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

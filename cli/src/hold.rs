@@ -21,7 +21,8 @@ use std::time::Duration;
 /// loss was reported.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
-/// Acquires the lock, and holds it until a command or a signal to release it.
+/// Acquires the lock, and holds it until a command, a signal or the end of the watched process
+/// releases it.
 pub(crate) fn hold(arguments: &HoldArguments) -> Result<u8, Failure> {
     let stop = Interrupt::new();
     let heard = Signals::block_all()?.listen(&stop);
@@ -45,8 +46,8 @@ pub(crate) fn hold(arguments: &HoldArguments) -> Result<u8, Failure> {
     }
 }
 
-/// Fires `stop` when this process ends, or the parent of this one: standard input may stay open for
-/// longer. Without a parent, or where the system cannot watch it, only the input ends the hold.
+/// Fires `stop` when `process` ends, or the parent if there is no `process`: standard input may
+/// stay open for longer. A parent that is gone, or that the system cannot watch, is ignored.
 fn end_with(process: Option<i32>, stop: &Interrupt) -> Result<(), Failure> {
     let refused = |error| Failure::new(exit::USAGE, format_args!("--with-pid: {error}"));
     let watched = match process {
@@ -55,7 +56,8 @@ fn end_with(process: Option<i32>, stop: &Interrupt) -> Result<(), Failure> {
             let process = process.ok_or_else(|| refused(Errno::INVAL))?;
             Some(pidfd_open(process, PidfdFlags::empty()).map_err(refused)?)
         }
-        // Again, because the parent may have ended before it was watched.
+        // Read again, because the parent may have ended before it was watched. Then the watched
+        // process may be another one of the same ID.
         None => getppid()
             .and_then(|parent| Some((parent, pidfd_open(parent, PidfdFlags::empty()).ok()?)))
             .filter(|(parent, _)| getppid() == Some(*parent))
@@ -118,7 +120,7 @@ fn answer(guard: &OwnedGuard, command: Option<&str>) -> Result<ControlFlow<()>, 
         Some("verify") => match guard.verify() {
             Ok(remaining) => say_state("verify", true, remaining)?,
             Err(error) if error.is_lost() => say_state("verify", false, Duration::ZERO)?,
-            // An unreachable store does not show that the lock is lost.
+            // Not reported as a loss: an unreachable store does not mean that the lock is lost.
             Err(error) => return Err(error.into()),
         },
         Some("release") | None => return Ok(ControlFlow::Break(())),
@@ -130,7 +132,8 @@ fn answer(guard: &OwnedGuard, command: Option<&str>) -> Result<ControlFlow<()>, 
     Ok(ControlFlow::Continue(()))
 }
 
-/// Ends with a release, which may find that the store has lost the lock.
+/// Releases the lock, and returns the exit status. The release may reveal that the store has lost
+/// the lock.
 fn release(guard: OwnedGuard, losses: &Receiver<Loss>) -> Result<u8, Failure> {
     match guard.unlock() {
         Ok(()) => output::line(r#"{"event":"released"}"#),
@@ -143,7 +146,7 @@ fn release(guard: OwnedGuard, losses: &Receiver<Loss>) -> Result<u8, Failure> {
     }
 }
 
-/// Ends after a loss.
+/// Reports a loss, answers commands for [`LAST_ANSWERS`], and returns the exit status.
 fn lost(
     guard: &OwnedGuard,
     loss: Option<Loss>,

@@ -1,8 +1,9 @@
-//! The process that becomes the command of `run`: prepares itself, and executes the command in its
-//! place.
+//! The process that becomes the command of `run`: prepares itself, and then executes the command
+//! without a new process.
 //!
-//! The supervisor cannot do these preparations. If it unblocked signals, one of them could end it;
-//! if it gave the terminal away after the start, the command could use the terminal too early.
+//! The supervisor cannot make these preparations. If it unblocked signals, one of them could end
+//! it. If it put the command into the terminal's foreground after the start, the command could use
+//! the terminal before that.
 
 use crate::exit::{self, Failure};
 use crate::processes::Group;
@@ -15,10 +16,11 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-/// The variable with the process that gets the sockets of a unit of systemd.
+/// The variable with the ID of the process to which systemd passes the sockets of its unit.
 const LISTEN_PID: &str = "LISTEN_PID";
 
-/// Executes `command`, as the child of this supervisor, which `front` started.
+/// Executes `command` in this process, a child of `supervisor`, which `front` has started. Returns
+/// only if that fails.
 pub(crate) fn launch(front: i32, supervisor: i32, command: &[OsString]) -> Result<u8, Failure> {
     let internal = || Failure::new(exit::USAGE, "`launch` is internal: call `distlock run`");
     let (Some(front), Some(supervisor), [program, arguments @ ..]) =
@@ -26,8 +28,8 @@ pub(crate) fn launch(front: i32, supervisor: i32, command: &[OsString]) -> Resul
     else {
         return Err(internal());
     };
-    // The front kills all descendants of a killed supervisor. With this signal, the command ends at
-    // once, even if both are killed.
+    // If the supervisor is killed, the front kills its descendants. By this signal the command ends
+    // at once, even if the front is killed, too.
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| Failure::system("the parent process cannot be watched", error))?;
     if getppid() != Some(supervisor) {
@@ -39,7 +41,7 @@ pub(crate) fn launch(front: i32, supervisor: i32, command: &[OsString]) -> Resul
     signals::unblock()?;
     let mut executed = Command::new(program);
     executed.args(arguments);
-    // The sockets that systemd passes are meant for the process that this variable names.
+    // A program uses the sockets of systemd only if this variable has its own process ID.
     let of_front = front.as_raw_pid().to_string();
     if std::env::var_os(LISTEN_PID).is_some_and(|pid| pid == *of_front) {
         executed.env(LISTEN_PID, getpid().as_raw_pid().to_string());
@@ -47,7 +49,7 @@ pub(crate) fn launch(front: i32, supervisor: i32, command: &[OsString]) -> Resul
     Err(cannot_start(program, &executed.exec()))
 }
 
-/// Returns the failure of a command that is not executed.
+/// Returns the failure of a command that could not be executed.
 pub(crate) fn cannot_start(program: &OsStr, error: &io::Error) -> Failure {
     let is_there = program.as_encoded_bytes().contains(&b'/') && Path::new(program).exists();
     let program = program.display();

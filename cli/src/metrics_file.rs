@@ -1,8 +1,9 @@
 //! The file of `run --metrics-file`: counters in the text format of Prometheus, for the textfile
 //! collector of the node exporter.
 //!
-//! Each run adds to the counters that the file has, so it may serve several locks. It is replaced
-//! as a whole, and only while its lock file is locked, because runs end at the same time.
+//! Each run adds to the counters in the file, so one file may serve several locks. Runs may end at
+//! the same time. So a run locks a separate lock file first, and then replaces the counters' file
+//! as a whole.
 
 use crate::processes::LOOK_AGAIN;
 use distlock::LossCause;
@@ -18,7 +19,8 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The longest wait for other runs that write, so that the end of this one is not held up.
+/// The longest wait for other runs that write the file. Otherwise a stopped run would hold up the
+/// end of this one.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// A metric: its name, type and description.
@@ -132,7 +134,7 @@ fn open_lock(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Replaces the file as a whole, with the mode of the former one.
+/// Replaces the file as a whole, and keeps its mode.
 fn replace(file: &Path, lock: &str, tally: &Tally) -> io::Result<()> {
     let (mut values, mode) = match fs::read_to_string(file) {
         Ok(text) => (
@@ -143,7 +145,8 @@ fn replace(file: &Path, lock: &str, tally: &Tally) -> io::Result<()> {
         Err(error) => return Err(error),
     };
     count(&mut values, lock, tally.waited, &tally.outcome);
-    // A new file, because a link may have been put at a name that can be guessed.
+    // Its name is random and the file must be new, because another user may have put a link at a
+    // name that can be guessed.
     let replacement = beside(file, &format!(".{:016x}", random()));
     let written = File::options()
         .write(true)
@@ -165,7 +168,8 @@ fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// Returns the path of a file in the same folder, which the collector does not read.
+/// Returns this path with an ending appended. The collector does not read it, because it reads only
+/// files `*.prom`.
 fn beside(file: &Path, ending: &str) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(ending);
@@ -182,7 +186,8 @@ fn count(values: &mut Values, lock: &str, waited: Duration, outcome: &Outcome) {
             .entry(format!("{}{{{labels}}}", metric.0))
             .or_default() += value;
     };
-    // Counters begin with 0, so that the first increase is seen.
+    // Counters that this run does not increase are written with 0, so that Prometheus sees their
+    // first increase later.
     for metric in [RUNS, FAILURES, SKIPS, ERRORS] {
         add(&metric, &lock, 0.0);
     }
@@ -223,7 +228,7 @@ fn label(cause: LossCause) -> &'static str {
     }
 }
 
-/// Reads the samples. Refuses a file with other lines, which would be lost.
+/// Reads the samples. Refuses a file with lines of other programs, which a replacement would lose.
 fn read(text: &str) -> io::Result<Values> {
     let mut values = Values::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {

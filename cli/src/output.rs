@@ -1,4 +1,4 @@
-//! Standard output and standard error. A closed reader causes no panic.
+//! Standard output and standard error. Writing to a closed pipe causes no panic.
 
 use crate::exit::{self, Failure};
 use std::fmt;

@@ -15,10 +15,10 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
-/// The interval at which ending processes are checked.
+/// The interval of checks for a change that is expected soon, such as the end of a process.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// The longest interval, for processes that do not end.
+/// The longest pause between two rounds that kill processes which do not end.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Makes this process the parent of descendants whose parents end.
@@ -49,7 +49,7 @@ impl Group {
     }
 
     /// Returns the running processes of the group, and the other descendants of this process that
-    /// are in `scope`: their numbers, with their names.
+    /// are in `scope`: their IDs, with their names.
     pub(crate) fn members(self, scope: Option<Scope>) -> Vec<String> {
         let members = running().filter(|process| process.group == self.0);
         let others = scope.into_iter().flat_map(Scope::descendants);
@@ -71,11 +71,11 @@ impl Group {
     }
 }
 
-/// The descendants of this process that a signal reaches, or whose end is waited for.
+/// The set of descendants of this process to which an operation applies.
 #[derive(Clone, Copy)]
 pub(crate) enum Scope {
-    /// The descendants in this session. The groups that a shell, or `timeout`, makes belong to the
-    /// session; a daemon has left it.
+    /// The descendants in this session. Processes in a new group, such as that of `timeout`, are
+    /// still in the session. A daemon is not: it has left the session.
     Session,
     /// All descendants.
     All,
@@ -98,13 +98,13 @@ impl Scope {
     }
 }
 
-/// A process, as the system lists it.
+/// A process, as `/proc` lists it.
 struct Process {
     id: Pid,
     name: String,
     parent: Pid,
     group: Pid,
-    /// 0 for a session that this process namespace does not show.
+    /// 0 if the session was begun by a process outside of this PID namespace.
     session: i32,
 }
 
@@ -163,7 +163,7 @@ fn descendants() -> Vec<Process> {
     found
 }
 
-/// Kills all descendants of this process, and returns when none is left.
+/// Kills all descendants of this process, and returns when all have ended.
 pub(crate) fn kill_descendants() {
     let mut pause = LOOK_AGAIN;
     loop {
@@ -175,7 +175,7 @@ pub(crate) fn kill_descendants() {
             return;
         }
         let _due = after(pause).recv();
-        // A process of another user cannot be killed.
+        // The pause grows, because a process of another user cannot be killed.
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }

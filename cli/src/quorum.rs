@@ -9,7 +9,7 @@ use distlock::admin::{QuorumNodeStatus, QuorumVote};
 use serde_json::{Value as Json, json};
 use std::time::Duration;
 
-/// Begins a quorum, or completes one.
+/// Sets up a quorum, or completes one.
 pub(crate) fn init(arguments: &QuorumInitArguments) -> Result<u8, Failure> {
     let config = config(arguments.store.as_deref(), &arguments.file)?;
     let before = distlock::admin::quorum_status(&config)?;
@@ -87,7 +87,7 @@ fn config(store: Option<&str>, file: &FileArguments) -> Result<Config, Failure> 
     Ok(config)
 }
 
-/// Returns the state of a server in a word, and how long it has lasted or will last.
+/// Returns the state of a server, and how long that state has lasted or will last.
 fn shown(vote: &QuorumVote) -> (&'static str, String) {
     let none = || "-".to_owned();
     match vote {

@@ -1,4 +1,4 @@
-//! Locks as rows of a table and as JSON: `status`, `list` and `watch`.
+//! Locks as rows of a table and as JSON, for `status`, `list` and `watch`.
 
 use crate::arguments::Limit;
 use crate::exit::{self, Failure};
@@ -27,7 +27,7 @@ pub(crate) struct Row {
 #[derive(Clone, Default)]
 pub(crate) struct Found {
     pub(crate) rows: Vec<Row>,
-    /// True if the limit was reached, so that more locks may exist.
+    /// True if the store has more locks than the limit allows.
     pub(crate) is_cut: bool,
 }
 
@@ -250,7 +250,7 @@ pub(crate) fn table(rows: &[Row], readers: ReaderRows) -> String {
 
 /// Parses names of locks, or of semaphores.
 pub(crate) fn names(words: &[String], slots: bool) -> Result<Vec<LockName>, Failure> {
-    // The limit is not used for an inspection.
+    // An inspection ignores the limit.
     let semaphore = LockKind::Permits { limit: 1, count: 1 };
     let kind = if slots { semaphore } else { LockKind::Mutex };
     words
@@ -297,12 +297,12 @@ pub(crate) fn of_names(clients: &Clients, names: &[LockName]) -> Result<Vec<Row>
 
 fn inspect(clients: &Clients, name: &LockName) -> Result<LockInfo, Failure> {
     let client = clients.of_lock(name.as_str())?;
-    // Not the mutex's own inspection: this one knows the readers, too.
+    // Not `inspect` of the mutex, which does not report the readers of a read-write lock.
     Ok(client.inspect_all(slice::from_ref(name)).remove(0)?)
 }
 
-/// Adds the matching held locks of all stores, in the order of their names, including those of
-/// sections with a different format. Adds the locks found before a failure, too.
+/// Adds the matching held locks of all backends and of sections with another format or prefix,
+/// sorted by name. If a request fails, the locks that were found before are added.
 pub(crate) fn find(
     clients: &Clients,
     pattern: &str,
@@ -339,8 +339,8 @@ pub(crate) fn find(
     outcome
 }
 
-/// Returns whether a listing of the section's backend misses the section's locks, because of
-/// another prefix or format, and the format can be listed.
+/// Returns whether the section needs a separate listing: the listing of its backend misses locks
+/// with another prefix or format. A format without owners cannot be listed.
 fn stands_apart(settings: &ConfigSet, section: &str) -> bool {
     let Ok((backend, _)) = settings.choice(section) else {
         return false;

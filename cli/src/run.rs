@@ -1,8 +1,8 @@
 //! The process of `run` that the user starts. Passes signals to the supervisor, which holds the
 //! lock and starts the command, and exits with the supervisor's status.
 //!
-//! Two processes, so that one remains if the other is killed, and so that Ctrl-Z can stop this one
-//! while the supervisor continues to renew the lock.
+//! There are two processes so that one remains if the other is killed, and so that Ctrl-Z can stop
+//! this one while the supervisor continues to renew the lock.
 
 use crate::arguments::in_order;
 use crate::exit::{self, Failure};
@@ -55,12 +55,13 @@ impl Supervisor {
     }
 
     fn signal(&self, signal: Signal) {
-        // If the supervisor has ended, SIGCHLD comes next.
+        // A failure is ignored: if the supervisor has ended, SIGCHLD arrives next.
         let _sent = kill_process(self.0, signal);
     }
 
-    /// Returns the exit status, if the supervisor has ended. Reaps other children, too: as process
-    /// 1 of a container, this process becomes the parent of whatever was started there.
+    /// Returns the exit status, if the supervisor has ended. Reaps other children, too: orphans
+    /// become children of this process, and in a container in which this is process 1, all orphans
+    /// do.
     fn ended(&self) -> Result<Option<u8>, Failure> {
         loop {
             let (process, status) = match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
@@ -87,7 +88,8 @@ impl Supervisor {
     }
 }
 
-/// Kills all processes that a killed supervisor leaves behind: their lock is not renewed.
+/// Handles a killed supervisor, and returns the exit status. Kills the processes that it leaves,
+/// because their lock is no longer renewed.
 fn was_killed() -> u8 {
     kill_descendants();
     if let Some(terminal) = Terminal::of(getpid()) {

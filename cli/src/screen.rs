@@ -37,20 +37,20 @@ impl Screen {
             // because the shell would get a terminal with these modes.
             modes.local_modes -= LocalModes::ICANON | LocalModes::ECHO;
             modes.special_codes[SpecialCodeIndex::VSUSP] = 0;
-            // With other values a read without a key is indistinguishable from the end of the
+            // With 0 as `VMIN`, a read without a key would return the same as at the end of the
             // input.
             modes.special_codes[SpecialCodeIndex::VMIN] = 1;
             modes.special_codes[SpecialCodeIndex::VTIME] = 0;
             tcsetattr(io::stdin(), OptionalActions::Now, &modes)
                 .map_err(|error| Failure::system("the terminal cannot be set", error))?;
         }
-        // From here on the drop restores the terminal, even if this write fails.
+        // From here on, dropping `screen` restores the terminal, even if the next write fails.
         let screen = Self { before };
         output::write(ENTER)?;
         Ok(Some(screen))
     }
 
-    /// Returns the keys as they are pressed.
+    /// Returns a channel of the pressed keys.
     pub(crate) fn keys(&self) -> Receiver<u8> {
         if self.before.is_none() {
             return never();

@@ -1,5 +1,5 @@
-//! Blocked signals, for which a thread waits. No handler interrupts other code, and no signal is
-//! lost between two waits, or before the first wait of a new process.
+//! Blocked signals, for which a thread waits. So no handler interrupts other code, and no signal is
+//! lost between two waits, or before a new process waits for the first time.
 
 use crate::exit::Failure;
 use distlock::Interrupt;
@@ -23,17 +23,17 @@ const FORWARDED: [Waited; 6] = [
 /// Other signals that are waited for.
 const OTHERS: [Waited; 3] = [Waited::SIGCONT, Waited::SIGCHLD, Waited::SIGURG];
 
-/// The supervisor's signal for the end of the process that the user started. The kernel sends it;
-/// no process does.
+/// The signal that the supervisor gets from the kernel when the process that the user started ends.
+/// Usually no process sends this signal.
 pub(crate) const FRONT_ENDED: Signal = Signal::URG;
 
-/// Returns whether a signal ends a program that runs no command.
+/// Returns whether a signal ends a subcommand that runs no command.
 pub(crate) fn ends(signal: Signal) -> bool {
     ![Signal::CONT, Signal::CHILD, FRONT_ENDED].contains(&signal)
 }
 
-/// Returns whether a signal is meant to end the command of `run` with all that it started. HUP may
-/// ask a command to read its settings again.
+/// Returns whether a signal is meant to end the command of `run` with all that it started. HUP is
+/// not, because it may request a command to read its settings again.
 pub(crate) fn ends_job(signal: Signal) -> bool {
     [Signal::INT, Signal::QUIT, Signal::TERM].contains(&signal)
 }

@@ -66,10 +66,10 @@ pub(crate) fn status(arguments: &StatusArguments) -> Result<u8, Failure> {
     Ok(failed.map_or(0, |failure| failure.status))
 }
 
-/// Returns whether no client can acquire the lock now.
+/// Returns whether no further client can acquire the lock now, or the part of it that `ask` names.
 fn is_held(client: &Client, name: &str, ask: AskArguments) -> Result<bool, Failure> {
     if ask.slots {
-        // The limit is not used for an inspection.
+        // An inspection ignores the limit.
         let info = client.semaphore(name, 1)?.inspect()?;
         return Ok(info.permits.is_some_and(|permits| permits.free == 0));
     }

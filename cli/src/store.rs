@@ -16,8 +16,8 @@ use std::time::{Duration, SystemTime};
 const MEMORY: &str = "memory";
 
 impl FileArguments {
-    /// Returns the path of the file, if one is named. Only an option or a variable names it: a file
-    /// that happens to be in the folder must not decide which store is used.
+    /// Returns the path of the file, if one is named. Only an option or a variable names a file:
+    /// one that happens to be in the current folder must not decide which store is used.
     pub(crate) fn path(&self) -> Option<PathBuf> {
         let named = || variable("DISTLOCK_CONFIG").map(PathBuf::from);
         self.config.clone().or_else(named)
@@ -130,7 +130,8 @@ pub(crate) fn short(holder: &HolderInfo) -> String {
     }
 }
 
-/// Returns the holder's label, or the beginning of its identity. A minimum hold has no holder.
+/// Returns the holder's label, or the beginning of its identity. For a minimum hold, which has no
+/// holder, returns the text that says when it ends.
 pub(crate) fn named(holder: &HolderInfo) -> String {
     if let Some(until) = kept_until(holder) {
         return format!("kept until {until}");
@@ -141,8 +142,8 @@ pub(crate) fn named(holder: &HolderInfo) -> String {
     }
 }
 
-/// Returns the time of day at which the minimum hold of a lock ends that was released before; by
-/// this machine's clock.
+/// Returns the time of day, by this machine's clock, at which a minimum hold ends. Returns `None`
+/// for a client's hold.
 pub(crate) fn kept_until(holder: &HolderInfo) -> Option<String> {
     let left = holder
         .remaining
@@ -150,8 +151,8 @@ pub(crate) fn kept_until(holder: &HolderInfo) -> Option<String> {
     Some(format_rfc3339_seconds(SystemTime::now() + left).to_string())
 }
 
-/// Returns how long the holder has held the lock, if that is known. Compares the holder's clock
-/// with this machine's.
+/// Returns how long the holder has held the lock, if that is known. The result is wrong by the
+/// difference between the holder's clock and this machine's.
 pub(crate) fn held_for(holder: &HolderInfo) -> Option<Duration> {
     let since = holder.label.as_ref()?.since;
     Some(SystemTime::now().duration_since(since).unwrap_or_default())

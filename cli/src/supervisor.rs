@@ -31,22 +31,22 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// suspended machine resumes.
 const LONGEST_WAIT: Duration = Duration::from_millis(500);
 
-/// The validity falls by this much more than the time that has passed only if the time of day was
-/// set ahead, because two reads of the clock are not so far apart by lateness.
+/// If the validity has fallen by this much more than the time that has passed, the time of day was
+/// probably set ahead. The delay between the two clock reads of one check is usually shorter.
 const LEAP: Duration = Duration::from_millis(100);
 
-/// The time after the end of a command from which processes that it left are reported, because most
-/// end with it.
+/// The time from the end of a command to the report of processes that it left. Most of them end
+/// within that time, and need no report.
 const REPORTED: Duration = Duration::from_secs(1);
 
-/// The interval at which processes are checked that a command left in its group.
+/// The interval of the checks for processes that an ended command left.
 const LEFT_BEHIND: Duration = Duration::from_millis(50);
 
 /// The time after KILL from which the remaining processes are checked less often.
 const KILL_TIME: Duration = Duration::from_secs(2);
 
-/// The time in which the shell may stop this job after the command was stopped. A shell that could
-/// not continue the job does not stop it.
+/// The time within which the front must stop after the command was stopped. If the front is still
+/// running then, no shell can continue the job, and the command is continued.
 const STOP_TIME: Duration = Duration::from_millis(200);
 
 /// The search path for programs if `PATH` is not set.
@@ -83,7 +83,7 @@ fn run_under_lock(front: i32, arguments: &RunArguments, tally: &mut Tally) -> Re
     if let (Some(time), Some(longest)) = (arguments.at_least, longest)
         && time > longest
     {
-        // Refused here: the minimum hold begins when the command was started.
+        // Refused here, because the minimum hold begins only when the command has been started.
         let what = format!(
             "--at-least {time:?} is too long: this store keeps a lock for at most {longest:?}"
         );
@@ -115,14 +115,15 @@ fn run_under_lock(front: i32, arguments: &RunArguments, tally: &mut Tally) -> Re
     while is_stopped(front.0) && !stop_waiting.is_fired() && guard.is_valid() {
         let _due = after(LOOK_AGAIN).recv();
     }
-    // A signal after the grant belongs to the command, if the command has started.
+    // A signal that has arrived by now ends the run. A later signal is passed to the command.
     if stop_waiting.is_fired() {
         guard.unlock()?;
         return Ok(interrupted(&signals));
     }
-    // Verified with the store if a clock that was set ahead makes the validity doubtful.
+    // The command needs this validity. If it is missing because the clock was set ahead, a request
+    // to the store may restore it.
     let least = plan.least_validity();
-    // Recorded first, so that `left` sees a drop of the validity that follows.
+    // `seen` is recorded before the check, so that `left` notices a later drop of the validity.
     let seen = (SystemClock.now(), guard.remaining());
     guard
         .ensure(least)
@@ -134,11 +135,12 @@ fn run_under_lock(front: i32, arguments: &RunArguments, tally: &mut Tally) -> Re
             rounded(SystemClock.now().since(called))
         ));
     }
-    // Checked before the minimum hold begins, because another host may have the command.
+    // Checked before the minimum hold begins: another host, which may have the command, can then
+    // acquire the lock at once.
     refuse_missing(arguments)?;
     let command = Job::start(arguments, &plan, &guard, &front)?;
-    // After the start: a command that did not run may run on another host. A loss is handled by
-    // `Job::run`.
+    // The minimum hold begins after the start: if the start fails, another host can run the
+    // command. `Job::run` handles a loss.
     if let Some(Err(refusal)) = arguments.at_least.map(|time| guard.keep_at_least(time))
         && !refusal.is_lost()
     {
@@ -225,7 +227,7 @@ fn interrupted(signals: &Receiver<Signal>) -> u8 {
         .map_or(exit::SOFTWARE, exit::of_signal)
 }
 
-/// Reports events of the store to the operator.
+/// Reports failed renewals to the operator and, if `verbose`, warnings.
 fn tell(event: &Event, verbose: bool) {
     match event {
         Event::RenewalFailed { error, left, .. } => report(format_args!(
@@ -242,7 +244,8 @@ fn tell(event: &Event, verbose: bool) {
 struct Front(Pid);
 
 impl Front {
-    /// Requests a signal for the end of that process.
+    /// Requests [`FRONT_ENDED`] for the end of the process that the user started, which is the
+    /// parent of this process.
     fn watch(front: i32) -> Result<Self, Failure> {
         let only_run = || {
             Failure::new(
@@ -266,7 +269,7 @@ impl Front {
     }
 }
 
-/// The times of a run.
+/// The times of a run, and the reactions to its events.
 struct Plan {
     /// The lease that is renewed.
     lease: Duration,
@@ -316,7 +319,7 @@ impl Plan {
         })
     }
 
-    /// Returns the validity at which the command is stopped.
+    /// Returns the validity at which the command is stopped, or the operator is warned.
     fn least_validity(&self) -> Duration {
         match self.on_lost {
             OnLost::Term => self.grace + self.margin,
@@ -347,19 +350,20 @@ struct Job {
     started: Moment,
     /// The time at which KILL is sent, once the command is being stopped.
     kill_at: Option<Moment>,
-    /// The time since which the command and the front are stopped, as by Ctrl-Z.
+    /// The time at which the command was stopped, as by Ctrl-Z, and a signal to stop was sent to
+    /// the front.
     suspended: Option<Moment>,
     /// The exit status of the command, once it has ended.
     status: Option<u8>,
-    /// The time of that end, if it was seen.
+    /// The time at which the command ended. Stays `None` if its end was not observed.
     ended_at: Option<Moment>,
-    /// The last signal that was passed on and ends programs.
+    /// The last signal of INT, QUIT and TERM that was passed to the command.
     ended_by: Option<Signal>,
-    /// True once that signal was passed to the processes that the ended command left.
+    /// True once `ended_by` was passed to the processes that the ended command left.
     has_ended_rest: bool,
     has_warned: bool,
     has_reported_rest: bool,
-    /// The validity at the last check, with the time of that check.
+    /// The time of the last check of the validity, and the validity then.
     seen: (Moment, Duration),
 }
 
@@ -406,7 +410,7 @@ impl Job {
         started.map_err(|error| Failure::system("the command cannot be launched", error))
     }
 
-    /// Runs until all processes that the lock protects have ended.
+    /// Supervises the command until all processes that the lock protects have ended.
     fn run(&mut self) {
         let mut losses: Receiver<Loss> = Receiver::from(self.guard.losses());
         loop {
@@ -433,7 +437,7 @@ impl Job {
                     Ok(signal) => self.pass_on(signal),
                     Err(_thread_ended) => self.signals = never(),
                 },
-                // Handled by `stop_if_due`. There is only one message.
+                // `stop_if_due` handles the loss. The channel delivers only one.
                 recv(losses) -> _loss => losses = never(),
                 default(wait) => {}
             }
@@ -454,8 +458,8 @@ impl Job {
                 || self.group.is_empty() && (self.ended_by.is_none() || Scope::Session.is_empty()))
     }
 
-    /// Passes a signal to the command. After one that ends programs, the lock is also held for
-    /// processes that have left the group.
+    /// Passes a signal to the command. After INT, QUIT or TERM, the lock is also held for processes
+    /// of this session that have left the group.
     fn pass_on(&mut self, signal: Signal) {
         if signals::ends_job(signal) {
             self.ended_by = Some(signal);
@@ -463,8 +467,8 @@ impl Job {
         self.group.signal(signal);
     }
 
-    /// Passes the signal that ended the command to the processes that it left in this session: a
-    /// running command ends its own processes, in its own order.
+    /// Once the command has ended, passes `ended_by` to the processes that it left in this session.
+    /// Not earlier, because a running command ends its own processes, in its own order.
     fn end_rest(&mut self) {
         if self.status.is_some()
             && let Some(signal) = self.ended_by
@@ -476,7 +480,7 @@ impl Job {
         }
     }
 
-    /// Reports once which processes the ended command has left: they keep the lock.
+    /// Reports once for which processes of the ended command the lock is still held.
     fn report_left_behind(&mut self) {
         let Some(ended) = self.ended_at else {
             return;
@@ -496,7 +500,7 @@ impl Job {
         }
     }
 
-    /// Starts to stop the command if there is a cause, and kills it at the end of its grace.
+    /// Sends TERM if there is a cause to stop the command, and KILL at the end of the grace.
     fn stop_if_due(&mut self) {
         let left = self.left();
         let now = SystemClock.now();
@@ -521,7 +525,7 @@ impl Job {
             return;
         };
         if !left.is_zero() && self.plan.on_lost != OnLost::Warn {
-            // The lock may be lost during the grace of another cause.
+            // The lock may be lost during the grace: KILL is then sent before the validity ends.
             let latest = now + left.saturating_sub(self.plan.margin);
             *kill_at = latest.min(*kill_at);
         }
@@ -531,7 +535,7 @@ impl Job {
     }
 
     /// Returns the validity that is left. A drop by more than the elapsed time means that the time
-    /// of day was set ahead, perhaps by an operator: the store is then queried before the command
+    /// of day was set ahead. The lock may still be held, so the store is queried before the command
     /// is stopped.
     fn left(&mut self) -> Duration {
         let (now, mut left) = (SystemClock.now(), self.guard.remaining());
@@ -620,7 +624,8 @@ impl Job {
                     .saturating_sub(self.plan.least_validity());
                 let max_hold = self.plan.max_hold.unwrap_or(Duration::MAX);
                 let hold = max_hold.saturating_sub(now.since(self.started));
-                // After a loss that is only warned of, the validity has no end to wait for.
+                // With `--on-lost=warn` the command outlives the validity. Then there is no end to
+                // wait for.
                 if validity.is_zero() {
                     hold
                 } else {
@@ -649,12 +654,13 @@ impl Job {
         }
     }
 
-    /// Stops the job of the shell after its command was stopped, as by Ctrl-Z.
+    /// Stops the front's job after the command was stopped, as by Ctrl-Z.
     fn suspend(&mut self, signal: Signal) {
         let Some(terminal) = &self.terminal else {
             return;
         };
-        // The command may read the terminal before it is in the foreground, or after `fg`.
+        // The command may have read the terminal before its group was in the foreground, or after
+        // `fg`. Then it is continued in the foreground, if the job is there.
         let wants_terminal = [Signal::TTIN, Signal::TTOU].contains(&signal);
         if wants_terminal && terminal.give_to(self.group) {
             self.group.signal(Signal::CONT);
@@ -665,7 +671,7 @@ impl Job {
         terminal.job().signal(Signal::TSTP);
     }
 
-    /// Continues a command that was stopped although the front was not.
+    /// Continues a command that was stopped, if the front was not stopped within [`STOP_TIME`].
     fn resume_if_not_stopped(&mut self) {
         let is_due = self
             .suspended

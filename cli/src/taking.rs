@@ -46,7 +46,8 @@ impl Lock {
         })
     }
 
-    /// Acquires the lock; `None` if it was busy until the end of the wait. No `wait`: no limit.
+    /// Acquires the lock; `None` if it was busy until the end of the wait. Without `wait`, the wait
+    /// has no limit.
     pub(crate) fn take(
         &self,
         options: &LockOptions,
@@ -77,8 +78,8 @@ impl Lock {
     }
 }
 
-/// Reports it if the number of slots in the store, which limits the holders, is not the requested
-/// one.
+/// Reports a number of slots in the store that differs from the requested one. The number in the
+/// store limits the holders.
 fn tell_of_limit(slots: &Semaphore) {
     let stored = slots.inspect().ok().and_then(|info| info.permits);
     if let Some(stored) = stored.filter(|stored| stored.limit != slots.limit()) {

@@ -54,7 +54,7 @@ impl Watched {
     }
 }
 
-/// Shows the locks until the user ends it, or the last round.
+/// Shows the locks until the user ends the program, or until the last round.
 pub(crate) fn watch(arguments: WatchArguments) -> Result<u8, Failure> {
     let heard = Signals::block_all()?.listen(&Interrupt::new());
     let watched = Watched::read(&arguments.words, arguments.slots)?;
@@ -89,8 +89,8 @@ pub(crate) fn watch(arguments: WatchArguments) -> Result<u8, Failure> {
             recv(next) -> _ => {
                 began = SystemClock.now();
                 next = never();
-                // The thread waits for this message, or has ended by a panic: then the other
-                // channel is closed.
+                // If the thread has ended by a panic, this fails. Then `rounds` is closed, and the
+                // next iteration reports the panic.
                 let _ended = ask.send(());
             }
             recv(rounds) -> round => {
@@ -108,7 +108,7 @@ pub(crate) fn watch(arguments: WatchArguments) -> Result<u8, Failure> {
             recv(keys) -> key => match key {
                 Ok(b'q') => return Ok(0),
                 Ok(_) => {}
-                // Standard input has ended: its channel would be ready again at once.
+                // Standard input has ended. Its closed channel would be ready all the time.
                 Err(_) => keys = never(),
             },
             recv(resized) -> _ => if Screen::size() != size {
@@ -127,14 +127,14 @@ fn rounds<T: Send + 'static>(ask: impl Fn() -> T + Send + 'static) -> (Sender<()
     (order, receiver)
 }
 
-/// The present output.
+/// The output, with the result of the last round.
 struct View {
     screen: Option<Screen>,
     json: bool,
     interval: Duration,
     round: u64,
     found: Found,
-    /// The failure of the last round; the locks are then those of the round before.
+    /// The failure of the last round. Then `found` is the result of an earlier round.
     error: Option<String>,
 }
 

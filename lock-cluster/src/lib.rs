@@ -1,6 +1,7 @@
 //! distlock on Redis Cluster, and the quorum (Redlock) over independent masters.
 //!
-//! - `cluster`: [`ClusterScheme`] and [`ClusterBackend`], by its [`ClusterMap`]
+//! - `cluster`: [`ClusterScheme`], and [`ClusterBackend`], which routes requests by its
+//!   [`ClusterMap`]
 //! - `redlock`: [`RedlockScheme`] and [`QuorumBackend`]
 //!
 //! Requests to a single node are in `lock-redis`.

@@ -27,7 +27,8 @@ use std::time::Duration;
 use times::Times;
 use work::{Held, Pairs};
 
-/// The share of the time for each workload; the rest is for connections and releases.
+/// The share of the time that a workload gets (two workloads get `CONTENDED` each); the rest is for
+/// connections and releases.
 const ALONE: f64 = 0.12;
 const SPREAD: f64 = 0.12;
 const CONTENDED: f64 = 0.12;
@@ -38,7 +39,7 @@ const HELD: f64 = 0.3;
 pub(crate) fn bench(arguments: &BenchArguments) -> Result<u8, Failure> {
     let stop = Interrupt::new();
     let heard = Signals::block_all()?.listen(&stop);
-    // Before the measurement, which would be in vain if the file cannot be created.
+    // Created before the measurement, whose result would be lost if the file could not be created.
     let chart = arguments.svg.as_ref().map(|path| {
         let cannot = |error| unwritable(path, &error);
         File::create(path).map_err(cannot)
@@ -46,7 +47,7 @@ pub(crate) fn bench(arguments: &BenchArguments) -> Result<u8, Failure> {
     let chart = chart.transpose()?;
     let bench = Bench::new(arguments, &stop)?;
     let figures = bench.measure()?;
-    // The locks are free by now.
+    // A signal ends the program only here, because all locks are released by now.
     if let Some(signal) = heard.try_iter().find(|signal| signals::ends(*signal)) {
         return Ok(exit::of_signal(signal));
     }
@@ -81,7 +82,7 @@ struct Bench<'a> {
 impl<'a> Bench<'a> {
     fn new(arguments: &'a BenchArguments, stop: &'a Interrupt) -> Result<Self, Failure> {
         let mut config = store::usable(arguments.store.settings()?.backend_config(None)?)?;
-        // All clients of a quorum must have the same retention.
+        // Not on a quorum, whose clients must all have the same retention.
         if !config.scheme().starts_with("redlock") {
             config = config.with_token_retention(Config::SHORTEST_TOKEN_RETENTION);
         }
@@ -106,7 +107,8 @@ impl<'a> Bench<'a> {
         SystemClock.now() + self.arguments.seconds.mul_f64(part)
     }
 
-    /// Runs all workloads. Waits for cleanup even if one fails, because it may leave connections.
+    /// Runs all workloads. Then waits for the cleanup of requests with unknown outcome, even if a
+    /// workload failed, because such a request may have acquired a lock.
     fn measure(&self) -> Result<Vec<Figure>, Failure> {
         let figures = self.workloads();
         let wait = self.config.command_timeout();
@@ -175,7 +177,7 @@ impl<'a> Bench<'a> {
         Ok(work::pairs(locks, self.until(part), u64::MAX, self.stop)?)
     }
 
-    /// Holds many locks while they are renewed.
+    /// Measures how often many held locks are renewed.
     fn held(&self) -> Result<Figure, Failure> {
         let counters = Arc::new(Counters::new());
         let config = self.config.clone().with_tokens(TokenPolicy::Off);

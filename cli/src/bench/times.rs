@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// The ratio of a bucket's upper bound to that of the previous bucket: 2 % more.
 const STEP: f64 = 1.02;
-/// The number of buckets, more than an hour in nanoseconds needs.
+/// The number of buckets, enough for a duration of two hours.
 const BUCKETS: usize = 1500;
 
 /// A histogram of durations, of a fixed size.
@@ -38,7 +38,8 @@ impl Times {
         }
     }
 
-    /// Returns the duration that this share of all does not exceed; `None` if there is none.
+    /// Returns the duration that the share `part` of all durations does not exceed, exact to 2 %.
+    /// Returns `None` if no duration was added.
     pub(super) fn quantile(&self, part: f64) -> Option<Duration> {
         let wanted = (self.count as f64 * part).ceil().max(1.0) as u64;
         let mut seen = 0;

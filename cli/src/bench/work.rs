@@ -1,5 +1,5 @@
-//! The workloads. Each ends at its time, or when the user stops it, and has released its locks by
-//! then.
+//! The workloads. Each workload ends at a given time, or when the user stops the benchmark, and
+//! releases its locks at its end.
 
 use super::report::Figure;
 use super::times::Times;
@@ -14,7 +14,7 @@ use std::time::Duration;
 const RENEWED: Duration = Duration::from_secs(1);
 const LEASE: Duration = Duration::from_secs(3);
 
-/// Results of lock and unlock, repeated one after the other in each thread.
+/// The durations of lock and unlock, which each thread repeats alternately.
 #[derive(Default)]
 pub(super) struct Pairs {
     pub(super) lock: Times,
@@ -36,7 +36,8 @@ impl Pairs {
     }
 }
 
-/// Acquires and releases each of these locks in a separate thread, at most `most` times.
+/// Acquires and releases each of these locks in a separate thread, at most `most` times and not
+/// after `until`.
 pub(super) fn pairs(
     locks: &[Mutex],
     until: Moment,
@@ -73,7 +74,7 @@ fn pairs_of(lock: &Mutex, until: Moment, most: u64, stop: &Interrupt) -> Result<
     Ok(pairs)
 }
 
-/// Acquires a lock; `None` if the time is over or the user stops it.
+/// Acquires a lock; `None` if it is not granted before `until`, or the user stops the benchmark.
 fn take<T>(
     until: Moment,
     stop: &Interrupt,
@@ -89,7 +90,7 @@ fn take<T>(
     }
 }
 
-/// Calls `work` with each item in a separate thread. The first failure stops all.
+/// Calls `work` with each item in a separate thread. The first failure stops all threads.
 fn in_threads<T: Sync, R: Send>(
     items: &[T],
     stop: &Interrupt,
@@ -108,8 +109,8 @@ fn in_threads<T: Sync, R: Send>(
     })
 }
 
-/// Measures the times from the release by one client to the grant to the other, which waits.
-/// `pause` is the time that a client needs until it waits for a notification.
+/// Measures the time from the release by one client to the grant to the other client, which waits
+/// for it. A client is given `pause` to begin its wait before the other client releases the lock.
 pub(super) fn hand_off(
     locks: &[Mutex; 2],
     pause: Duration,
@@ -146,7 +147,7 @@ pub(super) fn hand_off(
         while SystemClock.now() < until
             && let Some(time) = exchange(holder)
         {
-            // The first exchange makes connections.
+            // The first exchange also makes connections, so its time does not count.
             if !is_first {
                 times.add(time);
             }
@@ -161,7 +162,7 @@ pub(super) fn hand_off(
     Ok(times)
 }
 
-/// Acquires and releases the lock, each at a message, and sends the time of each.
+/// Acquires the lock at one message and releases it at the next, and sends the time of each.
 fn side(
     lock: &Mutex,
     orders: &Receiver<()>,
@@ -215,8 +216,8 @@ pub(super) fn hold(
     let parts: Vec<_> = names.chunks(names.len().div_ceil(threads)).collect();
     let guards = in_threads(&parts, stop, |names| {
         let mut guards = Vec::new();
-        // Started one after the other within a second, so that the renewals are spread over each
-        // second.
+        // Each thread spreads its acquisitions over up to a second, so that the renewals, one a
+        // second for each lock, are spread, too.
         let step = RENEWED.min(third / 2) / u32::try_from(names.len()).unwrap_or(u32::MAX);
         for (number, name) in (0..).zip(*names) {
             wait((began + step * number).since(SystemClock.now()));
@@ -232,7 +233,7 @@ pub(super) fn hold(
         Ok(guards)
     })?;
     let guards: Vec<OwnedGuard> = guards.into_iter().flatten().collect();
-    // Until the first locks are renewed.
+    // Waits until the renewals of the first locks are due.
     wait((began + RENEWED).since(SystemClock.now()));
     let (before, from) = (counters.count("renewed"), SystemClock.now());
     wait(until.since(from));

@@ -1,8 +1,8 @@
 //! Redis Cluster: each request goes to the master of its lock's hash slot.
 //!
 //! - `scheme`: [`ClusterScheme`], the URLs
-//! - `routing`: [`ClusterBackend`], the store: the choice of the node for a request, by the slot
-//!   map and the redirects of the nodes
+//! - `routing`: [`ClusterBackend`], the store, which chooses the node for a request by the slot map
+//!   and by redirects of the nodes
 //! - `cluster_map`: [`ClusterMap`], and the task that refreshes it
 //! - `slot_map`: the slots and their nodes
 

@@ -8,12 +8,12 @@ use std::sync::Arc;
 /// The scheme of a Redis Cluster. The URL has the addresses of some nodes, which list the others:
 /// `redis+cluster://[user[:password]@]host[:port],host[:port],..`.
 ///
-/// - `address_map=ANNOUNCED=REAL,..`: addresses that replace announced ones; each side `host:port`,
-///   or both hosts
+/// - `address_map=ANNOUNCED=REAL,..`: the real addresses of announced ones; both sides of a pair
+///   are `host:port`, or both are hosts
 /// - `channels=auto|plain|sharded`: the channels of releases. `auto`, the default, uses sharded
-///   channels if the servers support them (Redis 7, Valkey), as Redisson does, but plain ones with
-///   `format=token,wakes=spring-integration`, whose waiters use those; all clients of a lock must
-///   use the same kind
+///   channels if the servers support them (Redis 7, Valkey), as Redisson does. With
+///   `format=token,wakes=spring-integration` it uses plain channels, because the waiters of that
+///   library listen there. All clients of a lock must use the same kind
 /// - over TLS ([`tls`](Self::tls)): `tls_ca`, `tls_cert`, `tls_key` and `tls_name`, as for
 ///   `rediss://`
 #[derive(Clone, Copy, Debug, Default)]

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A node that is a master, or was one.
 pub(crate) struct ClusterNode {
-    /// The number of its renewal worker, never used for another node.
+    /// The number of the node and of its renewal worker, never used for another node.
     pub(crate) number: u64,
     /// The address that the cluster announces.
     pub(crate) address: Address,
@@ -106,9 +106,9 @@ impl SlotMap {
         self.epoch
     }
 
-    /// Returns whether these nodes may replace this map by one with a smaller epoch: if the map is
-    /// a replica's, whose epoch proves nothing, and these are most of the masters in it, without
-    /// whose votes no other master was elected.
+    /// Returns whether replies of these nodes may replace this map by one with a smaller epoch.
+    /// That is so if the map came from a replica, whose epoch proves nothing, and the nodes are
+    /// most of the masters in the map: without their votes no other master can have been elected.
     pub(crate) fn is_outvoted_by<'a>(&self, ids: impl Iterator<Item = &'a str>) -> bool {
         let masters = self
             .masters
@@ -135,7 +135,8 @@ impl SlotMap {
         &self.replicas
     }
 
-    /// Returns whether exactly one node is known at this address.
+    /// Returns whether exactly one node is known at this address, by a list of nodes or by a
+    /// redirect.
     pub(crate) fn knows_node_at(&self, address: &Address) -> bool {
         match self.ids_at(address) {
             0 => self.masters.iter().any(|node| node.address == *address),
@@ -143,7 +144,8 @@ impl SlotMap {
         }
     }
 
-    /// Returns the address of the only node that is listed with this port.
+    /// Returns the address of the only node that is listed with this port; `None` if none or
+    /// several are.
     pub(crate) fn only_node_on(&self, port: u16) -> Option<Address> {
         let on_port = |at: &&Address| at.port == port && at.has_host();
         let mut found = self.nodes.iter().map(|(_, at)| at).filter(on_port);
@@ -166,8 +168,8 @@ impl SlotMap {
     }
 
     /// Returns whether this account is of the known cluster: its node is known, and lists at least
-    /// one other known node. The node's own ID is not enough, because a node that was moved to
-    /// another cluster keeps it.
+    /// one other known node, if there is one. The node's own ID is not enough, because a node that
+    /// was moved to another cluster keeps it.
     pub(crate) fn is_of(&self, account: &Account) -> bool {
         let known: BTreeSet<_> = self.nodes.iter().map(|(id, _)| id.as_str()).collect();
         let common = account.ids().filter(|id| known.contains(id)).count();
@@ -274,7 +276,7 @@ impl SlotMap {
         Ok(Arc::clone(&self.masters[usize::from(place)]))
     }
 
-    /// Replaces the map by the reply of a node. Masters without slots are removed.
+    /// Replaces the map by the reply of a node. Only the masters in the reply remain.
     pub(crate) fn take_over(
         &mut self,
         told: &Shards,
@@ -301,8 +303,8 @@ impl SlotMap {
             .cloned()
             .collect();
         self.nodes = told.nodes.iter().cloned().collect();
-        // A node known only from a redirect is not removed: it may be importing its first slot, and
-        // the replying node may not know it.
+        // A node known only from a redirect leaves the map but is not gone, so its requests
+        // continue: it may be importing its first slot, and the replying node may not know it.
         let is_gone = |node: &ClusterNode| {
             let is_kept = masters.iter().any(|other| other.number == node.number);
             // Another node has this address now.
@@ -345,7 +347,7 @@ pub(crate) fn listed<'a>(ids: impl Iterator<Item = &'a str>) -> String {
 /// Nodes that the map no longer has. Must be dropped with the map unlocked, because the callbacks
 /// of their requests may read the map.
 pub(crate) struct RemovedNodes {
-    /// Nodes that are down or unknown, from which no answer is expected.
+    /// Nodes that are down or no longer in the cluster, from which no answer is expected.
     pub(crate) gone: Vec<Arc<ClusterNode>>,
     _forgotten: Vec<Arc<ClusterNode>>,
 }

@@ -1,8 +1,8 @@
 //! One attempt on all nodes: requests votes, proposes a larger token if needed, and rolls back a
 //! minority of grants.
 //!
-//! A majority of grants at one token wins (the proposed tokens in `docs/DESIGN.md`, section
-//! Quorum). Any two majorities share a node, which grants one acquisition after the other, with
+//! A majority of grants at one token wins. `docs/DESIGN.md`, section Quorum, explains the proposed
+//! tokens. Any two majorities share a node, which grants one acquisition after the other, with
 //! growing tokens.
 
 use super::attempt_state::{AttemptState, NodeAnswer, Outstanding, QuorumReceipt};
@@ -23,10 +23,10 @@ use std::time::Duration;
 /// usual; two are needed if clocks differ.
 const MAX_ROUNDS: u32 = 8;
 /// The time that the choice of the first members of a quorum may take, because it needs some round
-/// trips, several times if other clients do the same. A longer time means a fault.
+/// trips, and is repeated if other clients choose at the same time. A longer time means a fault.
 const STARTING: Duration = Duration::from_secs(10);
-/// The interval at which an attempt checks which nodes count as silent while it awaits responses,
-/// so that a silent node delays it no longer than that. A response wakes the waiter at once.
+/// The interval at which an attempt that awaits responses checks which nodes count as silent, so
+/// that the attempt ends soon after a node has become silent. A response wakes the attempt at once.
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Quorum {
@@ -94,9 +94,9 @@ impl Quorum {
         unreachable!("the last round is won or lost")
     }
 
-    /// Returns the smallest token above which a majority can grant. The tokens outside this
-    /// majority do not matter: a server whose clock is far ahead requires a token that the others
-    /// refuse.
+    /// Returns the smallest token such that a majority can grant a larger one. The tokens that the
+    /// other nodes require do not matter: a server whose clock is far ahead requires a token that
+    /// the others refuse.
     fn token_to_outbid(&self, state: &AttemptState, answers: &[Option<NodeAnswer>]) -> Option<u64> {
         let stale = answers.iter().flatten().filter_map(|answer| match answer {
             NodeAnswer::Stale(token) => Some(*token),
@@ -144,8 +144,8 @@ impl Quorum {
                 if state.note(context.number(), round, response) {
                     state.roll_back_on(context);
                 }
-                // Requested here and not only after the round, because a slow node may always
-                // respond after the majority.
+                // The update is requested here and not only after the round, because a slow node
+                // may respond after the majority in every round.
                 if is_unmarked && let Some(quorum) = quorum.upgrade() {
                     quorum.membership.request_update();
                     quorum.update_in_background();
@@ -165,7 +165,7 @@ impl Quorum {
         }
     }
 
-    /// Rolls back a failed attempt, and returns its cause.
+    /// Rolls back a failed attempt, and returns the cause of the failure.
     fn roll_back(
         &self,
         state: &Arc<AttemptState>,
@@ -268,7 +268,7 @@ impl Quorum {
                 let has_answered = |answer: &Option<NodeAnswer>| {
                     matches!(answer, Some(NodeAnswer::Paused(..) | NodeAnswer::Unmarked))
                 };
-                // In a new quorum all servers give the same reason.
+                // In a new quorum all servers have the same reason, which is reported once.
                 let why = match begins && answers.iter().all(has_answered) {
                     true => Error::unavailable(why),
                     false => self.error_of_all(ErrorKind::Unavailable, &why, outcomes),
@@ -342,8 +342,8 @@ impl Quorum {
         }
     }
 
-    /// Returns the time until enough nodes vote, the reason, and whether the quorum is new, if a
-    /// majority would be complete with the paused nodes.
+    /// If the paused nodes would complete a majority, returns the time until enough nodes vote, the
+    /// reason of the pause, and whether the quorum is new.
     fn pause(
         &self,
         tally: &RoundTally,
@@ -409,8 +409,8 @@ impl Quorum {
             MemberOutcome::Failed(error) if !error.is_unavailable() => Some(error.kind()),
             _ => None,
         };
-        // The kind is not `Unavailable` only if the request would fail even if all other nodes were
-        // available.
+        // The kind is that of another failure only if the request would fail even if all other
+        // nodes were available. Otherwise the kind is `Unavailable`.
         let kinds: Vec<_> = outcomes.iter().filter_map(kind).collect();
         let is_permanent = nodes - kinds.len() < needed;
         let kind = kinds.first().copied().filter(|_| is_permanent);

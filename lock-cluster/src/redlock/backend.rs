@@ -21,17 +21,19 @@ use std::time::Duration;
 /// The first pause before nodes that disagree on the holder are queried again, because the lock is
 /// changing hands. The pause doubles, with jitter.
 const SPLIT: Duration = Duration::from_millis(10);
-/// The longest such pause, so that the answer is not much older than the state.
+/// The longest pause before nodes that disagree are queried again, so that the new holder is
+/// noticed soon.
 const LONG_SPLIT: Duration = Duration::from_millis(100);
 
 /// A lock on a majority of independent stores (Redlock).
 ///
 /// An attempt goes to all nodes at once, each on a separate thread, and wins with a majority of
-/// grants at one token. Other grants are rolled back before the attempt returns, and late grants
-/// when they arrive. A node that does not answer gets a tombstone once it answers again. Releases
-/// and renewals go to every node, and return with a majority; a renewal requests new votes from
-/// nodes that have lost their votes. A minority of nodes may therefore be dead, frozen or slow
-/// without delay, except that dropping the last handle waits up to 100 ms for the releases on these
+/// grants at one token. If the attempt fails, its grants are rolled back before it returns, and its
+/// late grants when they arrive. If a node does not answer the rollback or a release, the lock is
+/// released there with a tombstone once the node answers again. Releases and renewals go to every
+/// node, and return with a majority; a renewal requests new votes from nodes that have lost their
+/// votes. A minority of nodes may therefore be dead, frozen or slow without a delay for the
+/// callers, except that dropping the last handle waits up to 100 ms for the releases on these
 /// nodes.
 ///
 /// The outcome of a release:
@@ -39,7 +41,7 @@ const LONG_SPLIT: Duration = Duration::from_millis(100);
 /// | nodes | release |
 /// |---|---|
 /// | a majority held the lock and freed it | freed |
-/// | the nodes that did not hold it leave no majority | gone |
+/// | the nodes that may have held it are no majority | gone |
 /// | neither, until the deadline | unknown; it is repeated, and earlier answers count |
 #[derive(Clone)]
 pub struct QuorumBackend(pub(super) Arc<Quorum>);
@@ -110,7 +112,7 @@ fn check(node: &QuorumNode) -> Result<(), Error> {
     )))
 }
 
-/// Returns a decision if a majority has answered.
+/// Returns `Some` if a majority has answered.
 fn answered_by_most<T>(answers: &[Option<Result<T, Failure>>]) -> Option<()> {
     let count = answers
         .iter()
@@ -240,7 +242,8 @@ impl Backend for QuorumBackend {
                 known,
                 request,
                 move |context, outcome| {
-                    // A node that fails now may later be the only one to report a release.
+                    // The watch starts later on a node that fails now, because that node may be the
+                    // only one to report a release.
                     if outcome.is_err() {
                         context.watch_later(later);
                     }
@@ -338,7 +341,8 @@ impl Admin for QuorumBackend {
             Ok(page) => page,
             Err(failure) => {
                 let nodes = format!("{nodes}!");
-                // A lock may exist only on the nodes that could not be queried.
+                // Fails, because a majority that holds a lock may consist of nodes that could not
+                // be queried.
                 if nodes.matches('!').count() >= majority(quorum.workers.len()) {
                     return Err(failure);
                 }

@@ -10,7 +10,8 @@ use std::time::Duration;
 pub(super) const CLOCKS_APART: Duration = Duration::from_secs(1);
 
 /// The servers whose clocks differ by more than the longest lease from the median of all clocks,
-/// including this machine's. Each with the time in microseconds by which its clock is ahead.
+/// including this machine's. Each server has the time in microseconds by which its clock is ahead
+/// of the median.
 pub(super) struct WrongClocks {
     pub(super) servers: Vec<(usize, i64)>,
     max_lease: Duration,
@@ -78,9 +79,9 @@ pub(super) fn unix_micros(clock: &dyn Clock) -> u64 {
 /// member, each with its position.
 ///
 /// A majority of the former members includes at least `recorded - (members - majority)` of the
-/// members in `recorded`. Each of these limits the granted token by its clock. So every granted
-/// token is limited by the clock at that rank, counted from the latest clock. With three members it
-/// is the latest clock.
+/// members in `recorded`. Each of these grants no token that is too far ahead of its own clock. So
+/// the clock at that rank, counted from the latest clock, limits every granted token. With three
+/// members this is the latest clock.
 pub(super) fn not_before(
     recorded: &[(usize, &ServerState)],
     members: usize,
@@ -88,7 +89,8 @@ pub(super) fn not_before(
 ) -> Option<(u64, usize)> {
     let others = members.saturating_sub(majority(members));
     let granted = recorded.len().saturating_sub(others).max(1);
-    // A member that replaced another one also limits the grants of its predecessor.
+    // For a member that replaced another one, the bound for its predecessor's tokens counts, too.
+    // That bound is one longest lease before `votes_from`.
     let bound = |state: &ServerState| {
         state
             .time

@@ -59,7 +59,8 @@ impl RoundTally {
         }
         let possible = self.granted + self.waiting;
         let is_lost = possible < needed || (self.busy > 0 && hopeful < needed);
-        // Pending responses may still show the cause: the lock is held, or too few nodes answer.
+        // A lost round waits until the cause is clear: pending responses may show that the lock is
+        // held, or that too few nodes answer.
         let is_clear = self.is_held() || self.waiting == self.suspects;
         (is_lost && is_clear).then_some(Decision::Lost)
     }
@@ -69,7 +70,8 @@ impl RoundTally {
         self.nodes - self.busy < majority(self.nodes)
     }
 
-    /// Returns whether enough nodes answer, so that rivals are the cause of a failure.
+    /// Returns whether rivals are the cause of a failure: some nodes are busy, and enough nodes
+    /// vote.
     pub(super) fn is_contended(&self) -> bool {
         self.busy > 0 && self.granted + self.busy + self.stale >= majority(self.nodes)
     }
@@ -183,7 +185,7 @@ pub(super) fn holder(answers: &[Option<LockInfo>]) -> Option<LockInfo> {
         if same.len() < needed {
             continue;
         }
-        // The lock is held until the nodes whose leases have not ended are no majority.
+        // The lock ends when so many leases have ended that the other nodes are no majority.
         let mut left: Vec<_> = same
             .iter()
             .map(|it| it.remaining.unwrap_or(Duration::MAX))
@@ -200,9 +202,9 @@ pub(super) fn holder(answers: &[Option<LockInfo>]) -> Option<LockInfo> {
     (most + unknown < needed).then_some(LockInfo::FREE)
 }
 
-/// Returns the state of a lock. The number of waiters is the largest that a node reports, because a
-/// waiter watches all nodes that it can reach; the token is the largest of all nodes. `None` if
-/// undecided.
+/// Returns the state of a lock, with its waiters and its token. The number of waiters is the
+/// largest that a node reports, because a waiter watches all nodes that it can reach; the token is
+/// the largest of all nodes. `None` if undecided.
 pub(super) fn state(answers: &[Option<LockInfo>]) -> Option<LockInfo> {
     let info = holder(answers)?;
     let known = || answers.iter().flatten();

@@ -21,14 +21,15 @@ use std::time::Duration;
 /// become a node.
 const MAX_CHANGES: usize = 32;
 
-/// The number of surveys in the time of a longest lease by a client in use, so that other clients
-/// do not replace a member that this client reaches, but they do not.
+/// The number of surveys that a client in use makes within one `max_lease`. Each survey deletes the
+/// notes that a member is missing if this client reaches the member. Otherwise clients that do not
+/// reach the member would replace it.
 const SURVEYS: u32 = 3;
 
 impl Quorum {
     /// Updates the membership in the background, if an update was requested and is due. Also
-    /// surveys the servers at intervals without a request, because other clients may miss a member
-    /// that this client reaches.
+    /// surveys the servers at intervals without a request, because other clients may have noted a
+    /// member as missing that this client reaches.
     pub(super) fn update_in_background(self: &Arc<Self>) {
         let Some(terms) = self.terms else { return };
         let (now, interval) = (self.clock.now(), terms.max_lease / SURVEYS);
@@ -71,7 +72,8 @@ impl Quorum {
         }
     }
 
-    /// Makes changes until none is left or one fails. Returns the number of changes.
+    /// Changes the members until no further change is needed, or a change fails. Returns the number
+    /// of changes.
     pub(super) fn update_membership(&self, absence: Absence) -> Result<usize, Error> {
         let Some(terms) = self.terms else {
             return Ok(0);
@@ -225,7 +227,8 @@ impl Quorum {
         if promised.len() < needed {
             return Err(too_few("promised to choose the next members"));
         }
-        // An accepted choice may already have been chosen by a majority, so it must not change.
+        // A majority may already have accepted the choice with the largest ballot. So this client
+        // proposes that choice instead of its own.
         let accepted = promised.into_iter().filter_map(|state| state.accepted);
         let choice = accepted
             .max_by_key(|(ballot, _)| *ballot)

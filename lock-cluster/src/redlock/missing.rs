@@ -1,6 +1,6 @@
-//! Members that clients miss. The markers of the other members record the time since which a member
-//! is missed. So a client can continue the notes of another client, and a client that reaches the
-//! member ends them.
+//! Members that clients cannot reach. The markers of the other members have notes of the time since
+//! which no client has reached a member. So a client can continue the notes of another client, and
+//! a client that reaches the member deletes the notes.
 
 use super::majority::majority;
 use lock_redis::quorum::{Members, MissingMember, ServerState};
@@ -18,8 +18,9 @@ pub(super) enum Absence {
 }
 
 impl Absence {
-    /// Returns whether this many clients agree that a member is missing. The notes of a majority of
-    /// the servers that have recorded the present members decide.
+    /// Returns whether a member counts as missing: a majority of the members has noted that for
+    /// long enough, and the notes name at least `clients` clients. `recorded` contains the servers
+    /// that have recorded the present members.
     pub(super) fn is_agreed(
         self,
         id: &str,

@@ -12,9 +12,9 @@
 //! - `node`: one node; `node_worker`: its tasks and pending cleanups; `responses`: the nodes'
 //!   responses
 //! - `membership`: the responses that count together; `membership_update`: changes of the members;
-//!   `survey`: the next such change
+//!   `survey`: the choice of the next change
 //! - `states`: reads and writes the markers of all servers
-//! - `missing`: members that clients miss; `reports`: warnings about members and clocks
+//! - `missing`: members that clients cannot reach; `reports`: warnings about members and clocks
 
 mod attempt;
 mod attempt_state;

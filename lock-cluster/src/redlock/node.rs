@@ -33,7 +33,8 @@ enum NodeKind {
     Server(RedisNode),
 }
 
-/// The values that all nodes and clients of a quorum must agree on.
+/// The terms of the votes in a quorum. All its nodes and clients must have the same `max_lease` and
+/// `keep`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct QuorumTerms {
     /// The longest lease, in whole milliseconds. A node that may have lost data does not vote for
@@ -107,7 +108,8 @@ impl QuorumNode {
         }
     }
 
-    /// Returns whether the node can vote. A server's marker says whether it does.
+    /// Returns whether the store is able to vote. Every server is; its marker says whether it may
+    /// vote.
     pub(super) fn is_voter(&self) -> bool {
         match &self.kind {
             NodeKind::Store(store) => store.voter().is_some(),

@@ -31,7 +31,8 @@ pub(super) struct NodeContext {
     node_timeout: Duration,
     /// True if the last request got no answer.
     is_unanswered: AtomicBool,
-    /// True if the last request got no answer; requests with short deadlines are ignored.
+    /// True if the last request got no answer. A request that got none because its own deadline was
+    /// short is ignored.
     is_silent: AtomicBool,
     /// The shortest recent time to an answer, in nanoseconds, as a measure of the node's distance.
     fastest: AtomicU64,
@@ -89,8 +90,8 @@ const MAX_CLEANUPS: usize = 10_000;
 const RETRY: Duration = Duration::from_secs(1);
 /// The shortest time after which a node without an answer counts as silent, because an attempt with
 /// rivals must not wait for it. The time is four times the node's fastest answer if that is longer.
-/// A dropped client waits for this time for its nodes: otherwise their votes stay until the lease
-/// ends.
+/// A dropped client waits at most this time for its nodes: otherwise their votes would stay until
+/// the lease ends.
 pub(super) const SUSPECT_AFTER: Duration = Duration::from_millis(100);
 /// The time after which a node that has neither answered nor failed counts as silent, because it
 /// may be far away, and the connection must be opened first. `node_timeout` is used if it is
@@ -243,7 +244,7 @@ impl NodeContext {
         self.clock.now()
     }
 
-    /// Marks the time of this call as one for which attempts and releases must wait.
+    /// Records in `busy_since` that attempts and releases must wait for this call.
     fn busy<T>(&self, call: impl FnOnce() -> T) -> T {
         *self.busy_since.lock() = Some(self.clock.now());
         let outcome = call();
@@ -289,7 +290,8 @@ impl NodeContext {
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     }
 
-    /// Sends a request, for which the caller waits for `time`.
+    /// Sends a request, and records whether the node answered. The caller waits for the answer for
+    /// `time`, until `by`.
     fn ask<T>(
         &self,
         by: Moment,

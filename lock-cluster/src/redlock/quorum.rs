@@ -16,8 +16,8 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The pauses between requested updates of the membership that change nothing. At most seconds,
-/// because an emptied server should not wait long to become a node.
+/// The pauses between requested updates of the membership that change nothing. They grow to four
+/// seconds only, because an emptied server should not wait long to become a node.
 const BETWEEN_UPDATES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(4));
 
 /// The state that the backend, its attempts and its watches share.
@@ -30,7 +30,7 @@ pub(super) struct Quorum {
     pub(super) membership: Arc<Membership>,
     /// The terms of the servers; `None` for other stores.
     pub(super) terms: Option<QuorumTerms>,
-    /// The time since which no server has a marker.
+    /// The time since which this client has found no server with a marker.
     pub(super) starting: Mutex<Option<Moment>>,
     pub(super) update: Mutex<UpdateState>,
     /// Raised when a background update ends.
@@ -101,8 +101,9 @@ impl Quorum {
         by.min(self.clock.now() + self.node_timeout)
     }
 
-    /// Refuses a lease longer than `max_lease`, for which a restarted node does not vote: the node
-    /// may have forgotten the lock, and could vote for another owner before the lease ends.
+    /// Refuses a lease longer than `max_lease`. A restarted node may have forgotten a lock, and
+    /// votes again after `max_lease`. It could then vote for another owner before a longer lease
+    /// ends.
     pub(super) fn check_lease(&self, lease: LeaseTime) -> Result<(), Error> {
         match self.terms {
             Some(QuorumTerms { max_lease, .. }) if lease.duration() > max_lease => {

@@ -19,7 +19,8 @@ type NodeOutcome = Result<Response<NodeRenewal>, Failure>;
 type Batch = Result<Vec<NodeOutcome>, Failure>;
 
 impl Quorum {
-    /// Renews a batch. Refuses a lease longer than the terms allow, because a node would grant it.
+    /// Renews a batch. Refuses a lease longer than the terms allow, which the nodes would not
+    /// refuse.
     pub(super) fn renew(
         &self,
         batch: &[RenewalRequest],

@@ -25,8 +25,8 @@ impl QuorumReports {
         }
     }
 
-    /// Emits a warning about this subject, once for as long as it applies. `None`: it no longer
-    /// applies.
+    /// Emits a warning about a subject, once for as long as the warning applies. A `message` of
+    /// `None` says that the warning no longer applies.
     fn warn(&self, kind: WarningKind, about: String, message: Option<String>) {
         let mut reported = self.reported.lock();
         match message {

@@ -31,9 +31,9 @@ impl<T> Responses<T> {
         self.signal.raise();
     }
 
-    /// Stores a response, and replaces it later by the one that `replace` returns. The first
-    /// response counts meanwhile, but waits continue until the second. If `replace` panics, the
-    /// first response stays.
+    /// Stores a response, calls `replace`, and stores the response that `replace` returns instead.
+    /// Meanwhile the first response counts, but a wait without a decision continues. If `replace`
+    /// panics, the first response stays.
     pub(super) fn put_preliminary(&self, node: usize, value: T, replace: impl FnOnce() -> T) -> T
     where
         T: Clone,

@@ -21,15 +21,16 @@ const TRIES: u32 = 10;
 
 /// Begins a quorum on the servers of a `redlock://` URL. The quorum votes at once: the operator
 /// declares that no lock can have been held there within the last `max_lease`. Also ends the pause
-/// of a quorum that a client has begun. Servers that were restarted empty look new.
+/// of a quorum that a client has begun. Servers that were restarted without their data cannot be
+/// distinguished from new ones.
 ///
-/// If some servers vote already, the others become nodes of their quorum, and vote one longest
-/// lease later. If a wrong clock delays the vote of a server for longer and has been set right,
-/// that server also votes one longest lease later. If the quorum has too few nodes left to admit
-/// others, all servers begin a new quorum, with a pause of one longest lease.
+/// If some servers vote already, the others become nodes of their quorum, and vote after
+/// `max_lease`. If a wrong clock delays the vote of a server for longer and has been set right,
+/// that server also votes after `max_lease`. If the quorum has too few nodes left to admit others,
+/// all servers begin a new quorum, and vote after `max_lease`.
 ///
-/// A quorum that was not set up begins with its first use, and votes one `max_lease` later, because
-/// the servers cannot distinguish it from a quorum that has lost its data.
+/// A quorum that was not set up begins with its first use, and votes after `max_lease`, because the
+/// servers cannot distinguish it from a quorum that has lost its data.
 ///
 /// # Blocking
 ///
@@ -41,7 +42,7 @@ const TRIES: u32 = 10;
 /// [`Error::is_configuration`] if the URL is invalid, or a server cannot be a node of this quorum;
 /// [`Error::is_unavailable`] if a server cannot be queried. [`Error::members`] has the result of
 /// each server. Changes that were made remain, and the call can be repeated. Servers that are
-/// reached only after others had begun to vote then vote one longest lease later.
+/// reached only by such a later call, after others have begun to vote, vote after `max_lease`.
 pub fn set_up(config: &Config) -> Result<(), Error> {
     let options = UrlOptions::read(config)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
@@ -114,11 +115,12 @@ pub fn set_up(config: &Config) -> Result<(), Error> {
     Err(error.expect("each try ends with an error"))
 }
 
-/// Shortens the pauses that would end later than one longest lease from now, because of a clock
-/// that was wrong and has been set right since.
+/// Shortens the pauses that would last longer than `max_lease` from now on, because of a clock that
+/// was wrong and has been set right since.
 fn shorten(quorum: &Quorum, states: &[ServerState]) -> Result<(), Error> {
     let pause = quorum.terms.expect("its nodes are servers").max_lease;
-    // The operator declares that the pauses of the other servers no longer count as bounds.
+    // By this command, the operator declares that the pauses of the other servers no longer count
+    // as bounds.
     let now: Vec<_> = states
         .iter()
         .map(|state| {
@@ -176,8 +178,8 @@ struct Record {
 }
 
 impl Setup {
-    /// Returns the record that each server needs, if it needs one; `None` if all are nodes of one
-    /// quorum.
+    /// Returns for each server the record that it needs, if any. Returns `None` if no server needs
+    /// a record.
     fn records(
         &mut self,
         quorum: &Quorum,
@@ -189,7 +191,7 @@ impl Setup {
                 let mut epoch = 1;
                 let markers = states.iter().filter_map(|state| state.marker.as_ref());
                 if let Some((begun, view)) = markers.max_by_key(|(_, view)| view.epoch) {
-                    // A client has begun the quorum, so its ID is used.
+                    // A client has begun the quorum, so the ID of that quorum is used.
                     epoch = view.epoch + u64::from(begun.members != agreed.members);
                     agreed.quorum = Arc::clone(&begun.quorum);
                 }

@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Quorum {
-    /// Returns the wrong clocks, if a majority refuses this token because of them. `None` if a
-    /// majority accepts the token, or if the token is not far enough ahead of this machine's clock
-    /// to be refused.
+    /// Returns the wrong clocks if no majority of the servers accepts this token. Returns `None` if
+    /// a majority accepts the token, or if the token is not far enough ahead of this machine's
+    /// clock to be refused.
     ///
     /// Must be called before the proposal: a server with a wrong clock would grant the token, and
     /// still store it after its clock was set right.
@@ -56,8 +56,8 @@ impl Quorum {
         })
     }
 
-    /// Records the members that this client misses on those servers of this view whose notes
-    /// differ. Returns the states after that.
+    /// Records which members this client cannot reach, on each server of this view whose notes
+    /// differ. Returns the states of all servers after that.
     pub(super) fn note_missing(
         &self,
         states: &[Option<ServerState>],

@@ -1,9 +1,10 @@
 //! The nodes that are queried for the slot map, and the choice of the reply that counts.
 //!
-//! Of two masters, the one with the larger epoch has newer information. A replica repeats what its
-//! master sent, and a replica that is cut off from the others increases its epoch with each
-//! election that it loses. So a replica's reply counts only if no master gives a newer one. A map
-//! from a replica is replaced as soon as most masters in it have replied, whatever the epochs.
+//! Of two masters, the one with the larger epoch has newer information. A replica's epoch proves
+//! less: a replica that is cut off from the others increases its epoch with each election that it
+//! loses. So a replica's reply counts only if no master's reply is as new as the map. A map that
+//! came from a replica is replaced as soon as most of its masters have replied, whatever their
+//! epochs.
 
 use super::survey::{HostAddresses, Source, Survey, SurveyReply};
 use super::{Channels, ClusterMap};
@@ -19,7 +20,7 @@ use std::time::Duration;
 /// seconds. Twice that time, so that a busy machine interrupts no row.
 const IN_A_ROW: Duration = Duration::from_secs(10);
 
-/// The replies of known nodes, and the last failure of another.
+/// The replies of known nodes to a survey, and the last failure of a node.
 #[derive(Default)]
 struct Evidence {
     replies: Vec<Shards>,
@@ -33,7 +34,7 @@ impl Evidence {
         masters.max_by_key(|told| told.epoch)
     }
 
-    /// Returns the newest reply of a node that states that it takes writes.
+    /// Returns the newest reply of a master or replica that reports the cluster as up.
     fn by_any(&self) -> Option<&Shards> {
         self.replies
             .iter()
@@ -43,9 +44,10 @@ impl Evidence {
 }
 
 impl ClusterMap {
-    /// Queries known nodes until a reply counts, and replaces the map by it. If no known node has
-    /// answered for a lease, queries the configured addresses again. The lease counts from the
-    /// first query without an answer: until then others may have renewed their locks.
+    /// Queries the known nodes, and replaces the map by the reply that counts. Queries the
+    /// configured addresses instead if no map is known, or if no known node has answered for a
+    /// lease and all leases of this client are over. The lease counts from the first survey without
+    /// an answer: until then, other clients may have renewed their locks.
     pub(super) fn refresh(&self) -> Result<(), Failure> {
         if !self.is_known() {
             let told = self.ask_configured(Deployment::is_majority_of_known)?;
@@ -86,7 +88,8 @@ impl ClusterMap {
         if let Some(told) = self.conclusive(evidence) {
             return Some(told);
         }
-        // If no known node failed, none of them has the map's epoch, so smaller epochs count, too.
+        // If all known nodes have answered, no larger epoch is to be expected, so replies with a
+        // smaller epoch than the map's count, too.
         let epoch = self.map.read().epoch();
         let counts = |told: &&Shards| told.epoch >= epoch || evidence.trouble.is_none();
         evidence
@@ -96,7 +99,7 @@ impl ClusterMap {
     }
 
     /// Returns the reply of a master if no further replies are needed: if it is as new as the map,
-    /// or the map is a replica's and most of the masters in it have replied.
+    /// or the map came from a replica and most of the masters in the map have replied.
     fn conclusive<'a>(&self, evidence: &'a Evidence) -> Option<&'a Shards> {
         let (map, told) = (self.map.read(), evidence.by_master()?);
         let repliers = evidence.replies.iter().map(|told| told.id.as_str());
@@ -136,7 +139,7 @@ impl ClusterMap {
         }
     }
 
-    /// Returns the failure of a node that no known node lists.
+    /// Returns the failure for a reply of another cluster's node, and reports that node once.
     fn foreign_node(&self, node: &ClusterNode, id: &str) -> Failure {
         let (address, known) = (&node.address, self.map.read().ids());
         if self
@@ -154,8 +157,8 @@ impl ClusterMap {
     }
 
     /// Replaces the known cluster, which counts as gone because no known node has answered for a
-    /// lease. The cluster may only be cut off, so a configured address that does not answer is a
-    /// vote against any other cluster.
+    /// lease. The known cluster may be merely unreachable, so a configured address that does not
+    /// answer is a vote against any other cluster.
     fn adopt_new_cluster(&self) -> Result<(), Failure> {
         let was = self.map.read().ids();
         let told = self.ask_configured(Deployment::is_majority)?;
@@ -175,7 +178,7 @@ impl ClusterMap {
     }
 
     /// Returns the reply of the cluster that most configured addresses lead to. Stops as soon as
-    /// the other replies cannot change it.
+    /// further replies cannot change the result.
     fn ask_configured(&self, is_majority: fn(&Deployment) -> bool) -> Result<Shards, Failure> {
         let (mut told, mut accounts, mut trouble) = (Vec::new(), Vec::new(), None);
         let mut seeds = self.seeds.clone();
@@ -221,7 +224,7 @@ impl ClusterMap {
         }
     }
 
-    /// Returns the account with the addresses in the URL that lead to its listed nodes.
+    /// Adds to the addresses of each listed node the addresses in the URL that lead to the node.
     fn with_seeds(&self, account: &Account, hosts: &HostAddresses) -> Account {
         let real = |address: &Address| self.factory.addresses.real(address);
         let leads_to = |seed: &Address, announced: &Address| {
@@ -311,8 +314,8 @@ impl ClusterMap {
         known
     }
 
-    /// Returns the nodes at these addresses, for queries about the slot map only. Drops those at
-    /// others.
+    /// Returns the nodes at these addresses, for queries about the slot map only. Drops such nodes
+    /// at other addresses.
     fn query_nodes(&self, addresses: &[Address]) -> Vec<Arc<ClusterNode>> {
         let mut map = self.map.write();
         let mut query_nodes = self.query_nodes.lock();
@@ -329,7 +332,9 @@ impl ClusterMap {
     }
 }
 
-/// Returns the newest of these replies of one cluster; there is at least one.
+/// Returns the reply that counts of these replies of one cluster, of which there is at least one:
+/// the newest of a master if most masters have replied, otherwise the newest of a node that reports
+/// the cluster as up.
 fn newest_of<'a>(replies: impl Iterator<Item = &'a Shards>) -> &'a Shards {
     let replies: Vec<_> = replies.collect();
     let masters = || replies.iter().copied().filter(|told| told.is_of_master());

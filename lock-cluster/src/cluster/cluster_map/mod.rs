@@ -1,9 +1,8 @@
-//! [`ClusterMap`]: the nodes that serve the slots: the slot map, and the background task that
-//! refreshes it.
+//! [`ClusterMap`]: the slot map of a cluster, and the background task that refreshes it.
 //!
-//! The task (`refresh`) works periodically while the cluster is in use, and at once after a
-//! failure. Concurrent requests share a refresh. `survey` queries further nodes if the first one
-//! does not answer, and `evidence` decides which of their replies counts.
+//! The task (`refresh`) refreshes the map periodically while the cluster is in use, and at once
+//! after a failure. Concurrent requests share a refresh. `survey` queries further nodes if the
+//! first one does not answer, and `evidence` decides which of their replies counts.
 //!
 //! A cluster is identified by the IDs of its nodes: a reply counts only if its node's ID was in the
 //! last list, because the address may lead to another cluster by now.
@@ -45,7 +44,8 @@ pub struct ClusterMap {
     /// True if there was a request since the last refresh.
     used: AtomicBool,
     pub(crate) watches: WatchRegistry,
-    /// The ends of the first and of the last survey in a row in which no known node answered.
+    /// The ends of the first and of the last of the consecutive surveys that no known node has
+    /// answered.
     silence: Mutex<Option<(Moment, Moment)>>,
     pub(crate) granted: Granted,
     /// The nodes of other clusters that were reported, with their addresses.
@@ -62,7 +62,7 @@ pub(crate) enum Channels {
 }
 
 impl Channels {
-    /// The option of the URL.
+    /// The name of the option in the URL.
     pub(crate) const OPTION: &str = "channels";
 }
 
@@ -110,7 +110,7 @@ impl ClusterMap {
         self.format().slot(name)
     }
 
-    /// Returns the known owner of a slot.
+    /// Returns the known owner of a slot, and marks the cluster as in use.
     pub(crate) fn look(&self, slot: u16) -> Option<Arc<ClusterNode>> {
         if !self.used.load(Ordering::Relaxed) {
             self.used.store(true, Ordering::Relaxed);
@@ -132,7 +132,8 @@ impl ClusterMap {
             let began = self.clock.now();
             match self.refreshed(by) {
                 Ok(()) => break,
-                // Slow nodes are queried again. A failure that comes at once is returned.
+                // A refresh that failed slowly is repeated. A failure that came at once is
+                // returned.
                 Err(failure) => {
                     let now = self.clock.now();
                     if now >= by || now.since(began) < HEDGE {
@@ -161,8 +162,9 @@ impl ClusterMap {
             .filter(|owner| owner.number != before.number))
     }
 
-    /// Returns the address to which a redirect of `from` leads. Its host stays unknown if several
-    /// nodes use that port.
+    /// Returns the address to which a redirect of `from` leads. If the redirect gives the host as
+    /// unknown (`?`), the host is that of the only known node with this port. Without such a node,
+    /// or with several, the host stays unknown.
     pub(crate) fn destination(&self, from: &ClusterNode, to: Address) -> Address {
         let to = to.said_by(&from.address.host);
         let known = if to.has_host() {
@@ -198,7 +200,7 @@ impl ClusterMap {
         Ok(node)
     }
 
-    /// Moves the watches of slots that have another owner.
+    /// Moves the watches of slots that have another owner now to that owner.
     pub(crate) fn follow(&self) {
         self.watches.relocate(|name| {
             self.map
@@ -208,7 +210,8 @@ impl ClusterMap {
         });
     }
 
-    /// Makes the ID of the node at `to` known, with a query to the node that named it.
+    /// Makes sure that the ID of the node at `to` is known. If it is not, queries `from`, which has
+    /// named the node.
     fn learn(&self, from: &ClusterNode, to: &Address, by: Moment) -> Result<(), Failure> {
         if !to.has_host() {
             return Err(unnamed(from));
@@ -221,7 +224,7 @@ impl ClusterMap {
             .shards(&from.address.host, self.factory.settings.is_tls(), by)?;
         let mut map = self.map.write();
         map.note(&told.nodes);
-        // Before Redis 7, nodes without slots are not listed.
+        // An unlisted node is accepted before Redis 7, which does not list nodes without slots.
         let listed = map.ids_at(to);
         if map.knows_node_at(to) || (listed == 0 && !told.sharded_channels) {
             return Ok(());
@@ -234,7 +237,7 @@ impl ClusterMap {
         ))))
     }
 
-    /// Returns the node at this address, which another node has named.
+    /// Returns the node at this address, which `from` has named.
     pub(crate) fn node(
         &self,
         from: &ClusterNode,
@@ -262,7 +265,7 @@ impl ClusterMap {
     }
 
     /// Returns whether no replica could replace this master: if most masters, which would have to
-    /// vote for the promotion, list no replica of it, not even one that is down.
+    /// vote for the promotion, list no replica of this master, not even one that is down.
     pub(crate) fn has_no_replica(&self, of: &ClusterNode, by: Moment) -> bool {
         let masters = self.map.read().masters().to_vec();
         let sources = masters.iter().cloned().map(Source::Known).collect();

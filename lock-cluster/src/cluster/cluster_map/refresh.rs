@@ -15,7 +15,8 @@ const REFRESH: Duration = Duration::from_secs(5);
 /// The first pause between refreshes after a failure, so that a new master is found early. The
 /// pause doubles, and half of it is random, so that clients do not refresh all at once.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
-/// The longest such pause, so that the end of a failover is noticed soon.
+/// The longest pause between refreshes after a failure, so that the end of a failover is noticed
+/// soon.
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
 /// The requests for refreshes, and the state of the last one.
@@ -29,12 +30,12 @@ pub(crate) struct RefreshState {
 struct RefreshProgress {
     asked: bool,
     closed: bool,
-    /// The numbers of refreshes begun, and done.
+    /// The number of the refresh that was begun last, and of the one that has ended last.
     begun: u64,
     done: u64,
     /// The failure of the last refresh.
     trouble: Option<Failure>,
-    /// The waiting threads, each with the refresh that it waits for.
+    /// The waiting threads, each with the number of the refresh that it waits for.
     waiting: Vec<(u64, Arc<Signal>)>,
 }
 
@@ -48,7 +49,7 @@ impl RefreshState {
         }
     }
 
-    /// Wakes the task, because the cluster is in use.
+    /// Wakes the task, which refreshes periodically again, because the cluster is in use.
     pub(super) fn wake(&self) {
         self.task.wake();
     }
@@ -68,7 +69,7 @@ impl RefreshState {
         self.state.lock().asked
     }
 
-    /// Ends the refresh that was begun last, and wakes the threads that wait for it.
+    /// Records the end of the refresh that was begun last, and wakes the threads that wait for it.
     fn finish(&self, outcome: Result<(), Failure>) {
         let mut state = self.state.lock();
         state.done = state.begun;
@@ -94,8 +95,8 @@ impl ClusterMap {
     ///
     /// # Errors
     ///
-    /// The failure of the refresh; never a time-out. As long as no map is known, a time-out returns
-    /// the failure of an earlier refresh, if there is one.
+    /// The failure of the refresh. A time-out is no error, unless no map is known yet and an
+    /// earlier refresh has failed: then returns that failure.
     pub(crate) fn refreshed(self: &Arc<Self>, by: Moment) -> Result<(), Failure> {
         let signal = Arc::<Signal>::default();
         let mut state = self.refresh_state.state.lock();
@@ -160,8 +161,8 @@ impl Refresher {
         let in_use = shared.used.load(Ordering::Relaxed) || !shared.watches.is_empty();
         let mut state = shared.refresh_state.state.lock();
         if state.closed {
-            // Threads that come later see that the map is closed; those that wait already are woken
-            // here.
+            // Threads that begin to wait later see that the map is closed. Threads that wait
+            // already are woken here.
             let left = std::mem::take(&mut state.waiting);
             drop(state);
             left.iter().for_each(|(_, signal)| signal.raise());

@@ -18,10 +18,10 @@ use std::time::Duration;
 /// The time without an answer after which more nodes are queried, because a deleted node never
 /// answers. A distant node still has until `connect_timeout` for its answer.
 pub(super) const HEDGE: Duration = Duration::from_millis(100);
-/// The number of further nodes that are queried then.
+/// The number of further nodes that are queried after each [`HEDGE`].
 const BATCH: usize = 8;
 /// The most nodes that are queried at a time, each by a thread. When one of them has failed or
-/// timed out, the next is queried: so a node that answers is found among any number.
+/// timed out, the next is queried. So a node that answers is found among any number of nodes.
 const MOST_AT_A_TIME: usize = 32;
 
 /// A node that can be queried.

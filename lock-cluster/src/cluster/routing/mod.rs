@@ -25,7 +25,8 @@ const PORT: u16 = 6379;
 /// The first pause before a request to a moving slot is sent again, because a slot with few keys
 /// moves in milliseconds. The pause doubles, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
-/// The longest such pause, so that a moved slot is used soon.
+/// The longest pause before a request to a moving slot is sent again, so that a moved slot is used
+/// soon.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
 /// A store of locks on a Redis Cluster. Each request goes to the master of its lock's slot, and
@@ -33,8 +34,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 ///
 /// `MOVED` updates the slot map. `ASK` is followed, with `ASKING` in the same write. After
 /// `TRYAGAIN` a request is repeated until the deadline, so an attempt for a free lock may wait
-/// until its slot has moved. Renewals and plain releases name one key only, and succeed meanwhile.
-/// A request without an answer is not sent again: its outcome is unknown.
+/// until its slot has moved. Renewals and plain releases succeed meanwhile, because they name one
+/// key only. A request without an answer is not sent again, because its outcome is unknown; only a
+/// read is repeated once.
 ///
 /// Each master has as many connections as a [standalone server](lock_redis::RedisScheme), each made
 /// when it is needed; another connection is used to query a node for the slot map.
@@ -63,7 +65,7 @@ impl SlotRoute {
         }
     }
 
-    /// Returns this request at another node.
+    /// Returns the state of this request for a hop to another node.
     fn at(&self, owner: Arc<ClusterNode>) -> Self {
         Self {
             owner,
@@ -71,7 +73,7 @@ impl SlotRoute {
         }
     }
 
-    /// Returns the hop to its node as the master of the slot.
+    /// Returns the hop to `owner` as the master of the slot.
     fn direct(self) -> Hop<Self> {
         Hop {
             node: self.owner.node.clone(),
@@ -80,7 +82,7 @@ impl SlotRoute {
         }
     }
 
-    /// Returns the hop to its node for a slot that is being moved to this node.
+    /// Returns the hop to `owner` for a slot that is being moved to it.
     fn asking(self) -> Hop<Self> {
         Hop {
             node: self.owner.node.asking(),
@@ -143,12 +145,13 @@ impl ClusterMap {
     }
 
     /// Returns the next hop of a read that failed with an unknown outcome, on a node or in the
-    /// search for one. A read changes nothing, so it may be sent a second time, and the new owner
-    /// may be known by now.
+    /// search for one. A read changes nothing, so it may be sent a second time, to the owner that a
+    /// refresh finds.
     ///
     /// # Errors
     ///
-    /// The given failure for any other request or failure; otherwise the failure of the refresh.
+    /// The given failure for any other request or failure, or after `by`; otherwise the failure of
+    /// the refresh.
     fn repeat_read(
         self: &Arc<Self>,
         request: &RoutedRequest<'_>,
@@ -166,7 +169,7 @@ impl ClusterMap {
         Ok(next.direct())
     }
 
-    /// Records an answer that counts.
+    /// Records the lease of an answer that counts. Requests a refresh if the answer is unconfirmed.
     fn note(&self, request: &RoutedRequest<'_>, effect: Effect) {
         let lease = match request {
             RoutedRequest::Acquire(attempt) => attempt.lease,
@@ -209,7 +212,8 @@ impl Topology for ClusterMap {
     ) -> Result<Hop<SlotRoute>, Failure> {
         let unavailable = |why| Failure::NotSent(Error::unavailable(why));
         let Some(name) = request.name() else {
-            // A listing starts at the node that `nodes_from` returns, and each master is examined.
+            // Listings are not routed here: their nodes come from `nodes_from`, and a diagnosis
+            // examines each master.
             return Err(unavailable("a request about no lock has no slot"));
         };
         let slot = self.slot(name);
@@ -255,7 +259,8 @@ impl Topology for ClusterMap {
             self.granted.note_attempt(now, attempt, &outcome);
         }
         let failure = match outcome {
-            // A watch moves with its lock, and a listing is about the node, so both count.
+            // A watch moves with its lock, and a listing is about the node, so their answers always
+            // count.
             Ok(_) if is_about_node(request) => return Verdict::Believe,
             Ok(effect) if self.is_owner(hop) => {
                 self.note(request, effect);
@@ -325,8 +330,8 @@ impl Topology for ClusterMap {
         let state = hop.state;
         let failure = failure.unwrap_or_else(|| superseded(&state.owner));
         let (slot, is_repeated) = (state.slot, state.is_repeated);
-        // After any other failure the node did nothing. Then nothing is sent if no next node is
-        // found.
+        // After any failure but `Unknown` the node did nothing. If no next node is found then, the
+        // request counts as not sent.
         let may_have_effect = matches!(failure, Failure::Unknown(_));
         let next = match request {
             RoutedRequest::Renew(_) => self.next_hop_of_renewal(&state, failure, by),
@@ -345,7 +350,8 @@ impl Topology for ClusterMap {
         })
     }
 
-    /// Returns unavailability, not misconfiguration, for a redirect at the deadline.
+    /// Turns a redirect that was not followed before the deadline into an unavailability. Otherwise
+    /// it would be reported as a refusal, like a misconfiguration.
     fn settle(failure: Failure) -> Failure {
         match Redirect::of(&failure) {
             Some(_) if !failure.error().is_unavailable() => {
@@ -382,8 +388,8 @@ fn is_about_node(request: &RoutedRequest<'_>) -> bool {
     matches!(request, RoutedRequest::Watch(_)) || request.name().is_none()
 }
 
-/// Replaces an unknown outcome in the search for a node: a query for the slot map without an answer
-/// has not changed the lock.
+/// Replaces an unknown outcome in the search for a node: a query for the slot map, even without an
+/// answer, has not changed the lock.
 fn not_sent(failure: Failure) -> Failure {
     match failure {
         Failure::Unknown(error) => Failure::NotSent(error),

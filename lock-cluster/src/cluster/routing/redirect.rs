@@ -1,7 +1,7 @@
 //! The next hop of a request that a node did not execute.
 //!
 //! A node that redirects a request has not executed it, so the request is sent to the named node. A
-//! request without an answer is not sent again: its outcome is unknown, and the engine handles
+//! request without an answer is not sent again here: its outcome is unknown, and the engine handles
 //! that.
 
 use super::SlotRoute;
@@ -42,9 +42,9 @@ impl ClusterMap {
         Ok(state.at(self.owner(slot, by)?).direct())
     }
 
-    /// Returns the next hop of a request that failed on this node, if it can be sent at once.
-    /// `None`: it must be sent to the owner of the slot after a pause. Otherwise returns the
-    /// failure.
+    /// Returns the next hop of a request that failed on this node. Returns `None` if the request
+    /// must be sent to the owner of the slot after a pause, and the failure if it must not be sent
+    /// again.
     fn next_node(
         self: &Arc<Self>,
         state: &SlotRoute,

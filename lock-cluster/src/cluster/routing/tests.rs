@@ -43,8 +43,8 @@ fn cluster_has_slots_whatever_the_scheme_of_its_url() {
     }
 }
 
-/// Otherwise the second thread would be woken for the refresh under way only, and then sleep until
-/// its deadline.
+/// A thread that was woken only at the end of the refresh under way would not wait for the right
+/// refresh, and would then sleep until its deadline.
 #[test]
 fn refresh_requested_during_a_refresh_waits_for_the_next() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -76,8 +76,8 @@ fn refresh_requested_during_a_refresh_waits_for_the_next() {
     });
 }
 
-/// A request that still waits then, such as a release that is sent on, must not wait until its
-/// deadline for a thread that has ended.
+/// A request that still waits when the last handle is dropped, such as a release that is rerouted,
+/// must not wait until its deadline for a thread that has ended.
 #[test]
 fn refresh_ends_when_the_last_handle_is_dropped() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -108,7 +108,7 @@ fn refresh_ends_when_the_last_handle_is_dropped() {
     });
 }
 
-/// A pass over thousands of waiters for each new watch would take too long, with a mutex locked
+/// A pass over thousands of waiters for each new watch would take too long, while it locks a mutex
 /// that every release needs.
 #[test]
 fn new_watch_wakes_no_other_waiter() {
@@ -165,7 +165,7 @@ fn new_backend_connects_nowhere_and_shows_no_secret() {
     assert!(!shown.contains("s3cret"), "{shown}");
 }
 
-/// Otherwise the next refresh might come only after the end of the lease.
+/// Without the request, the next refresh might come only after the end of the lease.
 #[test]
 fn renewal_for_a_slot_without_node_requests_a_refresh() {
     let backend = open("redis+cluster://192.0.2.1:7000").unwrap();
