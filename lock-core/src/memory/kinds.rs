@@ -318,8 +318,8 @@ impl State {
     }
 
     /// Returns the answer that refuses an attempt at an exclusive lock because of a holder, readers
-    /// or earlier waiters, and records that the attempt's owner waits. After `None` the caller must
-    /// still check the holder.
+    /// or earlier waiters. If the attempt waits, records its owner as a waiter. After `None` the
+    /// caller must still check the holder.
     pub(super) fn kept_out(
         &mut self,
         attempt: &Attempt<'_>,

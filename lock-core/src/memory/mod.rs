@@ -102,8 +102,8 @@ impl MemoryBackend {
     }
 
     /// Wakes all watchers of a name outside the mutex, and returns their number. The watchers of
-    /// kinds that queue are notified of the next owner. After the end of an exclusive lock, the
-    /// free lock is granted to that owner.
+    /// kinds that queue are notified of the next owner. If the lock is free and `name` is not that
+    /// of a shared lock, the lock is granted to that owner.
     fn wake(&self, mut state: MutexGuard<'_, State>, name: &LockName) -> u32 {
         let now = self.0.clock.now();
         let may_grant = !name.profile().shared && state.may_grant(name, now);

@@ -12,8 +12,8 @@ pub enum LossCause {
     Expired,
     /// The local deadline passed: renewals reached the store, but too few replicas confirmed them.
     InsufficientReplicas,
-    /// The store no longer has the lock for this holder: it was deleted, force-unlocked, or lost by
-    /// the store.
+    /// The store no longer has the lock for this holder: the lock was deleted, force-unlocked, or
+    /// lost by the store.
     Gone,
     /// The caller's maximum number of renewals is reached. The lease still runs, and ends by
     /// itself.
