@@ -67,8 +67,8 @@ pub enum Event {
         /// The validity that was left when the renewal was sent.
         left: Duration,
     },
-    /// A renewal failed, and is retried until the local deadline. Until then the lock is valid.
-    /// Emitted once for each cause, not for each retry, until a renewal succeeds.
+    /// A renewal failed, and is retried until the validity of the lock ends. Emitted once for each
+    /// cause, not for each retry, until a renewal succeeds.
     #[non_exhaustive]
     RenewalFailed {
         /// The lock.

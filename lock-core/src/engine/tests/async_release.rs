@@ -165,8 +165,8 @@ fn thread_that_reads_an_answer_asks_the_backend_nothing() {
     let (store, client, _told) = lazy();
     store.fail_next("release", Fault::Vanished);
     drop(client.mutex("x").unwrap().lock().unwrap());
-    // The thread that reads an answer must not ask the backend for a lock's node, either: the
-    // backend may hold a mutex while it reads the answer.
+    // The thread that reads an answer must not ask the backend for a lock's node: the backend may
+    // hold a mutex while it reads the answer.
     let before = store.count("node");
     store.node_panics.store(true, Ordering::SeqCst);
     store.read();

@@ -170,8 +170,8 @@ fn unused_tokens_are_given_back() {
     let last = next.join().unwrap().unwrap().unwrap();
     let used = token(&last);
     last.unlock().unwrap();
-    // A new token is the time in microseconds, or one more than the counter. The clock stands
-    // still, so it is the latter.
+    // A new token is the time in microseconds or one more than the counter, whichever is larger.
+    // The clock stands still, so it is the latter.
     let fresh = client.owned_mutex("x").unwrap().lock().unwrap();
     assert_eq!(token(&fresh).get(), used.get() + 1);
 }

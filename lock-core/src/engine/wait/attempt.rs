@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The first pause before an unreachable store is queried again, so that a short fault costs little
-/// time. The pause doubles, with jitter.
+/// time. Each further pause is twice as long, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// The longest pause between two attempts at an unreachable store, so that waiting clients do not
 /// load the store in an outage.

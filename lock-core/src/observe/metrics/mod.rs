@@ -261,7 +261,8 @@ impl Metrics {
         self.request(Request::Release, start, answer.as_ref().err());
     }
 
-    /// Records a completed request. A request that was not sent has no latency.
+    /// Records the duration of a completed request, and an unknown outcome. Ignores a request that
+    /// was not sent.
     fn request(
         &self,
         request: Request,
