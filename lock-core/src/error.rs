@@ -2,7 +2,7 @@
 //!
 //! A busy lock is not an error but a value (`Ok(None)`). *Lost* concerns safety: another holder may
 //! have entered. *Unavailable* means that the store did not answer, *insufficient replicas* that
-//! too few confirmed. *Misuse* and *configuration* need a change of code or settings.
+//! too few replicas confirmed. *Misuse* and *configuration* need a change of code or settings.
 
 use crate::name::LockName;
 use std::error::Error as StdError;
@@ -13,18 +13,20 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The lease ended while the caller held a guard. Another holder may have entered meanwhile.
+    /// The lock was lost while the caller held it: its lease ended, or the store no longer has it.
+    /// Another holder may have entered meanwhile.
     Lost,
     /// The lock is held, but less time remains of its lease than the caller needs.
     LeaseTooShort,
-    /// This thread has no hold to release: misuse, Java's `IllegalMonitorStateException`.
+    /// This thread has no hold to release: misuse, as Java's `IllegalMonitorStateException`.
     NotHeld,
     /// An [`Interrupt`](crate::Interrupt) ended the wait.
     Interrupted,
     /// The store did not answer in time. The state of the lock is unknown; this never means "busy".
     Unavailable,
-    /// The store granted the lock, but too few replicas confirmed it in time
-    /// ([`Replication`](crate::Replication)). The grant was rolled back.
+    /// Too few replicas confirmed a grant or an extension in time
+    /// ([`Replication`](crate::Replication)). The grant is rolled back; the extension does not
+    /// count.
     InsufficientReplicas,
     /// The value under the key is not a lock in this wire format.
     ForeignFormat,
@@ -51,7 +53,7 @@ struct Inner {
     message: String,
     source: Option<Arc<dyn StdError + Send + Sync>>,
     members: Vec<MemberResult>,
-    /// Whether the request must not be repeated, although the store was unavailable.
+    /// True if the request must not be repeated, although the store was unavailable.
     is_final: bool,
 }
 
@@ -67,11 +69,11 @@ pub struct MemberResult {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum MemberOutcome {
-    /// The request succeeded. If the whole failed, it was undone.
+    /// The request succeeded. If the whole call failed, this request was undone.
     Done,
-    /// Another holder had the member.
+    /// Another holder held the member.
     Busy,
-    /// No request was sent, because the whole had already failed.
+    /// No request was sent, because the whole call had already failed.
     NotAsked,
     /// The request failed.
     Failed(Error),
@@ -161,7 +163,8 @@ impl Error {
             }
         });
         let message = format!("{what} ({})", each.collect::<Vec<_>>().join("; "));
-        // The text contains the members' messages, so the source is that of the first failure.
+        // The text contains the members' messages, so the source is the first one that a member's
+        // error has.
         let source = members
             .iter()
             .filter_map(MemberResult::error)
@@ -237,13 +240,13 @@ impl Error {
     }
 
     /// Returns the result of each member, for an error of several locks or of a quorum, in the
-    /// order in which they were given. Empty for all other errors.
+    /// order in which the members were given. Empty for all other errors.
     #[must_use]
     pub fn members(&self) -> &[MemberResult] {
         &self.0.members
     }
 
-    /// Returns whether the lease ended while the caller held a guard.
+    /// Returns whether the lock was lost while the caller held it.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.kind() == ErrorKind::Lost
@@ -273,7 +276,7 @@ impl Error {
         self.kind() == ErrorKind::Unavailable
     }
 
-    /// Returns whether too few replicas confirmed the grant in time.
+    /// Returns whether too few replicas confirmed the grant or the extension in time.
     #[must_use]
     pub fn is_insufficient_replicas(&self) -> bool {
         self.kind() == ErrorKind::InsufficientReplicas
@@ -291,13 +294,13 @@ impl Error {
         matches!(self.kind(), ErrorKind::Misuse | ErrorKind::NotHeld)
     }
 
-    /// Returns whether a setting is wrong.
+    /// Returns whether a setting is wrong, or the store refuses the client.
     #[must_use]
     pub fn is_configuration(&self) -> bool {
         self.kind() == ErrorKind::Configuration
     }
 
-    /// Returns whether the store does not support the call.
+    /// Returns whether the store or its wire format does not support the call.
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
         self.kind() == ErrorKind::Unsupported

@@ -1,8 +1,9 @@
-//! [`LockKind`]: the kinds of locks, and [`KindProfile`]: the properties of each that the engine
-//! reads. A new kind is a row here, and a protocol in each store.
+//! [`LockKind`]: the kinds of locks, and [`KindProfile`]: the properties of each kind that the
+//! engine reads. A new kind is a row here, and a protocol in each store.
 
 /// The kind of a lock: the rules for its holders. Locks of one name and different kinds are
-/// separate locks in a client; each kind documents whether they exclude each other in the store.
+/// separate locks in a client. In the store the mutexes and read-write locks of one name exclude
+/// each other, and a semaphore needs a name of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 #[non_exhaustive]
 pub enum LockKind {
@@ -17,22 +18,22 @@ pub enum LockKind {
     /// The writer of a read-write lock, which excludes readers and other writers:
     /// [`RwLock::write`](crate::RwLock::write).
     Write,
-    /// A reader of the same lock as `Read`, in the order of arrival over all clients:
+    /// A reader of the same lock as `Read`, granted in the order of arrival over all clients:
     /// [`Client::fair_rw_lock`](crate::Client::fair_rw_lock).
     FairRead,
-    /// The writer of the same lock as `Write`, in the order of arrival over all clients:
+    /// The writer of the same lock as `Write`, granted in the order of arrival over all clients:
     /// [`Client::fair_rw_lock`](crate::Client::fair_rw_lock).
     FairWrite,
     /// Permits of a semaphore: [`Client::semaphore`](crate::Client::semaphore).
     Permits {
         /// The number of permits of the semaphore.
         limit: u32,
-        /// The number of permits that one acquisition takes. 0 means all that are free, at least
-        /// one; [`Grant::count`](crate::backend::Grant::count) then has the number.
+        /// The number of permits that one acquisition takes. 0 means all free permits, at least
+        /// one; [`Grant::count`](crate::backend::Grant::count) is then the granted number.
         count: u32,
     },
-    /// Permits of the same semaphore as `Permits`, in the order of arrival over all clients:
-    /// [`Client::fair_semaphore`](crate::Client::fair_semaphore).
+    /// Permits of the same semaphore as `Permits`, granted in the order of arrival over all
+    /// clients: [`Client::fair_semaphore`](crate::Client::fair_semaphore).
     FairPermits {
         /// The number of permits of the semaphore.
         limit: u32,
@@ -187,7 +188,8 @@ impl LockKind {
         }
     }
 
-    /// Returns the kinds of a read-write lock: its readers', and its writer's.
+    /// Returns the kinds of a read-write lock: first the kind of its readers, then that of its
+    /// writer.
     #[must_use]
     pub fn of_read_write(is_fair: bool) -> [Self; 2] {
         match is_fair {
@@ -216,7 +218,8 @@ impl LockKind {
         }
     }
 
-    /// Returns the kind of a grant: for a request of all free permits, with the granted number.
+    /// Returns this kind as it was granted: a request of all free permits becomes one of the
+    /// granted number, `permits`.
     pub(crate) fn granted(self, permits: Option<u32>) -> Self {
         match (self, permits) {
             (Self::Permits { limit, count: 0 }, Some(count)) => Self::Permits { limit, count },

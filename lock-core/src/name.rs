@@ -43,7 +43,7 @@ struct NameData {
     hash: u64,
 }
 
-/// Random for each process, so that no names can be chosen to collide.
+/// The hash function for names, random for each process so that no names can be chosen to collide.
 static HASHES: LazyLock<RandomState> = LazyLock::new(RandomState::default);
 
 /// A map whose keys contain lock names.
@@ -78,10 +78,11 @@ impl Hash for LockName {
 }
 
 impl LockName {
-    /// The longest name, in bytes, so that keys stay short. Callers hash longer names.
+    /// The longest name, in bytes, so that keys stay short. A program that needs longer names
+    /// hashes them.
     pub const MAX_BYTES: usize = 512;
 
-    /// Makes a name of this text, which must be valid.
+    /// Makes the name of a mutex from this text, which must be valid.
     pub(crate) fn of_valid(text: &str) -> Self {
         let (kind, hash) = (LockKind::Mutex, HASHES.hash_one(text));
         Self(Arc::new(NameData {
@@ -114,7 +115,8 @@ impl LockName {
         self.0.kind.permits()
     }
 
-    /// Returns whether this is the name of a mutex, which stands for all kinds of its text.
+    /// Returns whether this is the name of a mutex, which also stands for the locks of all kinds
+    /// with this text.
     pub(crate) fn is_plain(&self) -> bool {
         self.0.kind == LockKind::Mutex
     }
@@ -135,7 +137,8 @@ impl LockName {
             .map(|kind| self.of_kind(kind))
     }
 
-    /// Returns the name of a grant: for a request of all free permits, with the granted number.
+    /// Returns this name as it was granted: a request of all free permits becomes one of the
+    /// granted number, `count`.
     pub(crate) fn granted(&self, count: Option<u32>) -> Self {
         self.of_kind(self.0.kind.granted(count))
     }

@@ -1,4 +1,5 @@
-//! The rules for valid lock names. Separate from [`LockName`], because [`Error`] contains a name.
+//! The rules for valid lock names. Separate from the file of [`LockName`], because [`Error`], which
+//! these rules return, contains a name.
 
 use crate::error::Error;
 use crate::name::LockName;

@@ -1,10 +1,10 @@
 //! A hashed timer wheel: schedules and cancels timers in constant time.
 //!
-//! Varghese and Lauck, "Hashed and Hierarchical Timing Wheels" (1987), scheme 6, which Netty, and
-//! therefore Redisson, uses: a ring of slots, one for each tick. A timer is in the slot of its tick
-//! modulo the size of the ring, and is skipped until its own round. A slot is an array and not a
-//! list: with a hundred thousand timers each step in a list waits for the memory, but a step in an
-//! array does not.
+//! The algorithm is scheme 6 of Varghese and Lauck, "Hashed and Hierarchical Timing Wheels" (1987),
+//! as in Netty and therefore in Redisson. The wheel is a ring of slots, one for each tick. A timer
+//! is in the slot of its tick modulo the size of the ring, and is skipped until its own round. A
+//! slot is an array and not a list: with a hundred thousand timers, each step in a list would miss
+//! the cache.
 
 use crate::time::Moment;
 use std::time::Duration;
@@ -14,8 +14,9 @@ use std::time::Duration;
 /// a word of `occupied`.
 const SLOTS: usize = 1024;
 
-/// The number of timers for which an empty slot keeps its memory; the rest, after a burst, is
-/// freed. With a value of 256, each of 100,000 locks used 63 bytes.
+/// The number of timers for which a slot keeps memory when it becomes empty. The rest, which a
+/// burst of timers may have needed, is freed. With a value of 256, each of 100,000 locks used 63
+/// bytes.
 const KEPT: usize = 16;
 
 /// No position: the end of the list of free positions.
@@ -48,7 +49,7 @@ pub(crate) struct Wheel<T> {
 #[derive(Debug)]
 struct Slot<T> {
     timers: Vec<Scheduled<T>>,
-    /// The first free position, linked to the next one.
+    /// The first free position; `next_free` links it to the next one.
     free: u32,
     taken: u32,
 }
@@ -121,8 +122,8 @@ impl<T> Wheel<T> {
         self.cursor = now + 1;
     }
 
-    /// Moves up to `most` timers that are due after the present tick and by `until` into `expired`,
-    /// the soonest first.
+    /// Moves up to `most` timers that [`expire`](Self::expire) has not reached and that are due by
+    /// `until` into `expired`, the soonest first. Looks at most one round ahead.
     pub(crate) fn expire_early(&mut self, until: Moment, most: usize, expired: &mut Vec<T>) {
         let enough = expired.len().saturating_add(most);
         let last = (self.nanos_to(until) / self.tick).min(self.cursor + SLOTS as u64 - 1);
@@ -153,7 +154,7 @@ impl<T> Wheel<T> {
         Some(self.start + Duration::from_nanos(self.tick.saturating_mul(ticks)))
     }
 
-    /// Returns all scheduled items, in no order.
+    /// Returns all scheduled items, in no particular order.
     #[cfg(test)]
     pub(crate) fn items(&self) -> impl Iterator<Item = &T> {
         self.slots
@@ -166,7 +167,7 @@ impl<T> Wheel<T> {
         moment.as_nanos().saturating_sub(self.start.as_nanos())
     }
 
-    /// Moves up to `most` timers of a slot that are due at tick `now` into `expired`.
+    /// Moves up to `most` timers of a slot that are due by tick `now` into `expired`.
     fn take_due(&mut self, at: usize, now: u64, most: usize, expired: &mut Vec<T>) {
         if self.occupied[at / 64] & (1 << (at % 64)) == 0 {
             return;
@@ -359,7 +360,7 @@ mod tests {
         assert_eq!(expired(&mut wheel, 1010), [7]);
     }
 
-    /// Compares the wheel with a simple implementation, in which a list is searched.
+    /// Compares the wheel with a simple implementation, which searches a list.
     #[test]
     fn wheel_agrees_with_a_plain_list() {
         let mut random = fastrand::Rng::with_seed(7);

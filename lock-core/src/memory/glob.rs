@@ -7,7 +7,8 @@ pub(crate) fn matches(glob: &str, text: &str) -> bool {
     let (glob, text): (Vec<_>, Vec<_>) = (glob.chars().collect(), text.chars().collect());
     let (mut at, mut glob_at) = (0, 0);
     // The position in the glob behind its last `*`, and the position in `text` up to which that `*`
-    // matches. After a mismatch it matches one more character, and the comparison continues there.
+    // matches. After a mismatch the `*` matches one more character, and the comparison continues
+    // behind that character.
     let mut star: Option<(usize, usize)> = None;
     while at < text.len() {
         if glob.get(glob_at) == Some(&'*') {

@@ -68,9 +68,9 @@ impl Shares {
         self.waiting_writer = self.waiting_writer.filter(|(_, until)| now < *until);
     }
 
-    /// Returns the first waiter whose presence has not ended, or this owner's place, and removes
-    /// the waiters before it. A waiter whose presence has ended keeps its position if it sends an
-    /// attempt before another one looks who is first.
+    /// Returns the first waiter whose presence has not ended or that is `own`, and removes the
+    /// waiters before it. A waiter whose presence has ended keeps its position if it sends an
+    /// attempt before another request calls this method.
     fn next_or(&mut self, own: Option<OwnerId>, now: Moment) -> Option<&Position> {
         let is_gone = |first: &Position| first.until <= now && Some(first.owner) != own;
         while self.queue.front().is_some_and(is_gone) {
@@ -84,6 +84,7 @@ impl Shares {
     }
 
     /// Returns the end of the presence of the queue's head, if the head is not the attempt's owner.
+    /// `None` if the attempt's kind is not queued.
     fn before(&mut self, attempt: &Attempt<'_>, now: Moment) -> Option<Moment> {
         let is_queued = attempt.name.profile().queued_in_store;
         let own = Some(attempt.owner);
@@ -92,8 +93,9 @@ impl Shares {
             .map(|next| next.until)
     }
 
-    /// Returns the end of the presence of a waiting writer that keeps out readers without an order:
-    /// beside readers, also of the first of the queue, unless that is a reader.
+    /// Returns until when a waiter keeps out the readers that do not queue. Such a waiter is the
+    /// waiting writer, or, while readers hold the lock, the head of the queue unless it is a
+    /// reader.
     fn first_writer(&mut self, now: Moment) -> Option<Moment> {
         let waiting = self.waiting_writer.map(|(_, until)| until);
         let is_read = !self.readers.is_empty();
@@ -134,7 +136,7 @@ impl Shares {
         let new = Position {
             owner,
             until: now + presence,
-            // Releases grant directly only to kinds whose profile allows it.
+            // A release grants a lock directly only if the profile of its kind allows it.
             direct: direct.filter(|_| profile.direct_grant),
             lease: attempt.direct_lease.min(attempt.lease.duration()),
             has_tokens: attempt.tokens != Tokens::None,
@@ -143,7 +145,8 @@ impl Shares {
         };
         let mut queue = self.queue.iter_mut();
         let known = queue.find(|position| position.owner == owner);
-        // As on Redis, where a new waiter of a lock that one holder has does not look who is first.
+        // As on Redis, a new waiter for an exclusive lock does not check who is first, so the
+        // waiters whose presence has ended stay in the queue.
         let looks = known.is_some() || profile.shared;
         match known {
             Some(position) => *position = new,
@@ -161,8 +164,8 @@ impl Shares {
         self.queue.len() < before
     }
 
-    /// Ends an owner's wait. Returns whether that may admit the next waiter: the owner was the
-    /// first, or nobody has the lock.
+    /// Removes an owner from the queue. Returns whether that may admit the next waiter: the owner
+    /// was in the queue, and was first or the lock is free.
     fn give_up(&mut self, owner: OwnerId, is_free: bool, now: Moment) -> bool {
         let first = self.next(now);
         let was_first = first.is_some_and(|first| first.owner == owner);
@@ -201,7 +204,7 @@ impl Shares {
         };
         if missing > 0 && count > limit {
             // At the head of the queue this owner would block all other waiters until the limit
-            // rises.
+            // rises, so it leaves the queue.
             return (busy(others.or(first)), is_queued && self.leave_queue(owner));
         }
         if missing > free || others.is_some() {
@@ -231,7 +234,8 @@ impl Shares {
         (Answer::Granted(grant), lets_in)
     }
 
-    /// Splits one permit off the share that contains it, and removes it from the store.
+    /// Removes one permit from the share that contains it. Returns the permit as a share of its
+    /// own.
     fn split_off(&mut self, id: PermitId) -> Option<Share> {
         let number_of = |share: &Share| id.number_of(share.owner).filter(|it| share.has(*it));
         let at = self
@@ -313,8 +317,9 @@ impl State {
         }
     }
 
-    /// Returns the answer that refuses an attempt at an exclusive lock because of readers or
-    /// waiters, if there are any.
+    /// Returns the answer that refuses an attempt at an exclusive lock because of a holder, readers
+    /// or earlier waiters. If the attempt waits, records its owner as a waiter. After `None` the
+    /// caller must still check the holder.
     pub(super) fn kept_out(
         &mut self,
         attempt: &Attempt<'_>,
@@ -491,8 +496,9 @@ impl State {
         self.shares(name, now).next(now).map(Position::next_owner)
     }
 
-    /// Grants a free fair lock to the head of its queue, if another owner waits with this attempt
-    /// and the head's attempt allows a direct grant. Returns the head, if it is another owner.
+    /// Returns the head of the queue of a free fair lock, if the head is another owner than that of
+    /// this attempt, which waits, too. Grants the lock to the head if the head's attempt allows a
+    /// direct grant.
     pub(super) fn let_head_in(
         &mut self,
         attempt: &Attempt<'_>,
@@ -514,8 +520,9 @@ impl State {
         is_other.then(|| self.grant_next(name, now, unix))?
     }
 
-    /// Returns whether a release may grant a lock of this name to the first waiter in its queue: it
-    /// is free, and no lock of another kind is watched, whose waiters compete for it.
+    /// Returns whether a release may grant a lock of this name to the first waiter in its queue:
+    /// the lock is free, and all watches of the name are for kinds that queue. The waiters of other
+    /// kinds would compete for the lock.
     pub(super) fn may_grant(&mut self, name: &LockName, now: Moment) -> bool {
         let watches = self.watches.get(&*name.plain()).into_iter().flatten();
         let mut kinds = watches.map(|watch| watch.kind);

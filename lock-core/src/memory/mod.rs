@@ -76,8 +76,9 @@ const RETENTION: Duration = Config::DEFAULT_TOKEN_RETENTION;
 /// The largest number of locks on a page of a list.
 const PAGE: usize = 1000;
 
-/// The minimum number of entries between two sweeps. The number is at least twice as many as the
-/// last sweep left, so that the cost of a sweep is spread over as many insertions.
+/// The number of entries at which the maps are first swept. Each later sweep follows at twice the
+/// number of entries that the sweep before left, and at twice this number at least, so that the
+/// cost of a sweep is spread over as many insertions.
 const SWEEP: usize = 1024;
 
 impl MemoryBackend {
@@ -100,8 +101,9 @@ impl MemoryBackend {
         state.shares.remove(&*name);
     }
 
-    /// Wakes all watchers of a name outside the mutex, and returns their number. Those that queue
-    /// are told who is next, to whom the lock is granted if it is free; not behind a reader.
+    /// Wakes all watchers of a name outside the mutex, and returns their number. The watchers of
+    /// kinds that queue are notified of the next owner. If the lock is free and `name` is not that
+    /// of a shared lock, the lock is granted to that owner.
     fn wake(&self, mut state: MutexGuard<'_, State>, name: &LockName) -> u32 {
         let now = self.0.clock.now();
         let may_grant = !name.profile().shared && state.may_grant(name, now);
@@ -109,8 +111,8 @@ impl MemoryBackend {
             true => state.grant_next(name, now, self.0.clock.unix_time()),
             false => state.next_in_queue(name, now),
         };
-        // As on Redis, where the one that is next behind a grant is told so: those before it whose
-        // presence has ended leave the queue.
+        // As on Redis, where a grant is followed by a search for the next waiter: the waiters
+        // before it whose presence has ended leave the queue.
         let _second = state.next_in_queue(name, now);
         self.wake_with(state, name, next)
     }
@@ -223,7 +225,8 @@ impl State {
         TokenRange::new(FencingToken::new(first), FencingToken::new(last))
     }
 
-    /// Returns the stored token, if the lock is free and the proposed token is not larger.
+    /// Returns the stored token, if the lock is free, the proposed token is not larger, and no
+    /// majority has granted that token already.
     fn stale_against(&self, name: &LockName, proposal: Proposal, now: Moment) -> Option<u64> {
         let stored = self
             .tokens
@@ -252,7 +255,7 @@ impl State {
         TokenRange::new(first, FencingToken::new(last))
     }
 
-    /// Removes expired entries. Runs once in about as many insertions as there are entries.
+    /// Removes expired entries, once in about as many insertions as there are entries.
     fn sweep(&mut self, now: Moment) {
         if self.entries() < self.sweep_at {
             return;
@@ -278,7 +281,7 @@ impl State {
 }
 
 impl MemoryBackend {
-    /// Tries once to take a lock, at proposed tokens or at new ones.
+    /// Tries once to acquire a lock, with proposed tokens or with new ones.
     fn attempt(
         &self,
         attempt: &Attempt<'_>,
@@ -347,8 +350,8 @@ impl MemoryBackend {
         let range = match (proposal, tokens) {
             (Some(proposal), _) => state.grant_proposed(name, proposal, now),
             (None, Tokens::None) => None,
-            // No other owner was granted the lock since, so the counter still has this owner's last
-            // token.
+            // The lock was granted to no other owner since this owner's first request, so the
+            // counter still has this owner's last token.
             (None, Tokens::Assign { reserve }) if is_repeated => {
                 state.tokens.get(name).and_then(|counter| {
                     let first = counter.last.saturating_sub(u64::from(reserve));

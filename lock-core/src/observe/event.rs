@@ -22,7 +22,8 @@ pub enum Event {
         /// The time from the call to the grant.
         waited: Duration,
     },
-    /// An attempt found the lock held by another owner. Emitted once for each wait.
+    /// A call could not acquire the lock at once: another owner held it, or other owners or other
+    /// threads of this client contended for it. Emitted once for each call.
     #[non_exhaustive]
     Contended {
         /// The lock.
@@ -37,7 +38,7 @@ pub enum Event {
     },
     /// A semaphore has another number of permits in the store than this client named. The stored
     /// number applies: see [`Semaphore::set_limit`](crate::Semaphore::set_limit). Emitted once for
-    /// each number that is named, and again when the stored one changes.
+    /// each number that this client names, and again when the stored number changes.
     #[non_exhaustive]
     LimitDiffers {
         /// The semaphore.
@@ -66,8 +67,8 @@ pub enum Event {
         /// The validity that was left when the renewal was sent.
         left: Duration,
     },
-    /// A renewal failed, and is retried until the local deadline. Until then the lock is valid.
-    /// Emitted once for each cause, not for each retry, until a renewal succeeds.
+    /// A renewal failed, and is retried until the validity of the lock ends. Emitted once for each
+    /// cause, not for each retry, until a renewal succeeds.
     #[non_exhaustive]
     RenewalFailed {
         /// The lock.
@@ -137,12 +138,12 @@ pub enum Event {
     },
     /// The store no longer has a lock that was handed off between threads of this client. Each
     /// earlier holder's release was reported as a success, but the lock may have been lost before
-    /// that release. The present holder gets [`Lost`](Self::Lost).
+    /// that release. For the present holder [`Lost`](Self::Lost) is emitted.
     #[non_exhaustive]
     HandedOnLost {
         /// The lock.
         lock: LockName,
-        /// The number of holds before the last.
+        /// The number of earlier holds: all holds on the grant but the present one.
         holds: u32,
         /// The fencing token of the first of these holds.
         first: Option<FencingToken>,
@@ -158,15 +159,16 @@ pub enum Event {
         held: Duration,
     },
     /// A release was repeated after a lost reply, and its holder no longer had the lock. Almost
-    /// certainly the first request freed it, but the lock may also have been deleted just before.
+    /// certainly the first request freed the lock, but the lock may also have been deleted just
+    /// before.
     #[non_exhaustive]
     ReleaseUnconfirmed {
         /// The lock.
         lock: LockName,
     },
     /// A release failed. A guard's `Drop`, which returns nothing, also reports its failure here. A
-    /// release with an unknown outcome is retried in the background; the lease ends the lock in any
-    /// case.
+    /// release with an unknown outcome is retried in the background; in any case the lock ends with
+    /// its lease.
     #[non_exhaustive]
     ReleaseFailed {
         /// The lock.
@@ -279,8 +281,8 @@ pub enum WarningKind {
     /// A quorum has members that this client did not know, or that its URL does not name.
     QuorumMembers,
     /// The clock of a quorum's server is wrong by more than `max_lease`, so the server's vote does
-    /// not count; or a server votes later, because another one's clock was ahead when it became a
-    /// node.
+    /// not count. Or a new node votes later than usual, because the clock of another server was
+    /// ahead when the node joined the quorum.
     QuorumClock,
 }
 
@@ -290,7 +292,6 @@ pub enum WarningKind {
 /// waits. A slow handler delays only later events: beyond 4,096 queued events, all but
 /// [`Event::Lost`] and [`Event::HandedOnLost`] are dropped and counted. A panic of the handler is
 /// caught, and the next event is delivered.
-/// and the next event is delivered.
 pub trait EventHandler: Send + Sync {
     /// Handles an event.
     fn on_event(&self, event: &Event);

@@ -11,7 +11,8 @@ use crate::threads::limits::no_thread;
 use std::fmt;
 use std::sync::Arc;
 
-/// The number of events that are queued for a slow handler. Further ones are dropped and counted.
+/// The largest number of events that are queued for a slow handler. Further events are dropped and
+/// counted, except losses.
 const QUEUE: usize = 4096;
 
 /// The destination of emitted events: the metrics, and the sending end of the event queue. Cheap to
@@ -70,7 +71,7 @@ impl Events {
             return;
         }
         let event = event();
-        // Before the queue, which may drop the event.
+        // Recorded before the event is queued, because a full queue drops it.
         self.metrics.event(&event);
         let Some(outlet) = &self.queue else { return };
         let backlog = &outlet.backlog;

@@ -8,12 +8,13 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum LossCause {
-    /// The local deadline passed: no renewal was confirmed in time, or the lease was fixed.
+    /// The validity of the lock ended: no renewal was confirmed in time, or the lease was fixed.
     Expired,
-    /// The local deadline passed: renewals reached the store, but too few replicas confirmed them.
+    /// The validity of the lock ended: renewals reached the store, but too few replicas confirmed
+    /// them.
     InsufficientReplicas,
-    /// The store no longer has the lock for this holder: it was deleted, force-unlocked, or lost by
-    /// the store.
+    /// The store no longer has the lock for this holder: the lock was deleted, force-unlocked, or
+    /// lost by the store.
     Gone,
     /// The caller's maximum number of renewals is reached. The lease still runs, and ends by
     /// itself.

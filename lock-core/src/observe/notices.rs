@@ -8,7 +8,7 @@ use crate::sync::Mutex;
 use std::fmt;
 use std::sync::Arc;
 
-/// The receiver of a backend's reports. Cheap to clone. Has no handler unless a client
+/// The receiver of a backend's reports. Cheap to clone. Reports have no effect unless a client
 /// [opened](crate::Schemes::open) the backend. No method blocks.
 #[derive(Clone, Default)]
 pub struct Notices(Arc<Inner>);
@@ -42,7 +42,8 @@ impl Notices {
         *self.0.renew.lock() = Some(renew);
     }
 
-    /// Sets the callback for replicas that are found to end leases earlier. It must not block.
+    /// Sets the callback that shortens validities because replicas end leases earlier than known
+    /// before. It must not block.
     pub(crate) fn on_replica_lead(&self, shorten: Recheck) {
         *self.0.shorten.lock() = Some(shorten);
     }
@@ -75,7 +76,7 @@ impl Notices {
     }
 
     /// Reports [`Event::Warning`]: locks work, but the store or a setting should be corrected.
-    /// Calls `message` only if there is a handler.
+    /// Calls `message` only if the client has an event handler or records metrics.
     pub fn warn(&self, kind: WarningKind, message: impl FnOnce() -> String) {
         self.0.events.emit(|| Event::Warning {
             kind,

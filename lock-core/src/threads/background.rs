@@ -49,8 +49,8 @@ struct State {
 }
 
 impl BackgroundTask {
-    /// Starts the thread unless it runs. The caller must add the work before this call. Does not
-    /// [wake](Self::wake) a sleeping thread.
+    /// Starts the thread, unless it runs: then `turn` is not used. The caller must add the work
+    /// before this call. Does not [wake](Self::wake) a sleeping thread.
     ///
     /// `turn` returns the time until which the thread sleeps, or `None` to end the thread. After
     /// `None`, the thread begins another turn if `start` was called since that turn began. After a

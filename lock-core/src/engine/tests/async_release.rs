@@ -1,4 +1,4 @@
-//! Dropped guards: the release is sent without a wait for its answer.
+//! Dropped guards: the release is sent, and no thread waits for its answer.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn dropped_guard_releases_without_waiting_for_the_answer() {
     drop(lock.lock().unwrap());
     assert_eq!((store.count("release"), store.unread.lock().len()), (1, 1));
     assert!(!is_told(&told, "Released"));
-    // The next thread of this client does not wait for that answer, either.
+    // The next acquisition by this client does not wait for that answer, either.
     drop(lock.lock().unwrap());
     assert_eq!(store.unread.lock().len(), 2);
     store.read();
@@ -93,7 +93,7 @@ fn client_drop_collects_unread_release_answers() {
     assert!(store.unread.lock().is_empty());
     eventually("the release is reported", || is_told(&told, "Released"));
     assert_eq!(store.count("inspect"), 1);
-    // If no answer is unread, the client sends no request.
+    // If all answers have been read, dropping the client sends no request.
     let (store, client, _told) = lazy();
     client.mutex("x").unwrap().lock().unwrap().unlock().unwrap();
     drop(client);
@@ -108,14 +108,16 @@ fn wait_for_cleanup_collects_unread_release_answers() {
     assert!(store.unread.lock().is_empty());
 }
 
-/// The request that collects the answers may concern a lock on another server.
+/// The request that collects the answers may concern a lock on another server, which may hang. So
+/// the release of a guard must not wait for it.
 #[test]
 fn dropped_guard_does_not_wait_for_the_collection_of_answers() {
     let (store, client, _told) = lazy();
     drop(client.mutex("x").unwrap().lock().unwrap());
     let guard = client.owned_mutex("y").unwrap().lock().unwrap();
     thread::scope(|scope| {
-        // Dropped before the test joins its threads, even after a failure.
+        // The gate is dropped before the scope joins its threads, even if an assertion fails.
+        // Otherwise the join would wait for the hanging request.
         let gate = store.gate.lock();
         store.fail_next("inspect", Fault::Hangs);
         let collecting = scope.spawn(|| client.wait_for_cleanup(Duration::ZERO));
@@ -163,8 +165,8 @@ fn thread_that_reads_an_answer_asks_the_backend_nothing() {
     let (store, client, _told) = lazy();
     store.fail_next("release", Fault::Vanished);
     drop(client.mutex("x").unwrap().lock().unwrap());
-    // The client does not query the node, either: the backend may hold a mutex while it reads the
-    // answer.
+    // The thread that reads an answer must not ask the backend for a lock's node: the backend may
+    // hold a mutex while it reads the answer.
     let before = store.count("node");
     store.node_panics.store(true, Ordering::SeqCst);
     store.read();

@@ -1,8 +1,10 @@
-//! Cleanups of unknown outcomes: they end when they are confirmed or the lease has ended.
+//! Cleanups of requests with unknown outcome: each is repeated until the store confirms it or the
+//! lease has ended.
 
 use super::*;
 
-/// Makes an attempt with unknown outcome: it holds the lock in the store, and its cleanup fails.
+/// Makes an attempt with unknown outcome: the store has granted the lock to it, and the requests
+/// that clean it up fail until [`Recorded::mend`].
 fn attempt_with_failing_cleanup(store: &Recorded, client: &Client) {
     store.fail_next("acquire", Fault::Swallowed);
     store.fail_next("acquire", Fault::Swallowed);

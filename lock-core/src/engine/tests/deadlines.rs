@@ -4,7 +4,7 @@
 use super::handoff::waits_for;
 use super::*;
 
-/// The time for which the followers wait.
+/// The wait of each waiter that reaches its deadline in these tests.
 const SHORT: Duration = Duration::from_micros(100);
 
 fn is_done<T>(waiter: thread::JoinHandle<T>) -> T {

@@ -1,4 +1,5 @@
-//! Elections on the in-memory store: gains and losses, their order, and threads that end.
+//! Elections on the in-memory store: gains and losses of the leadership, their order, and the end
+//! of the threads.
 
 use super::*;
 use crate::crossbeam_channel::Receiver;
@@ -6,7 +7,7 @@ use crate::{Election, LeadershipChange};
 
 type Changes = Receiver<LeadershipChange>;
 
-/// Makes a new client that takes part in the election.
+/// Makes a new client that campaigns in the election `x`. Returns the election and its changes.
 fn candidate(store: &Recorded) -> (Election, Changes) {
     let election = store.client().election("x").unwrap();
     let changes = election.changes();
@@ -18,7 +19,7 @@ fn next(changes: &Changes) -> LeadershipChange {
     changes.recv_timeout(20 * SECOND).expect("a change is told")
 }
 
-/// Returns the term of the next gain.
+/// Waits for the next change, which must be a gain, and returns its term.
 fn gained(changes: &Changes) -> u64 {
     match next(changes) {
         LeadershipChange::Gained { term } => term.expect("the store has tokens").get(),
@@ -30,7 +31,8 @@ fn lost(cause: LossCause) -> LeadershipChange {
     LeadershipChange::Lost { cause }
 }
 
-/// Advances the clock, as fast as threads go to sleep, until `holds` returns true.
+/// Advances the clock until `holds` returns true, by 100 ms whenever a thread sleeps and none is
+/// due.
 fn pass(clock: &ManualClock, what: &str, mut holds: impl FnMut() -> bool) {
     eventually(what, || {
         if sleeping(clock) > 0 {
@@ -295,7 +297,8 @@ fn follower_whose_leader_the_store_names_has_no_error() {
 #[test]
 fn wait_for_leadership_ends_by_time_interrupt_or_gain() {
     let (store, clock) = Recorded::new();
-    // The clock may run ahead of a slow thread that renews the lease.
+    // The clock may run ahead of the thread that renews the lease: a long lease does not end
+    // meanwhile.
     let lease = LockOptions::new().lease(3_600 * SECOND);
     let held = store
         .client()
@@ -372,7 +375,7 @@ fn new_campaign_knows_no_error_of_the_one_before() {
     eventually("it leads", || election.is_leader());
 }
 
-/// The next leader begins when the work has ended, however that ends.
+/// The next candidate leads as soon as the leader's work has ended, by a return or by a panic.
 #[test]
 fn leadership_ends_with_the_work() {
     let connect = || {
@@ -396,7 +399,7 @@ fn leadership_ends_with_the_work() {
     }));
     assert!(panicked.is_err() && !election.is_leader());
     assert_eq!(successor.lead(10 * SECOND, None, |_| 7).unwrap(), Some(7));
-    // Who does not become the leader campaigns no more.
+    // A candidate that has not become the leader in time stops its campaign.
     let held = busy.lock().unwrap();
     assert_eq!(election.lead(SECOND / 100, None, |_| 7).unwrap(), None);
     held.unlock().unwrap();
@@ -414,7 +417,8 @@ fn work_of_a_lost_term_is_no_success() {
     let lost = election.lead(10 * SECOND, None, |election| {
         assert!(operator.mutex("it").unwrap().force_unlock().unwrap());
         eventually("the loss is noticed", || !election.is_leader());
-        // In a later term the work would go on by the rules of the first.
+        // The candidate leads again, but its work belongs to the first term: `lead` must report
+        // that this term was lost.
         eventually("it leads again", || election.is_leader());
     });
     assert!(lost.unwrap_err().is_lost());

@@ -73,7 +73,8 @@ fn failed_extension_leaves_the_acquisition_unchanged() {
     assert_eq!(store.count("release"), 1);
 }
 
-/// Starts an extension of `x` behind a renewal that hangs until the gate opens.
+/// Starts an extension of `x` that queues behind the extension of another lock. The latter hangs
+/// until the gate opens.
 fn queued_extension(store: &Recorded, client: &Client) -> thread::JoinHandle<Result<(), Error>> {
     let other = client.owned_mutex("other").unwrap().lock().unwrap();
     let guard = client
@@ -86,7 +87,8 @@ fn queued_extension(store: &Recorded, client: &Client) -> thread::JoinHandle<Res
     eventually("the first request hangs", || store.count("renew") == 1);
     let second = thread::spawn(move || guard.extend(60 * SECOND));
     eventually("the second request queues", || client.0.workers.threads().1);
-    // The timer, both callers, and the spare worker that stands by during the first request.
+    // These threads sleep: the timer, both callers, and the spare worker on standby during the
+    // first request.
     eventually("all threads sleep", || {
         first.is_finished() || sleeping(&store.clock) == 4
     });

@@ -12,7 +12,7 @@ pub(super) fn held(store: &Recorded) -> (Client, crate::OwnedGuard) {
     held_after(store, || {})
 }
 
-/// Makes such a client as [`held`] does; `then` runs before the lock becomes free.
+/// Makes a client as [`held`] does. Calls `then` just before the other client releases the lock.
 fn held_after(store: &Recorded, then: impl FnOnce()) -> (Client, crate::OwnedGuard) {
     let (client, other) = (store.client(), store.client());
     let (lock, busy) = (
@@ -24,7 +24,8 @@ fn held_after(store: &Recorded, then: impl FnOnce()) -> (Client, crate::OwnedGua
         thread::spawn(move || lock.lock().unwrap())
     };
     head_sleeps(store);
-    // This waiter leaves the queue later, but because of it the attempt reserves tokens.
+    // While this waiter queues, the head's attempt reserves tokens. The waiter is interrupted after
+    // the grant.
     let interrupt = Interrupt::new();
     let follower = waits(&client, LockOptions::new().interrupt(&interrupt));
     then();
@@ -35,8 +36,9 @@ fn held_after(store: &Recorded, then: impl FnOnce()) -> (Client, crate::OwnedGua
     (client, guard)
 }
 
-/// Waits until the head of the queue sleeps for another client's lease. Waiting for the head's
-/// watch is not enough: another attempt follows, which may be granted with too few tokens.
+/// Waits until the head of the queue sleeps until the end of another client's lease. Waiting for
+/// the head's watch is not enough: the head sends one more attempt after the watch, and that
+/// attempt might be granted with too few tokens.
 fn head_sleeps(store: &Recorded) {
     let long = || {
         store
@@ -48,7 +50,7 @@ fn head_sleeps(store: &Recorded) {
     eventually("the head sleeps", || store.watches() == 1 && long());
 }
 
-/// Starts a thread that queues for the lock and returns its guard.
+/// Starts a thread that queues for the lock. The thread's result is its guard.
 pub(super) fn waits(
     client: &Client,
     options: LockOptions,
@@ -56,7 +58,7 @@ pub(super) fn waits(
     waits_as("", client, None, options)
 }
 
-/// Starts such a thread as [`waits`] does, which waits for at most this time.
+/// Starts a thread as [`waits`] does, which waits for at most `wait`.
 pub(super) fn waits_for(
     client: &Client,
     wait: Duration,
@@ -64,7 +66,7 @@ pub(super) fn waits_for(
     waits_as("", client, Some(wait), LockOptions::new())
 }
 
-/// Starts such a thread as [`waits`] does, with this name.
+/// Starts a thread as [`waits`] does, with this name and, if `wait` is given, at most this wait.
 fn waits_as(
     name: &str,
     client: &Client,
@@ -87,7 +89,7 @@ fn token(guard: &crate::OwnedGuard) -> FencingToken {
     guard.fencing_token().unwrap()
 }
 
-/// Returns the numbers of attempts and of releases.
+/// Returns the numbers of attempts and of releases that were sent so far.
 fn asked(store: &Recorded) -> (usize, usize) {
     (
         store.count("acquire"),
@@ -101,7 +103,8 @@ fn thousand_waiters_are_served_in_order_on_two_grants() {
     let client = store.client();
     let order = serve(&client, 1_000, |_| LockOptions::new());
     assert_eq!(order, (0..1_000).collect::<Vec<_>>());
-    // No thread waited at the first grant, so no tokens were reserved for a hand-off.
+    // No thread waited at the first grant, so no tokens were reserved for a hand-off. The lock was
+    // released, and granted once more.
     assert_eq!(asked(&store), (2, 2));
 }
 
@@ -167,7 +170,8 @@ fn unused_tokens_are_given_back() {
     let last = next.join().unwrap().unwrap().unwrap();
     let used = token(&last);
     last.unlock().unwrap();
-    // The clock stands still, so the next token shows the value of the counter.
+    // A new token is the time in microseconds or one more than the counter, whichever is larger.
+    // The clock stands still, so it is the latter.
     let fresh = client.owned_mutex("x").unwrap().lock().unwrap();
     assert_eq!(token(&fresh).get(), used.get() + 1);
 }
@@ -195,7 +199,8 @@ fn hand_off_time_restarts_after_another_client_held_the_lock() {
     let unequal = || LockOptions::new().watched(60 * SECOND);
     let next = waits(&client, unequal());
     let last = waits(&client, unequal());
-    // The next waiter sends an attempt, but another client is faster.
+    // The next waiter sends an attempt, but another client acquires the lock before the attempt is
+    // applied.
     store.fail_next("acquire", Fault::Hangs);
     let gate = store.gate.lock();
     let before = store.count("acquire");
@@ -232,7 +237,7 @@ fn repeated_attempt_requests_the_same_number_of_tokens() {
     let earlier = client.owned_mutex("x").unwrap().lock().unwrap();
     let before = token(&earlier);
     earlier.unlock().unwrap();
-    // The attempt is granted twice, both answers are lost, and a second thread queues.
+    // The attempt is sent twice and granted, both answers are lost, and a second thread queues.
     store.fail_next("acquire", Fault::Swallowed);
     store.fail_next("acquire", Fault::Swallowed);
     let first = waits(&client, LockOptions::new());
@@ -263,7 +268,7 @@ fn hand_off_time_restarts_when_the_last_waiter_gives_up() {
     interrupt.fire();
     assert!(gives_up.join().unwrap().unwrap_err().is_interrupted());
     clock.jump(60 * SECOND);
-    // No thread of this client held the lock in between, so the time for hand-offs starts now.
+    // No thread of this client held the lock in between, so the time for hand-offs starts anew.
     let guard = lock.lock().unwrap();
     let next = waits(&client, LockOptions::new());
     guard.unlock().unwrap();
@@ -345,9 +350,8 @@ fn tokens_of_a_repeated_attempt_are_not_given_back() {
     let (client, guard) = held_after(&store, || store.fail_next("acquire", Fault::Swallowed));
     let used = token(&guard);
     guard.unlock().unwrap();
-    // Another lock that shares the counter may have moved it between the first request and its
-    // repetition, and may have tokens in that range. The clock stands still, so the next token
-    // shows the value of the counter.
+    // Between the first request and its repetition, a lock with the same counter may have got
+    // tokens of that range, so none are given back: the next token follows all reserved ones.
     let next = client.owned_mutex("x").unwrap().lock().unwrap();
     assert_eq!(token(&next).get(), used.get() + 2_001);
 }
@@ -435,7 +439,7 @@ fn lost_lock_is_reported_for_all_holds_of_its_grant() {
     assert_eq!(lost, Some((3, Some(tokens), Some(last))));
 }
 
-/// A manual clock on which the thread named [`LATE`] does not wake up while the gate is locked.
+/// A manual clock on which the thread named [`LATE`] does not wake up while the mutex is locked.
 #[derive(Debug)]
 struct Sluggish(ManualClock, Mutex<()>);
 
@@ -630,7 +634,8 @@ fn without_hand_off_each_waiter_asks_the_store() {
         (0..3).map(|_| waits(&client, LockOptions::new())).collect()
     };
     for thread in threads {
-        // No waiter stands back, so the clock need not advance.
+        // Each waiter sends its attempt as soon as the lock is released, so the clock need not
+        // advance.
         drop(thread.join().unwrap().unwrap());
     }
     assert_eq!(asked(&store), (4, 4));

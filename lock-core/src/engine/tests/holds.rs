@@ -1,4 +1,5 @@
-//! Holds: nested, detached, sent, counted, and released when their thread or client ends.
+//! Holds: nested, detached, sent to another thread, counted, and released when their thread or
+//! client ends.
 
 use super::*;
 
@@ -399,7 +400,7 @@ fn nested_hold_is_refused_where_the_options_say_so() {
         .unwrap()
         .expect("the refused holds have ended");
     guard.unlock().unwrap();
-    // Of read-write locks and several locks, too.
+    // The option applies to read-write locks and to several locks as one, too.
     let rw = client.rw_lock("rw").unwrap();
     let several = crate::MultiLock::new(["a", "b"].map(|name| client.mutex(name).unwrap()));
     let several = several.unwrap();

@@ -1,5 +1,5 @@
-//! The number of locks that a report, renewal, loss, wake-up or release visits depends neither on
-//! the number of other held locks nor on the number of waiting threads.
+//! The cost of a report, renewal, loss, wake-up or release of one lock: the number of visited locks
+//! does not grow with the other held locks or the waiting threads.
 
 use super::*;
 use crate::engine::queue::LocalLock;
@@ -42,8 +42,8 @@ impl Holder {
         others
             .drain(..others.len() / 50)
             .for_each(LockGuard::detach);
-        // The first checks of these locks are over, and the next checks follow after the counted
-        // events.
+        // Then the timer's first checks of these locks are over, and its next checks follow after
+        // the counted events.
         clock.jump(2 * SECOND);
         Self {
             others,
@@ -60,7 +60,8 @@ impl Holder {
         eventually("all threads are at rest", at_rest);
     }
 
-    /// Counts the visits from `event` until `is_over`. Before `event` all threads are at rest.
+    /// Counts the visits from the call of `event` until `is_over` returns true and all threads are
+    /// at rest. They must be at rest before `event`, too.
     fn count(&mut self, what: &'static str, event: impl FnOnce(), is_over: impl Fn() -> bool) {
         let visits = &self.client.0.registry.visits;
         let at_rest = || self.client.0.is_at_rest(|| self.clock.sleepers());
@@ -121,7 +122,8 @@ impl Holder {
         assert!(guards.iter().all(|guard| guard.is_valid()));
     }
 
-    /// Counts the visits of a waiter from the release of another client until its own release.
+    /// Counts the visits for a waiter: from the release by another client until the waiter has
+    /// released the lock in turn.
     fn count_waking(&mut self) {
         self.rest();
         let (client, other) = (self.client.clone(), self.other.clone());
@@ -137,7 +139,7 @@ impl Holder {
                 .unlock()
                 .unwrap();
         });
-        // The threads of both clients sleep, too.
+        // The timers and workers of both clients sleep on the clock, too.
         let others = || self.client.0.threads() + self.other.0.threads();
         eventually("it waits", || {
             store.count("acquire") >= asked + 2 && sleeping(&clock) > others()
@@ -150,7 +152,7 @@ impl Holder {
     }
 }
 
-/// Returns the local locks of the threads that wait for a fair lock.
+/// Makes the local locks that `count` threads have while they wait for a fair lock.
 fn waiters_of(client: &Client, name: &LockName, count: usize) -> Vec<Arc<LocalLock>> {
     let of_thread = |number| {
         client

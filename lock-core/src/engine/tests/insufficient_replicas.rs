@@ -389,7 +389,8 @@ fn token_after_a_grant_that_was_given_back_is_larger() {
     assert!(token() > seen);
 }
 
-/// The lead grows between the grant, or the renewal, and the end of the call.
+/// The lead is the time by which a lease ends earlier on a replica. It grows between the grant, or
+/// the renewal, and the end of the call.
 #[test]
 fn lead_that_grows_during_a_request_shortens_the_validity() {
     let (store, _clock) = replicated();
@@ -407,7 +408,7 @@ fn lead_that_grows_during_a_request_shortens_the_validity() {
     let guard = lock.lock_with(&options).unwrap();
     guard.extend(40 * SECOND).unwrap();
     let whole = guard.remaining();
-    // An extension queries the lead once before its request and twice after it.
+    // An extension reads the lead once before its request and twice after it.
     set_leads(&[0, 0, 5]);
     guard.extend(50 * SECOND).unwrap();
     let shortened = guard.remaining();

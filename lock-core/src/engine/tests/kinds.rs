@@ -1,4 +1,4 @@
-//! Read-write locks, semaphores and fair locks: two clients on one in-memory store.
+//! Read-write locks, semaphores and fair locks on one in-memory store, mostly by two clients.
 
 use super::*;
 use crate::backend::WAITER_PRESENCE;
@@ -187,8 +187,8 @@ fn writer_reads_and_goes_on(is_fair: bool) {
     assert!(b.write().try_lock().unwrap().is_some());
 }
 
-/// In a store in which readers and the writer share a lease, the minimum hold would last as long as
-/// the reads.
+/// A thread cannot have a minimum hold of the write lock and a read lock at once: in a store in
+/// which readers and the writer share a lease, the minimum hold would last as long as the reads.
 #[test]
 fn shortest_time_and_reads_beside_a_writer_are_refused() {
     let ([a, b], _) = pair();
@@ -282,7 +282,7 @@ fn thread_is_told_that_it_would_wait_for_itself() {
         }
         drop(guard);
     }
-    // Another client is another holder.
+    // Another client is another holder, even in the same thread: the lock is busy.
     let _held = mutex.lock().unwrap();
     assert!(b.fair_mutex("x").unwrap().try_lock().unwrap().is_none());
 }
@@ -436,7 +436,8 @@ fn other_limit_is_told_once_for_each_that_is_named() {
     assert_eq!(a.0.other_limits.lock().len(), OTHER_LIMITS);
 }
 
-/// The store reports a name without the kind of its lock.
+/// The store reports the name of a changed lock without its kind, so the client finds the lock of
+/// each kind by the name.
 #[test]
 fn change_is_found_for_a_mutex_a_writer_and_a_fair_lock() {
     let ([a, b], _clock) = pair();
@@ -448,8 +449,7 @@ fn change_is_found_for_a_mutex_a_writer_and_a_fair_lock() {
             _ => client.mutex(kind).unwrap().into(),
         }
     };
-    // With a fair lock the search for locks takes another path, so the other kinds are repeated
-    // afterwards.
+    // A fair lock is found in another index, by thread, so the other kinds are repeated afterwards.
     for kind in ["mutex", "write", "fair", "fair write", "mutex", "write"] {
         let guard = of(&a, kind).lock().unwrap();
         let _reader = a.rw_lock("read").unwrap().read().lock().unwrap();
@@ -462,7 +462,7 @@ fn change_is_found_for_a_mutex_a_writer_and_a_fair_lock() {
 }
 
 /// The store must know the waiters of locks that are granted in order, and the writers that take
-/// precedence over readers.
+/// precedence over readers. So these waiters send an attempt each second.
 #[test]
 fn waiter_that_polls_seldom_shows_itself_each_second() {
     let waking = Waking::Polls {
@@ -499,7 +499,8 @@ fn waiter_that_polls_seldom_shows_itself_each_second() {
     }
 }
 
-/// The writer is lost during the attempt, and another writer acquires and releases the lock.
+/// The lease of the writer ends while its own thread's attempt to read hangs. Meanwhile another
+/// writer acquires and releases the lock.
 #[test]
 fn reader_after_a_lost_writer_has_the_last_ones_token() {
     let (store, clock) = Recorded::new();
@@ -609,7 +610,8 @@ fn name_of_a_semaphore_is_no_lock() {
     );
 }
 
-/// A part of a write lock, or of several permits, may remain in the store, whatever its answer.
+/// After the loss of a write lock or of several permits, a part may remain in the store, so the
+/// client sends a release. A lost mutex or single permit leaves no part.
 #[test]
 fn what_may_be_left_of_a_lost_kind_is_released() {
     let (store, clock) = Recorded::new();
@@ -702,8 +704,9 @@ fn fair_permits_are_granted_in_the_order_of_arrival() {
             let (permits, order) = (permits_of(n as usize), Arc::clone(&order));
             let before = store.count("acquire");
             let waiter = thread::spawn(move || {
-                // More than half of the permits, so that each thread waits for the one before it;
-                // one permit is free.
+                // More than half of the permits, so that each thread waits for the thread before
+                // it. Thread 4 wants the one permit that is free, and must wait in order
+                // nevertheless.
                 let guard = permits
                     .acquire_many(if n == 4 { 1 } else { 3 + n % 2 })
                     .unwrap();
@@ -726,7 +729,7 @@ fn fair_permits_are_granted_in_the_order_of_arrival() {
 
 #[test]
 fn fair_waiters_ask_three_times_within_their_presence() {
-    // A third of it is not one second: the timer's first look ends then, too.
+    // A third of the presence must not be one second: the timer sleeps until its first check then.
     for presence in [SECOND * 6, SECOND * 30] {
         for kind in ["lock", "permits"] {
             let (store, clock) = Recorded::new();
@@ -794,8 +797,8 @@ fn in_order(store: &Recorded) -> Client {
     store.builder().configure(configure).connect().unwrap()
 }
 
-/// Starts a thread that waits for a fair lock and returns its guard. Returns when the thread has a
-/// watch.
+/// Starts a thread that waits for a fair lock; its result is the guard. Returns when the thread has
+/// a watch and has sent an attempt after it.
 fn waits_in_line(
     store: &Recorded,
     client: &Client,
@@ -809,7 +812,7 @@ fn waits_in_line(
     waiter
 }
 
-/// Returns a client to which a release has granted the lock, and its guard.
+/// Returns a client to which the release by another client has granted the lock, and the guard.
 fn granted_directly(store: &Recorded) -> (Client, crate::OwnedGuard) {
     let [first, next] = [in_order(store), in_order(store)];
     let held = first.mutex("x").unwrap().lock().unwrap();
@@ -844,8 +847,8 @@ fn direct_grant_takes_no_request_and_is_renewed_to_the_whole_lease() {
     assert!(!clients[0].mutex("x").unwrap().is_locked().unwrap());
 }
 
-/// The server may have been replaced since it granted the lock, or may have lost what it had
-/// granted before the connection was made anew.
+/// A direct grant does not count if the server was replaced since, or if the watch had to connect
+/// anew: the server may have restarted without the grant.
 #[test]
 fn direct_grant_that_does_not_count_is_asked_for() {
     for reconnects in [false, true] {
@@ -936,7 +939,8 @@ fn whole_lease_of_a_direct_grant_begins_when_it_is_needed() {
     assert_eq!(store.count("renew"), 1, "that was its whole lease");
 }
 
-/// A query of the leadership therefore sends no request.
+/// The leader renews the direct grant at once, so that later queries of the leadership send no
+/// request.
 #[test]
 fn leader_by_a_direct_grant_has_its_whole_lease_from_the_beginning() {
     let (store, _clock) = Recorded::new();
@@ -956,8 +960,8 @@ fn leader_by_a_direct_grant_has_its_whole_lease_from_the_beginning() {
     assert_eq!((store.count("acquire"), store.count("renew")), (asked, 1));
 }
 
-/// Leases that the watchdog would not extend, or that replicas must confirm, are not granted
-/// directly.
+/// A direct grant does not count until an attempt has confirmed it if the lease is fixed, if the
+/// number of renewals is limited, or if replicas must confirm the grant.
 #[test]
 fn other_waits_are_granted_by_an_attempt_of_their_own() {
     let others = [
@@ -1080,8 +1084,8 @@ fn only_the_first_thread_in_line_asks_for_a_permit() {
     const THREADS: usize = 50;
     let line = Line::of(THREADS);
     let asked = line.store.count("acquire");
-    // The holder's attempt, and two attempts of the first thread in line: one before its watch and
-    // one after it.
+    // At least the holder's attempt, and two attempts of the first thread in line: one before its
+    // watch and one after it.
     assert!(asked <= 5, "{asked}");
     line.semaphore.force_release_all().unwrap();
     let Line {
@@ -1171,12 +1175,13 @@ fn drained_permits_are_renewed_and_released_by_their_number() {
     drained.unlock().unwrap();
     let free = || semaphore.inspect().unwrap().permits.unwrap().free;
     assert_eq!(free(), 4);
-    // One of the permits is released by force: the others are free once the loss is known.
+    // An operator releases one of the permits by force. Once the client knows of the loss, it
+    // releases the others.
     let drained = semaphore.drain().unwrap().unwrap();
     assert!(semaphore.release_permit(drained.permit_ids()[3]).unwrap());
     assert!(drained.verify().unwrap_err().is_lost());
     eventually("the others are free", || free() == 4);
-    // A lost reply keeps no permit busy, either.
+    // An attempt whose reply is lost keeps no permit busy, either.
     store.fail_next("acquire", Fault::Swallowed);
     let drained = semaphore.drain().unwrap().unwrap();
     assert_eq!((drained.permit_ids().len(), free()), (4, 0));

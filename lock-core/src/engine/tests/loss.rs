@@ -145,7 +145,7 @@ fn holder_paused_past_its_lease_is_invalid_at_once() {
         .lock_with(&LockOptions::new().lease(10 * SECOND))
         .unwrap();
     let rival = store.client().mutex("x").unwrap();
-    // `is_valid` reads the clock: no other thread needs to notice the jump.
+    // `is_valid` reads the clock, so no other thread needs to notice the jump first.
     clock.jump(60 * SECOND);
     assert!(!guard.is_valid());
     let successor = rival.try_lock().unwrap().unwrap();

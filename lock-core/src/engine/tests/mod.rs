@@ -73,8 +73,8 @@ impl super::Engine {
         // The timer's thread passes work to the workers, so it is checked before them.
         let timers_sleep = parked(timers);
         let (workers, is_due) = self.workers.threads();
-        // A spare worker that started meanwhile would be counted instead of the one that is at
-        // work.
+        // The number of workers must not have changed: otherwise a new spare worker that sleeps
+        // would hide a worker that is busy.
         timers_sleep && !is_due && parked(timers + workers) && self.workers.threads().0 == workers
     }
 
@@ -140,7 +140,8 @@ fn serve(client: &Client, count: usize, options: impl Fn(usize) -> LockOptions) 
     std::mem::take(&mut *order.lock())
 }
 
-/// Advances until `thread` has finished. Each step waits until it and `others` more threads sleep.
+/// Advances until `thread` has finished. Before each step, more than `others` threads must sleep
+/// and none may be due.
 fn advance_until_done<T>(clock: &ManualClock, others: usize, thread: &thread::JoinHandle<T>) {
     while !thread.is_finished() {
         eventually("it sleeps or is done", || {

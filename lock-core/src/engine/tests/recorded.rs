@@ -20,11 +20,12 @@ pub(crate) struct Recorded {
     pub(crate) gate: Arc<Mutex<()>>,
     /// One entry for each watch, alive as long as the watch.
     pub(crate) watches: Arc<Mutex<Vec<Weak<()>>>>,
-    /// False if direct grants do not count.
+    /// False if direct grants do not count, as after the replacement of a server.
     pub(crate) grants_count: Arc<AtomicBool>,
-    /// True if the watch begins anew before each message.
+    /// True if a plain wake-up, as after a new connection, precedes each direct grant.
     pub(crate) reconnects: Arc<AtomicBool>,
-    /// True if answers to asynchronous releases stay unread until [`Recorded::read`].
+    /// True if answers to asynchronous releases stay unread until [`Recorded::read`], which
+    /// `inspect` and `verify` call, too.
     pub(crate) is_lazy: Arc<AtomicBool>,
     /// The unread answers.
     pub(crate) unread: Arc<Mutex<Vec<Unread>>>,
@@ -32,11 +33,12 @@ pub(crate) struct Recorded {
     pub(crate) replicas: Arc<Mutex<Option<u32>>>,
     /// True if the store reports that it has no replica that could be promoted.
     pub(crate) unreplicated: Arc<AtomicBool>,
-    /// The lead of the replicas, one value for each query; the last value stays.
+    /// The lead of the replicas (the time by which a lease ends earlier on a replica): one value
+    /// for each query; the last value stays.
     pub(crate) leads: Arc<Mutex<VecDeque<Duration>>>,
 }
 
-/// Makes direct grants depend on a condition.
+/// A [`Wake`] whose direct grants count only under a condition.
 struct OnCondition {
     wake: Arc<dyn Wake>,
     counts: Arc<AtomicBool>,
@@ -86,7 +88,7 @@ pub(crate) enum Fault {
     Foreign,
     /// The backend panics.
     Panic,
-    /// A batch gets fewer answers than it has renewals.
+    /// A batch of renewals gets no answers.
     Mute,
     /// Applied; the answer is lost.
     Swallowed,
@@ -223,7 +225,7 @@ impl Recorded {
             .map(|request| request.by)
     }
 
-    /// Returns the insufficient replicas of a write now, if too few confirm it.
+    /// Returns how many replicas confirm a write now and how many must, if too few confirm it.
     fn falls_short(&self, replication: Replication) -> Option<InsufficientReplicas> {
         let needed = match replication.count() {
             Replicas::Off => return None,
@@ -315,7 +317,7 @@ impl Recorded {
     }
 }
 
-/// Distinguishes [`Fault::Mute`] from a failure.
+/// The text by which `renew` distinguishes [`Fault::Mute`] from a failure.
 pub(crate) const MUTE: &str = "no answer at all";
 
 impl Backend for Recorded {

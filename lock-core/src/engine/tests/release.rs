@@ -5,7 +5,7 @@ use crate::{Signal, Woken};
 use parking_lot::MutexGuard;
 use std::sync::atomic::AtomicUsize;
 
-/// Unlocks a guard in a thread; its release hangs until the gate opens.
+/// Locks `x`, and unlocks it in a thread; the release hangs until the returned gate is dropped.
 fn releasing<'a>(
     store: &'a Recorded,
     client: &Client,
@@ -41,7 +41,7 @@ fn try_lock_during_the_release_is_busy_without_request() {
     assert!(client.mutex("x").unwrap().try_lock().unwrap().is_some());
 }
 
-/// Locks, and unlocks while the clock advances.
+/// Locks `x`, and unlocks it while the clock advances.
 fn unlocked_in_time(store: &Recorded, client: &Client) -> Result<(), Error> {
     let guard = client.owned_mutex("x").unwrap().lock().unwrap();
     unlock_in_time(store, guard)
@@ -153,7 +153,8 @@ fn dropping_the_guard_of_a_lost_lock_does_not_panic() {
     assert!(lock.try_lock().unwrap().is_some());
 }
 
-/// A clock that leaps by a second at the n-th read of one thread.
+/// A clock that leaps by a second at the n-th read by one thread, and to the end of each wait of
+/// this thread.
 #[derive(Debug, Clone)]
 struct Leaping {
     clock: ManualClock,

@@ -33,7 +33,7 @@ fn label_goes_with_the_first_renewal_and_one_in_two_leases() {
         .collect();
     assert!(store.count("renew") > 28, "{}", store.count("renew"));
     assert!((5..=6).contains(&times.len()), "{times:?}");
-    // A store that keeps the label for this time always has it.
+    // A store that keeps the label for this time does not lose it between two of these renewals.
     let longest = (lease * OwnerLabel::LEASES).as_nanos();
     let gaps = times.windows(2).map(|pair| u128::from(pair[1] - pair[0]));
     assert!(
@@ -109,7 +109,8 @@ fn queued_renewal_of_a_released_lock_is_not_sent() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let early = client.mutex("early").unwrap().lock().unwrap();
-    // Less than the time after which a spare worker sends the renewals behind a hanging one.
+    // This is less than the time after which a spare worker sends the renewals that queue behind a
+    // hanging request.
     clock.jump(SECOND / 100);
     let numbered = LockOptions::new().watched_at_most(30 * SECOND, 9); // never sent along
     let late = client.mutex("late").unwrap().lock_with(&numbered).unwrap();
@@ -137,8 +138,8 @@ fn renewals_that_are_due_soon_are_sent_along_and_stay_together() {
             client.mutex(format!("n{n}")).unwrap().lock().unwrap()
         })
         .collect();
-    // The last renewal is due when the lock has been held for 10 s, and is sent along with others
-    // 800 ms before.
+    // The last lock's renewal is due 10 s after its grant, and is sent 800 ms earlier, along with
+    // the others.
     advance(&client, &clock, 39 * SECOND);
     let rounds = store.times("renew").len();
     assert_eq!(
@@ -171,8 +172,8 @@ fn numbered_failed_and_first_renewals_are_not_sent_along() {
     let _guards = [0, 1].map(|n| client.mutex(format!("failed{n}")).unwrap().lock().unwrap());
     store.cut("renew", Fault::NotSent);
     advance(&client, &clock, 29 * SECOND);
-    // Each renewal is retried after half a second to a second, independently of the other. If they
-    // were retried together, there would be at most 33.
+    // Each renewal is retried after half a second to a second, independently of the other. If both
+    // were retried together, there would be at most 33 requests.
     assert!(
         (38..=60).contains(&store.count("renew")),
         "{:?}",
@@ -226,8 +227,8 @@ fn timer_that_fired_early_is_not_left_beside_a_new_one() {
     let client = store.client();
     let mutex = client.mutex("x").unwrap();
     let _guard = mutex.lock().unwrap();
-    // The state as if the timer had fired early, and another thread had armed it again before this
-    // check.
+    // This is the state in which the timer has fired early, and another thread has armed it again
+    // before this check.
     let lock = client.0.registry.all().pop().unwrap();
     for _ in 0..3 {
         assert!(client.0.check(Arc::clone(&lock), clock.now()).is_none());
@@ -370,7 +371,7 @@ fn existing_timer_is_kept_by_the_next_acquisition() {
     let lock_state = client.0.local_lock(lock.name(), Scope::CLIENT).unwrap();
     lock.lock().unwrap().unlock().unwrap();
     let timer = lock_state.lock().timer;
-    // The renewal is not sent before the timer is due.
+    // The timer is not due yet, so the next acquisition finds it armed.
     clock.jump(SECOND / 2);
     lock.lock().unwrap().unlock().unwrap();
     assert!(timer.is_some());
@@ -614,7 +615,7 @@ fn renewals_of_many_permits_count_as_many_in_a_batch() {
         .map(|_| semaphore.acquire_many(100).unwrap())
         .collect();
     advance(&client, &clock, 11 * SECOND);
-    // One call for each thousand locks, and not one call for all.
+    // One call for each thousand of the 7,000 permits, and not one call for all.
     let batches = store.count("renew");
     assert!((7..=13).contains(&batches), "{batches} batches");
     assert!(
@@ -624,7 +625,8 @@ fn renewals_of_many_permits_count_as_many_in_a_batch() {
     );
 }
 
-/// The time of a program that runs, in which the watchdog has its turns, and of one that is paused.
+/// `advance` is the time of a running program, in which the watchdog renews locks. `jump` is the
+/// time of a paused program.
 #[test]
 fn time_that_passes_renews_on_the_way_and_a_jump_does_not() {
     let clock = ManualClock::new();

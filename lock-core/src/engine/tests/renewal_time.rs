@@ -1,5 +1,5 @@
-//! The time limit of a renewal: it depends on the renewal's own lease and the distance of the
-//! server, not on other locks.
+//! The time limit of a renewal: it depends on the renewal's own lease and on how long the server
+//! took for earlier renewals, not on other locks.
 
 use super::*;
 use std::collections::BTreeSet;
@@ -73,11 +73,12 @@ fn renewal_is_given_twice_what_the_last_ones_took() {
         store.time_given("renew")
     };
     let quick = |times| Fault::Slow(SECOND / times);
-    // At first a third of the lease, then the time that the store has needed.
+    // At first the limit is a third of the lease. After a slow answer it is twice the time that the
+    // store needed.
     assert_eq!(renew(quick(100)), SECOND);
     assert_eq!(renew(Fault::TimedOut(SECOND * 7 / 10)), SECOND);
     assert_eq!(renew(quick(5)), SECOND * 14 / 10);
-    // A long duration is forgotten in time, and the limit is never more than a command timeout.
+    // A quick answer lowers the limit again, and the limit is never more than the command timeout.
     assert_eq!(renew(Fault::Slow(SECOND * 9 / 10)), SECOND);
     assert_eq!(renew(quick(5)), SECOND * 18 / 10);
     assert_eq!(renew(Fault::TimedOut(SECOND * 11 / 10)), SECOND);

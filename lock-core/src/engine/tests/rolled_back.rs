@@ -203,8 +203,8 @@ fn wait_that_ends_within_a_pause_fails_at_once() {
     }
 }
 
-/// The lock of one of several locks fails at once, because its wait is too short. It must not be
-/// tried in a loop.
+/// The wait for a member of several locks is shorter than the pause, so it fails at once. The
+/// member must not be tried again without a pause in between.
 #[test]
 fn paused_member_of_several_locks_is_asked_now_and_then() {
     let (store, client) = Scripted::new((0..2_000).flat_map(|_| paused(false)));

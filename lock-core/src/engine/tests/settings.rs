@@ -1,4 +1,4 @@
-//! Settings that the engine reads, and those of a client with a custom backend.
+//! Settings that the engine reads, and the check of settings for a custom backend.
 
 use super::*;
 use crate::{Config, TokenPolicy};

@@ -1,24 +1,24 @@
-//! A time of day that leaps ahead of the clock, as after a pause of a virtual machine with its
-//! clocks: held locks are doubtful until the store has confirmed them.
+//! A time of day that leaps ahead of the clock, as after a virtual machine and its clocks were
+//! paused: held locks are doubtful until the store has confirmed them.
 
 use super::*;
 use crate::{LockGuard, MultiLock, OwnedGuard};
 
-/// A leap that is longer than all leases.
+/// A leap that is longer than the default lease, so that a lock with this lease may be over.
 const LEAP: Duration = Duration::from_secs(60);
 
 fn step(clock: &ManualClock, ahead: Duration) {
     clock.set_unix_time(clock.unix_time() + ahead);
 }
 
-/// Makes all confirmations of held locks hang while the gate is locked.
+/// Makes the next two renewals and the next two verifications hang while the gate is locked.
 fn hold_back(store: &Recorded) {
     for kind in ["renew", "renew", "inspect", "inspect"] {
         store.fail_next(kind, Fault::Hangs);
     }
 }
 
-/// The names of the locks of `kinds`.
+/// The names of the locks that [`kinds`] acquires.
 const NAMES: [&str; 9] = [
     "watched", "fixed", "fair", "write", "read", "m-1", "m-2", "owned", "permits",
 ];
@@ -29,7 +29,7 @@ enum Guard {
     Owned(OwnedGuard),
 }
 
-/// Calls the method of the variant.
+/// Evaluates `$call` with the guard of either variant as `$it`.
 macro_rules! of {
     ($guard:expr, $it:ident => $call:expr) => {
         match $guard {
@@ -45,7 +45,7 @@ impl Guard {
     }
 }
 
-/// Acquires locks of all kinds. Returns the guard of each, with its name.
+/// Acquires locks of all kinds. Returns the guard of each, with a description.
 fn kinds(client: &Client) -> Vec<(&'static str, Guard)> {
     let fixed = LockOptions::new().lease(SECOND * 30);
     let lock = |name: &str| client.mutex(name).unwrap();
@@ -226,8 +226,8 @@ fn verify_confirms_for_what_the_store_keeps_it() {
     drop(gate);
 }
 
-/// A renewal with a shorter lease does not confirm the rest of a longer lease; only the store can
-/// confirm it.
+/// A renewal with a shorter lease does not confirm the rest of a longer lease: only a verification
+/// can, which hangs here.
 #[test]
 fn longer_lease_from_before_the_leap_is_shortened_by_it() {
     let (store, clock) = Recorded::new();
@@ -252,7 +252,8 @@ fn longer_lease_from_before_the_leap_is_shortened_by_it() {
     drop(gate);
 }
 
-/// Acquires a lock while the clock leaps during the answer.
+/// Acquires a lock. The time of day leaps after the store has granted the lock and before its
+/// answer arrives; `during` runs then.
 fn lock_over_a_leap(during: impl Fn(&Recorded)) -> (Recorded, Client, Result<(), Error>) {
     let (store, clock) = Recorded::new();
     let client = store.client();
@@ -278,8 +279,8 @@ fn lock_over_a_leap(during: impl Fn(&Recorded)) -> (Recorded, Client, Result<(),
         eventually("it is granted", is_granted);
         clock.jump(Duration::from_millis(1));
         step(&clock, LEAP);
-        // The verification in the background collects the held locks at this check, and has
-        // verified all of them by then.
+        // This check starts the verification in the background. It covers only `held`, so its one
+        // request is sent before `during` makes the next request fail.
         assert!(held.is_valid());
         eventually("the background asks", || store.count("inspect") == 1);
         during(&store);
@@ -337,7 +338,7 @@ fn nested_hold_on_a_doubtful_lock_asks_the_store() {
     assert!(guard.is_valid() && nested.is_valid());
     drop(gate);
     nested.unlock().unwrap();
-    // Deleted before the leap, because a verification in between would confirm the lock.
+    // The lock is deleted before the leap: otherwise a verification in between would confirm it.
     store.store.lose(&LockName::new("x").unwrap());
     step(&clock, LEAP);
     assert!(lock.lock().unwrap_err().is_lost());
@@ -356,7 +357,7 @@ fn doubtful_lock_is_handed_to_no_thread() {
             });
         };
         thread::scope(|scope| {
-            // The grant reserves tokens for the waiter behind.
+            // The store reserves tokens with this grant, because the second waiter is queued.
             let first = scope.spawn(|| {
                 let guard = lock.lock().unwrap();
                 let gate = store.gate.lock();
@@ -370,13 +371,13 @@ fn doubtful_lock_is_handed_to_no_thread() {
             queue(1);
             let second = scope.spawn(|| lock.lock().unwrap().unlock().unwrap());
             queue(2);
-            // No hand-off: the grant was made without waiters, so it reserved no tokens.
+            // No hand-off: there was no waiter at the grant, so the store reserved no tokens.
             store.store.lose(guard.name());
             assert!(guard.unlock().unwrap_err().is_lost());
             first.join().unwrap();
             second.join().unwrap();
         });
-        // Reserved tokens are returned with the release.
+        // A release that returns reserved tokens is logged as `close`.
         let releases = store.count("release") + store.count("close");
         assert_eq!(releases, if is_doubtful { 3 } else { 2 }, "{is_doubtful}");
     }
@@ -398,7 +399,7 @@ fn doubtful_leader_is_none_until_it_is_confirmed() {
         eventually("it waits", || !clock.sleepers().is_empty());
         drop(gate);
         eventually("it leads again", || election.is_leader());
-        // The clock pauses at each step, so that the lock can be renewed.
+        // The clock advances in small steps, so that the lock can be renewed in time.
         eventually("the wait ends", || {
             clock.jump(SECOND / 100);
             waiter.is_finished()
@@ -409,7 +410,8 @@ fn doubtful_leader_is_none_until_it_is_confirmed() {
     assert!(election.term().is_some());
 }
 
-/// A fixed lease is checked only at its end.
+/// The timer checks a lock with a fixed lease every ten seconds and at the end of the validity. A
+/// verification that shortens the validity must schedule an earlier check.
 #[test]
 fn fixed_lease_shortened_by_a_pause_is_lost_at_its_end() {
     let (store, clock) = Recorded::new();

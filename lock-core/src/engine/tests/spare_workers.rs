@@ -3,7 +3,7 @@
 use super::*;
 use crate::api::guard::LockGuard;
 
-/// A time after which a spare worker sends the renewals behind a hanging request.
+/// The time after which a spare worker sends the renewals that queue behind a hanging request.
 const TOO_LONG: Duration = Duration::from_millis(20);
 
 /// Acquires `count` locks named `n0`, `n1` and so on.
@@ -33,7 +33,8 @@ fn lock_with_hanging_renewal(store: &Recorded, client: &Client) -> LockGuard {
 /// Waits until only the main worker is left.
 fn wait_for_spares_to_end(client: &Client, clock: &ManualClock) {
     eventually("the spares have ended", || {
-        // A spare worker may stand by until it finds that the last request was quick.
+        // A spare worker on standby may sleep until the end of its patience, and ends when it wakes
+        // up.
         if sleeping(clock) >= 3 {
             clock.jump(TOO_LONG);
         }
@@ -81,7 +82,7 @@ fn renewals_behind_a_hanging_one_are_sent_by_spares() {
         assert_eq!((store.count("renew"), with(25 * SECOND, &held)), (stuck, 0));
         clock.jump(TOO_LONG);
     }
-    // Each of the three workers has at most a hundred renewals.
+    // Each of the three hanging workers has at most a hundred of the 400 renewals.
     eventually("the fourth worker sends the rest", || {
         !client.0.workers.threads().1
     });

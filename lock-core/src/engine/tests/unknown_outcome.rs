@@ -64,7 +64,8 @@ fn renewal_confirmed_after_the_deadline_leaves_no_lock() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let lock = client.mutex("x").unwrap();
-    // Valid for 30.193 s, which is no multiple of a tick: the timer checks it 7 ms later.
+    // The lock is valid for 30.193 s, which is no multiple of the timer's tick: the timer checks
+    // the lock 7 ms after the end of the validity.
     let guard = lock
         .lock_with(&LockOptions::new().watched(Duration::from_millis(30_500)))
         .unwrap();
@@ -208,8 +209,9 @@ fn hanging_cleanup_delays_no_renewal() {
     eventually("the cleanup hangs", || store.count("close") == 1);
     for renewals in 1..=5 {
         clock.jump(10 * SECOND + SECOND / 10);
-        // The event comes after the next renewal is scheduled. If the clock advanced before that,
-        // the renewal would be overdue and wait for a tick that a manual clock does not reach.
+        // The event is emitted after the next renewal is scheduled. If the clock advanced before
+        // that, the renewal would be overdue and wait for a tick that a manual clock does not
+        // reach.
         eventually("the other lock is renewed", || renewed() == renewals);
         assert_eq!(store.count("renew"), renewals);
         assert!(kept.remaining() > 29 * SECOND);

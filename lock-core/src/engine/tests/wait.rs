@@ -2,12 +2,13 @@
 
 use super::*;
 
-/// Starts a thread of this client that waits for `x`, and returns whether it got the lock.
+/// Starts a thread of this client that waits for `x`. The thread's result is whether it got the
+/// lock.
 fn waiter(client: &Client, options: LockOptions) -> thread::JoinHandle<Result<bool, Error>> {
     waiter_with(client, None, options)
 }
 
-/// Starts such a thread as [`waiter`] does, which waits for at most this time.
+/// Starts a thread as [`waiter`] does, which waits for at most `wait`.
 fn waiter_for(client: &Client, wait: Duration) -> thread::JoinHandle<Result<bool, Error>> {
     waiter_with(client, Some(wait), LockOptions::new())
 }
@@ -33,8 +34,8 @@ fn is_done<T>(waiter: thread::JoinHandle<T>) -> T {
     waiter.join().unwrap()
 }
 
-/// Starts such a thread as [`waiter`] does, for a lock that another client holds. Returns when the
-/// waiter has sent an attempt, started a watch, sent a second attempt, and sleeps.
+/// Starts a thread that waits for a lock of another client. Returns when the thread has sent an
+/// attempt, started a watch, sent a second attempt, and sleeps.
 fn sleeper(
     store: &Recorded,
     client: &Client,
@@ -81,7 +82,8 @@ fn release_wakes_the_waiter_of_another_client_at_once() {
     );
 }
 
-/// Makes another client's lock `x`, and a client that has just held it and waited for it before.
+/// Makes the lock `x` of one client, and another client that has just waited for `x`, held it and
+/// released it.
 fn wanted_a_moment_ago(store: &Recorded, clock: &ManualClock) -> (crate::Mutex, Client) {
     let (holder, client) = (store.client(), store.client());
     let lock = holder.mutex("x").unwrap();
@@ -96,7 +98,7 @@ fn wanted_a_moment_ago(store: &Recorded, clock: &ManualClock) -> (crate::Mutex, 
 fn lock_that_was_wanted_a_moment_ago_is_watched_before_it_is_asked_for() {
     let (store, clock) = Recorded::new();
     let (lock, client) = wanted_a_moment_ago(&store, &clock);
-    // After a longer time the store may have ended the subscription, so two attempts are necessary
+    // After a second the store may have ended the subscription, so two attempts are necessary
     // again.
     for (later, attempts) in [(Duration::ZERO, 1), (SECOND, 2)] {
         clock.jump(later);
@@ -109,8 +111,8 @@ fn lock_that_was_wanted_a_moment_ago_is_watched_before_it_is_asked_for() {
         held.unlock().unwrap();
         assert!(is_done(waiter).unwrap());
     }
-    // The early watch does not continue for ever, either, if no other client wants the lock any
-    // more.
+    // Once no other client wants the lock any more, the next watch before an attempt is the last
+    // one.
     let (lone, watched) = (client.mutex("x").unwrap(), store.count("watch"));
     for _ in 0..3 {
         clock.jump(SECOND * 2 / 5);
@@ -491,7 +493,8 @@ fn with_outage_limit(store: &Recorded) -> Client {
     store.builder().configure(configure).connect().unwrap()
 }
 
-/// Starts a thread that waits for `x` without a deadline. Returns its error and the time of it.
+/// Starts a thread that waits for `x` without a deadline. Its result is the error that ended the
+/// wait, and the time at which the wait ended.
 fn gives_up(client: &Client, clock: &ManualClock) -> thread::JoinHandle<(Error, Moment)> {
     let (lock, queued) = (
         client.mutex("x").unwrap(),
@@ -542,7 +545,8 @@ fn waiters_give_up_one_outage_limit_after_the_outage_began() {
     }
 }
 
-/// As in the wait of several locks for one of them, which may be long, while others are held.
+/// Several locks as one, acquired without a deadline, wait in this way for each lock: with a
+/// deadline of its own, but for no longer than the outage limit during an outage.
 #[test]
 fn share_of_a_wait_without_an_end_gives_up_at_the_outage_limit() {
     let (store, clock) = Recorded::new();

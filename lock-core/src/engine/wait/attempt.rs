@@ -14,9 +14,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The first pause before an unreachable store is queried again, so that a short fault costs little
-/// time. The pause doubles, with jitter.
+/// time. Each further pause is twice as long, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
-/// The longest such pause, so that waiting clients do not load a store in an outage.
+/// The longest pause between two attempts at an unreachable store, so that waiting clients do not
+/// load the store in an outage.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 pub(super) const BACKOFF: Backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
 
@@ -24,16 +25,18 @@ pub(super) const BACKOFF: Backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
 /// as zero, which would cause a busy loop.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 
-/// The number of attempts that a waiter sends within its presence, so that some may be late or
-/// lost.
+/// The number of attempts that a waiter sends within its presence (the time for which the store
+/// counts a waiter as present after an attempt), so that some may be late or lost.
 const ATTEMPTS_OF_A_PRESENCE: u32 = 3;
 
-/// The longest time between two attempts of a waiter that the store can grant the lock directly. It
-/// is long because the store notices by itself if such a waiter is dead.
+/// The longest time between two attempts of a waiter to which the store can grant the lock
+/// directly, unless a third of the configured presence is longer. It is long because the store
+/// notices by itself if such a waiter is dead.
 const PATIENT_ATTEMPTS: Duration = Duration::from_secs(3);
 
-/// The time that a watch may take before the first attempt. Only a broken subscription takes that
-/// long, because otherwise the watch sends nothing; the attempt then proceeds without the watch.
+/// The time limit for a watch that begins before the first attempt. Only a broken subscription
+/// takes that long, because a client that is still subscribed sends no request for the watch. After
+/// this time the attempt is sent without a watch.
 const EARLY_WATCH: Duration = Duration::from_millis(100);
 
 /// A grant of the store to this wait.
@@ -41,7 +44,8 @@ pub(super) struct Granted {
     pub(super) grant: Grant,
     /// The time at which the granted request was sent.
     pub(super) sent: Moment,
-    /// The beginning of the hold: `sent`, or when the client learned of a grant by a release.
+    /// The beginning of the hold: `sent`, or, for a direct grant, the time at which this thread
+    /// fetched the grant.
     pub(super) since: Moment,
     /// The granted lease, counted from `sent`.
     pub(super) lease: LeaseTime,
@@ -52,7 +56,7 @@ pub(super) enum Next {
     Take(Granted),
     Again,
     Sleep(Moment),
-    /// Sleep until this moment, even if releases are notified.
+    /// Sleep until this moment; a notified release does not end the sleep.
     Pause(Moment),
     GiveUp,
 }
@@ -82,8 +86,9 @@ impl Default for Outage {
 }
 
 impl<'a> Wait<'a> {
-    /// Returns how often this waiter must send an attempt so that the store counts it as waiting.
-    /// Needed where waiters queue in the store, and for writers, which keep new readers out.
+    /// Returns the longest time between two attempts with which the store counts this waiter as
+    /// waiting. `None` unless waiters for the lock queue in the store, or it is a write lock, whose
+    /// waiters keep new readers out.
     pub(super) fn shown_every(&self) -> Option<Duration> {
         let name = &self.lock.name;
         if !self.engine.queues(name) && name.profile().readers.is_none() {
@@ -91,7 +96,8 @@ impl<'a> Wait<'a> {
         }
         let first = self.engine.settings.fair_presence / ATTEMPTS_OF_A_PRESENCE;
         Some(match self.is_patient() {
-            // A waiter that has waited for long will probably wait for long.
+            // The time doubles with each sleep: a waiter that has waited for long will probably
+            // wait for longer still.
             true => (first * (1 << self.attempts.min(8))).min(Self::longest_pause(first)),
             false => first,
         })
@@ -117,7 +123,8 @@ impl<'a> Wait<'a> {
     }
 
     /// Sends attempts until the store grants the lock or the deadline passes. Returns `None` if the
-    /// lock was busy until then.
+    /// lock was busy until then, or, with `asks_once`, at the first attempt that the store
+    /// answered.
     pub(super) fn contend(&mut self, waiter: &WaiterGuard<'_>) -> Result<Option<Granted>, Error> {
         let clock = &self.engine.clock;
         self.outage.since = waiter.outage_since();
@@ -172,10 +179,11 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// Returns a direct grant by another client's release. Ignores a grant to an earlier attempt,
-    /// with less than half of its lease left, or by a server that was replaced: the next attempt
-    /// then finds whether this owner holds the lock. That attempt is also needed for a lease that
-    /// the watchdog does not extend, and for a grant that replicas must confirm.
+    /// Returns the lock if another client's release has granted it to the last attempt of this
+    /// waiter. Ignores a grant to an earlier attempt, a grant with less than half of its lease
+    /// left, and a grant by a server that was replaced: the next attempt then finds whether this
+    /// owner holds the lock. That attempt is also needed if the lease is fixed, if the number of
+    /// renewals is limited, or if replicas must confirm the grant.
     fn direct_grant(&mut self, waiter: &WaiterGuard<'_>) -> Option<Granted> {
         let direct = self.direct.as_ref()?;
         let granted = waiter.take_direct_grant()?;
@@ -233,9 +241,10 @@ impl<'a> Wait<'a> {
         self.engine.settings.tokens && self.lock.name.profile().tokens
     }
 
-    /// Numbers the attempt that is sent at `sent`, if the caller waits in the store's queue, where
-    /// a release may grant it the lock. A client that the store cannot notify yet does not enter
-    /// the queue, so that an attempt on a free lock costs nothing; except in strict order.
+    /// Returns the number of the attempt that is sent at `sent`, if the attempt enters the store's
+    /// queue, where a release may grant the lock to it. Without a watch it enters the queue only
+    /// for a kind that is granted in strict order, so that an attempt at a free lock costs nothing
+    /// more.
     ///
     /// The lease of a direct grant is at most the configured presence; the watchdog's first renewal
     /// extends it to the requested lease.
@@ -247,7 +256,7 @@ impl<'a> Wait<'a> {
         }
         let lease = LeaseTime::new(self.engine.settings.fair_presence)
             .map_or(self.plan.time, |it| it.min(self.plan.time));
-        // Each attempt has another number: a client sends the next one after the answer.
+        // The number is the time in microseconds, and greater than that of the attempt before.
         let micros = sent.as_nanos() / 1_000;
         let number = NonZeroU64::new(micros).unwrap_or(NonZeroU64::MIN);
         let last = self.direct.as_ref().map(|direct| direct.number);
@@ -271,7 +280,7 @@ impl<'a> Wait<'a> {
         match answer {
             Ok(Answer::Granted(grant)) => {
                 self.end_outage(waiter);
-                // The receipt of the release that granted it counts.
+                // If this answer confirms a direct grant, the receipt of the direct grant counts.
                 let confirmed = self.unconfirmed.take();
                 let grant = confirmed
                     .filter(|it| it.tokens == grant.tokens)
@@ -304,8 +313,9 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// Handles a lock that another client holds: starts a watch, or returns for how long to sleep,
-    /// because the lock may have become free by then.
+    /// Decides the next action after an answer that another owner holds the lock. `left` is the
+    /// rest of the holder's lease, if known. Gives up at the deadline, starts a watch if there is
+    /// none, and otherwise sleeps until the lock may be free.
     pub(super) fn busy(
         &mut self,
         waiter: &WaiterGuard<'_>,
@@ -330,7 +340,7 @@ impl<'a> Wait<'a> {
             return self.watch(waiter);
         }
         // A message may be lost, so the sleep is bounded by the rest of the holder's lease, and by
-        // the length of this client's own lease.
+        // the length of the configured lease.
         let lease = self.engine.settings.lease_time.duration();
         let bounds = [left, self.shown_every()];
         self.attempts += 1;
@@ -383,10 +393,12 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// Starts a watch that lasts while a thread queues. Releases after this call are notified.
+    /// Starts a watch that lasts as long as threads of this client queue for the lock. The store
+    /// notifies this client of releases after this call.
     fn begin_watch(&self, waiter: &WaiterGuard<'_>, by: Moment) -> Result<(), Failure> {
         let (wake, by) = (Arc::new(waiter.wake()), self.plan.at_most(by));
-        // An attempt follows, and the waiters behind this one wait for its answer.
+        // An attempt follows the watch, and the waiters behind this one wait for the attempt's
+        // answer.
         waiter.asks(by + self.answer_time(), self.owner);
         let watch = call_backend(|| self.engine.store()?.watch(&self.lock.name, wake, by))?;
         waiter.keep_watch(watch);
@@ -412,8 +424,8 @@ impl<'a> Wait<'a> {
         waiter.set_outage(Some(outage));
     }
 
-    /// Decides the next action after a request that was not sent, refused or unanswered. Returns
-    /// the error if the wait must end.
+    /// Decides the next action after a request that was not sent, was refused, or got no answer.
+    /// Returns the error if the wait must end.
     pub(super) fn failed(
         &mut self,
         waiter: &WaiterGuard<'_>,
@@ -456,7 +468,8 @@ impl<'a> Wait<'a> {
         Ok(Next::Sleep((now + pause).min(limit)))
     }
 
-    /// Sleeps until `until`, ignoring notified releases. An interrupt ends the sleep.
+    /// Sleeps until `until` or the deadline, and ignores notified releases. An interrupt ends the
+    /// sleep.
     fn pause(&self, until: Moment) -> Result<(), Error> {
         let until = self.plan.at_most(until);
         while self.engine.clock.wait(self.signal, until) == Woken::Signalled {

@@ -1,5 +1,6 @@
 //! Locks of one name and several kinds in one thread. A writer may acquire the read lock, which is
-//! a downgrade. In any other combination the thread would wait for itself.
+//! a downgrade. In any other combination of kinds that exclude each other, the thread would wait
+//! for itself.
 
 use crate::engine::Engine;
 use crate::engine::acquisition::Acquisition;
@@ -12,7 +13,8 @@ use std::sync::Arc;
 ///
 /// # Errors
 ///
-/// [`Error::is_misuse`] if the thread holds a lock of this name that excludes this one.
+/// [`Error::is_misuse`] if the thread holds a lock of this name that excludes this one, or a write
+/// lock with a minimum hold.
 pub(super) fn writer_of(
     engine: &Engine,
     name: &LockName,
@@ -25,7 +27,8 @@ pub(super) fn writer_of(
         return Ok(None);
     }
     if let Some(writer) = profile.writer.and_then(held) {
-        // The store would extend the minimum hold for as long as the reads last.
+        // A store in which readers and the writer share a lease would extend the minimum hold for
+        // as long as the reads last.
         let has_minimum_hold = writer.lock().minimum_hold().is_some();
         return match has_minimum_hold {
             true => Err(minimum_hold::beside_reads()),

@@ -46,8 +46,8 @@ impl Wait<'_> {
         match self.queue(&mut place, holder)? {
             Queued::Mine => {
                 let granted = self.contend(&place)?;
-                // A line has no current acquisition from which the waiters behind could see at
-                // their deadline that the store has answered.
+                // A line has no current acquisition. So record the time of the answer: otherwise
+                // the waiters behind could not see at their deadline that the store has answered.
                 place.answered(engine.clock.now());
                 Ok(granted)
             }

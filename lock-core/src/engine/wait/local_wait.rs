@@ -9,8 +9,8 @@ use crate::time::{Moment, Woken};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The longest sleep in the local queue without a check of the obstacle, so that a lost wake-up
-/// costs time, but never correctness.
+/// The longest sleep in the local queue before the thread checks again what it waits for, so that a
+/// lost wake-up costs no more than this time.
 const LOCAL_LOOK: Duration = Duration::from_secs(1);
 
 /// The result of a wait in the local queue.
@@ -31,8 +31,8 @@ impl Wait<'_> {
         holder: &Holder,
     ) -> Result<Queued, Error> {
         let clock = &self.engine.clock;
-        // The end of the wait for the head's request, set if that request is pending at the
-        // deadline.
+        // The time until which this thread waits for the answer to the head's request. Set if that
+        // request is pending at this thread's deadline.
         let mut overdue: Option<Moment> = None;
         loop {
             self.check_interrupt()?;
@@ -72,8 +72,8 @@ impl Wait<'_> {
                 until = until.min(limit);
             }
             if let Some(acquisition) = in_the_way.filter(|it| !it.has_ended()) {
-                // The timer declares the loss at the deadline. Check here too, in case the timer is
-                // late.
+                // The timer declares the loss at the end of the validity. Check here too, in case
+                // the timer is late.
                 if !self.engine.still_holds(self.lock, &acquisition) {
                     continue;
                 }
@@ -100,8 +100,8 @@ impl Wait<'_> {
             // The sleeping head found the lock busy, perhaps before this wait began.
             Known::Nothing => Some(Ok(Queued::Late)),
             Known::By(by) => {
-                // A head that first starts a watch has two requests ahead: wait for the time of one
-                // only.
+                // A head that first starts a watch sends two requests. After the deadline, wait for
+                // the time of one request only.
                 let most = self
                     .plan
                     .deadline
@@ -116,7 +116,8 @@ impl Wait<'_> {
         }
     }
 
-    /// Leaves the queue with this answer, unless the lock was handed to this thread just now.
+    /// Leaves the queue with this answer, or with the lock if another thread has just handed it to
+    /// this one.
     fn leave(
         &self,
         waiter: &WaiterGuard<'_>,
@@ -128,8 +129,8 @@ impl Wait<'_> {
         }
     }
 
-    /// Returns whether a handed-off lock is still held. It may have been lost before this thread
-    /// woke up.
+    /// Returns whether a handed-off lock is still held: it may have been lost before this thread
+    /// woke up. If it was lost, ends this thread's hold.
     fn is_usable(&self, acquisition: &Arc<Acquisition>) -> bool {
         let is_usable = self.engine.still_holds(self.lock, acquisition);
         if !is_usable {

@@ -35,8 +35,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 crate::sync::thread_local! {
-    /// The thread's signal. One is enough, because a thread waits for one lock at a time. If an
-    /// earlier wait has left the signal raised, the next wait makes one additional check.
+    /// The thread's signal. One signal is enough, because a thread waits for one lock at a time. If
+    /// an earlier wait has left the signal raised, the next wait makes one additional check.
     static SIGNAL: Arc<Signal> = Arc::new(Signal::new());
 }
 
@@ -45,7 +45,8 @@ struct Plan {
     start: Moment,
     /// The absolute deadline; `None` waits for ever.
     deadline: Option<Moment>,
-    /// True if the deadline is only that of a part of a wait without an end.
+    /// True if this wait is a part of a longer wait without a deadline. Then the outage limit ends
+    /// this wait, too.
     is_share: bool,
     lease: Lease,
     /// True if the lease comes from the options and not from the settings.
@@ -98,8 +99,8 @@ impl Plan {
         self.deadline != Some(self.start)
     }
 
-    /// Returns whether the lock is renewed without an end, so that it may be handed to another
-    /// thread.
+    /// Returns whether the watchdog renews the lock any number of times. Only such a lock may be
+    /// handed to another thread.
     fn is_watched(&self) -> bool {
         matches!(self.lease, Lease::Watched { renewals: None, .. })
     }
@@ -248,9 +249,10 @@ struct Wait<'a> {
     was_sent: bool,
     /// The number of sleeps on a busy lock.
     attempts: u32,
-    /// True if the wait ends when the lock is busy, whatever the deadline.
+    /// True while the wait must end at the first answer that the lock is busy, whatever the
+    /// deadline.
     asks_once: bool,
-    /// True if the number of permits of a semaphore was checked.
+    /// True once the wait has checked that the semaphore has as many permits as are requested.
     knows_limit: bool,
     /// True if a request of this owner went unanswered.
     unknown_outcome: bool,
@@ -269,7 +271,7 @@ struct Wait<'a> {
     split_votes: u32,
 }
 
-/// The kinds of events that this wait emits only once, and has emitted.
+/// The events that a wait emits at most once: true if the event was emitted.
 #[derive(Default)]
 struct EmittedOnce {
     contended: bool,
@@ -296,15 +298,16 @@ impl Wait<'_> {
         let grant_limit = grant.limit;
         let name = lock.name.granted(grant.count);
         let renewal = match lease {
-            // No early renewal if the number of renewals is limited: it would shorten the total
-            // time.
+            // No early renewal if the number of renewals is limited: an early one would shorten the
+            // total time.
             Lease::Watched {
                 renewals: Some(count),
                 ..
             } => Some(RenewalPlan::from(sent, time, Some(count), Duration::ZERO)),
             Lease::Watched { renewals: None, .. } => {
                 let mut plan = RenewalPlan::from(sent, time, None, lock.earlier(time));
-                // No early renewal if it would wait for replicas.
+                // After an early renewal the store reports changes of the lock. Not if the renewal
+                // would wait for replicas, and not for shared locks.
                 let first = engine.abilities.first_renewal;
                 let is_reported = self.plan.replication.is_off() && !lock.name.profile().shared;
                 if let Some(first) = first.filter(|_| is_reported) {
@@ -320,8 +323,8 @@ impl Wait<'_> {
         // A reader that also writes uses the writer's token. The store would return the last token
         // that it reserved for hand-offs, which may be larger.
         let own = |writer: &Arc<Acquisition>| writer.token.and_then(|it| TokenRange::new(it, it));
-        // Except for a writer that was lost meanwhile, because its successors may have larger
-        // tokens.
+        // If the writer was lost meanwhile, the store's token is used, because the writer's
+        // successors may have larger tokens than the writer.
         let is_beside = |writer: &&Arc<Acquisition>| engine.is_valid(writer);
         let writer = self.beside.as_ref().filter(is_beside);
         let tokens = writer.map_or(grant.tokens, own);
@@ -361,7 +364,8 @@ impl Wait<'_> {
         let arm = |state: &mut _| engine.timer.arm(lock, state, now, due);
         if let Err(error) = waiter.occupy(&acquisition, now, arm) {
             engine.mark_released(&acquisition);
-            // Where no thread can be started, nothing can be cleaned up in the background.
+            // Where no thread can be started, nothing can be cleaned up in the background. So send
+            // the release from this thread.
             let (id, options) = acquisition.to_release();
             engine.leave_async(&id, options);
             lock.released(&acquisition, now);
@@ -402,8 +406,9 @@ impl Wait<'_> {
     }
 
     /// Ends the wait without the lock. Cleans up a request with unknown outcome, and removes the
-    /// waiter from the store, where it would keep other clients out. If this client `has_followers`
-    /// that wait in the same place, they keep it.
+    /// waiter from the store, where it would keep other clients out. With `has_followers`, other
+    /// threads of this client wait behind this one and inherit its place in the store's queue, if
+    /// the kind of lock allows that.
     fn close(&self, has_followers: bool) {
         let is_queued = self.direct.is_some()
             || self.was_sent && self.plan.waits() && self.shown_every().is_some();
@@ -416,15 +421,15 @@ impl Wait<'_> {
         let is_shared_place = name.profile().hands_off || name.profile().contends_in_line;
         let id = AcquisitionId::new(name, self.owner, time, Receipt::default());
         let options = options.keeps_place(has_followers && is_shared_place);
-        // Not on the caller's thread if the store may be unreachable.
+        // If the store may be unreachable, the request is not sent on the caller's thread.
         match self.unknown_outcome || self.outage.since.is_some() {
             true => self.engine.clean_up((id, options)),
             false => self.engine.leave_async(&id, options),
         }
     }
 
-    /// Returns the end of the time for which an outage is tolerated, which began at `since`,
-    /// perhaps before this wait.
+    /// Returns when this wait gives up in an outage that began at `since`, perhaps before this
+    /// wait: at the deadline, or after the outage limit.
     fn limit(&self, since: Moment) -> Moment {
         let limit = since.max(self.plan.start) + self.engine.settings.outage_limit;
         match self.plan.deadline {

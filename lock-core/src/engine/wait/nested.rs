@@ -18,7 +18,8 @@ pub(super) fn nest(
     acquisition: Arc<Acquisition>,
     plan: &Plan,
 ) -> Result<Arc<Acquisition>, Error> {
-    // The time of the call is enough: a new reading would be no more current for the caller.
+    // The time at which the call began is enough: a new reading would be no more current for the
+    // caller.
     let is_held = acquisition.is_valid_at(plan.start) || engine.still_holds(lock, &acquisition);
     if is_held && !engine.is_valid(&acquisition) {
         // The clock may have skipped the end of the lease, so only the store knows if the lock is

@@ -9,17 +9,19 @@ use crate::error::Error;
 use crate::time::Moment;
 use std::time::Duration;
 
-/// The shortest pause after a split vote. The pause is random, up to twice the time of the attempt,
-/// and the limit doubles each time, so that one client succeeds before the next tries.
+/// The smallest upper limit of the random pause after a split vote. The limit is twice the time of
+/// the attempt, and doubles with each further split vote, so that one client succeeds before the
+/// next tries.
 const SHORTEST_SPLIT_VOTE: Duration = Duration::from_micros(400);
-/// The longest such pause, so that a free lock does not idle for longer.
+/// The largest upper limit of the random pause after a split vote, so that a free lock does not
+/// idle for longer.
 const LONGEST_SPLIT_VOTE: Duration = Duration::from_millis(50);
 /// The longest time between two queries of a store that grants nothing until a known time, because
 /// an operator may end that pause early.
 const PAUSE_LOOK: Duration = Duration::from_secs(1);
 
 impl Wait<'_> {
-    /// Queues the release of the last attempt, and continues with a new owner ID.
+    /// Cleans up after the attempts of the present owner ID, and continues with a new owner ID.
     pub(super) fn change_owner(&mut self) {
         self.close(false);
         self.unknown_outcome = false;
@@ -27,7 +29,7 @@ impl Wait<'_> {
         self.owner = self.engine.new_owner();
     }
 
-    /// Decides the next action after this cause.
+    /// Decides the next action after an attempt that granted nothing for this cause.
     pub(super) fn retry(
         &mut self,
         waiter: &WaiterGuard<'_>,
@@ -36,7 +38,8 @@ impl Wait<'_> {
         sent: Moment,
     ) -> Result<Next, Error> {
         match cause {
-            // The rollback is queued, so no request of this owner can take effect any more.
+            // The rollback of the former owner is queued, so no outcome is unknown, as if the
+            // attempt had not been sent.
             RetryCause::Failed(error) => self.failed(waiter, Failure::NotSent(error), sent),
             RetryCause::Paused {
                 why,
@@ -54,8 +57,9 @@ impl Wait<'_> {
         }
     }
 
-    /// Handles a store that grants nothing until a known time. A wait whose deadline is earlier
-    /// fails at once, unless the pause may end at any time. Other waits emit an event and sleep.
+    /// Handles a store that grants nothing until a known time. A wait whose deadline is before that
+    /// time fails at once, unless the pause may end at any time. Other waits emit an event and
+    /// sleep.
     fn paused(
         &mut self,
         waiter: &WaiterGuard<'_>,
@@ -101,8 +105,8 @@ impl Wait<'_> {
         if self.plan.is_late(now) {
             return Next::GiveUp;
         }
-        // Twice the duration of the attempt, so that one client can succeed before the next one
-        // tries. Doubled each time, so that it works for any number of clients.
+        // The limit is twice the duration of the attempt, so that one client can succeed before the
+        // next one tries. It doubles each time, so that this works for any number of clients.
         let took = now.since(sent).max(SHORTEST_SPLIT_VOTE / 2);
         let span = took * (2 << self.split_votes.min(8));
         self.split_votes += 1;

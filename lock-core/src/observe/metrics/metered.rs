@@ -13,7 +13,8 @@ use crate::time::Moment;
 use std::fmt;
 use std::sync::Arc;
 
-/// A wrapper of a backend that records the duration of each request.
+/// A wrapper of a backend that records the duration of each request, except for `inspect_all` and
+/// `diagnose`.
 pub(super) struct Metered {
     pub(super) backend: Arc<dyn Backend>,
     pub(super) metrics: Metrics,
@@ -32,7 +33,7 @@ impl Metered {
     }
 }
 
-// Denied, so that a new method with a default must be forwarded as well.
+// The lint is denied, so that a new method with a default must be forwarded as well.
 #[deny(clippy::missing_trait_methods)]
 impl Backend for Metered {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
@@ -47,7 +48,7 @@ impl Backend for Metered {
     ) -> Vec<Result<Renewal, Failure>> {
         let start = self.metrics.request_starts();
         let answers = self.backend.renew(node, batch, by);
-        // A batch has one duration. It was sent if any part of it was.
+        // A batch has one duration. The batch was sent if any part of it was sent.
         let was_sent = |answer: &&_| !matches!(answer, Err(Failure::NotSent(_)));
         let answer = answers.iter().find(was_sent).or(answers.first());
         let failure = answer.and_then(|answer| answer.as_ref().err());

@@ -50,7 +50,8 @@ enum Request {
 /// The values of the label `request`, in the order of [`Request`].
 const REQUESTS: [&str; 6] = ["acquire", "renew", "release", "read", "watch", "force"];
 
-/// Events with a separate metric, and events that are not counted when they are emitted.
+/// The events that `distlock_events_total` does not count: they have metrics of their own, or are
+/// not counted when they are emitted.
 const NOT_IN_EVENTS: [&str; 6] = [
     "acquired",
     "released",
@@ -260,7 +261,8 @@ impl Metrics {
         self.request(Request::Release, start, answer.as_ref().err());
     }
 
-    /// Records a completed request. A request that was not sent has no latency.
+    /// Records the duration of a completed request, and an unknown outcome. Ignores a request that
+    /// was not sent.
     fn request(
         &self,
         request: Request,
