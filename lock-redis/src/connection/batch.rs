@@ -1,7 +1,7 @@
 //! [`Batch`]: the requests of one write, encoded once.
 //!
 //! Each request has a [`Mark`]: its script, the place of its keys in the bytes, and the commands
-//! that a connection adds to it. So no other code has to parse the bytes.
+//! that a connection adds to it. So a connection need not search the bytes for these.
 
 use super::{Request, Text, encoded_words, with_text, write_count, write_word};
 use crate::connection::error_mapping::Asked;

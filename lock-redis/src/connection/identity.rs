@@ -39,8 +39,8 @@ enum IdentityPolicy {
 pub(crate) struct Identity {
     kind: IdentityKind,
     policy: IdentityPolicy,
-    /// The last report of the server that was replaced, perhaps by the expected server. Until a
-    /// server has reported its history here, a replica of the replaced server is accepted, too.
+    /// The last report of the server that the expected one has replaced. Until a server has
+    /// reported its history here, any former replica of the replaced server is accepted.
     former: Option<(Noted, Moment)>,
     state: Mutex<State>,
     /// The number of times that open connections became invalid: another server was followed, the
