@@ -120,9 +120,9 @@ impl SocketRoute {
         }
     }
 
-    /// Returns the error of a failed attempt to connect, with advice. A missing socket is no
-    /// configuration error, because it may appear when the server starts; a path that is no socket,
-    /// or may not be used, is one.
+    /// Returns the error of a failed attempt to connect, with advice. A missing socket is reported
+    /// as unavailable, because it may appear when the server starts. A path that is no socket, or
+    /// may not be used, is a configuration error.
     pub(super) fn explain(&self, kind: Option<FileType>, error: io::Error) -> Error {
         let shown = self.path.display();
         if let Some(mend) = no_descriptor(&error) {

@@ -1,4 +1,4 @@
-//! Maps a server's errors to those of this library, with advice for each. No other place maps them.
+//! Maps a server's errors to those of this library, with advice for each. No other module does.
 
 use crate::connection::history::Shown;
 use crate::connection::{Cause, Server, ServerError};
@@ -412,9 +412,9 @@ pub(crate) fn acl_pattern(mark: char, name: &str) -> String {
     format!("{mark}{begin}:*")
 }
 
-/// Returns the commands that a refused request lacks: the command that the error names; otherwise
-/// the commands on the line of the script that the error names; otherwise all commands of the
-/// request.
+/// Returns the commands that the server may have refused to run: the command that the error names;
+/// otherwise the commands on the line of the script that the error names; otherwise all commands of
+/// the request.
 fn missing_commands(detail: &str, asked: &Asked<'_>) -> Vec<String> {
     if let Some(named) = detail.split('\'').nth(1) {
         return vec![named.to_owned()];

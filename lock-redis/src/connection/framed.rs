@@ -41,10 +41,10 @@ enum BaseConnection<'a> {
     Borrowed(BorrowedConnection<'a>),
 }
 
-/// The results of the reads that make the server track keys. After `CLIENT TRACKING ON OPTIN`, it
-/// tracks the keys that the command after a `CLIENT CACHING YES` reads, but no keys that a script
-/// reads. A read inside the script would make the server process all keys of the script (Redis
-/// 7.0).
+/// The results of the reads that make the server track keys. After `CLIENT TRACKING ON OPTIN`, the
+/// server tracks only the keys that the command after a `CLIENT CACHING YES` reads. That command is
+/// a read of its own, and not the script: otherwise each read inside the script would make the
+/// server process all keys of the script (Redis 7.0).
 #[derive(Default)]
 pub(crate) struct Tracking {
     /// True if a key was deleted between its renewal and its read: the server does not report that
@@ -78,7 +78,7 @@ enum Place {
 
 const ASKING: Request<'static> = Request(&[&[b"ASKING"]]);
 
-/// Makes the server track the keys that the next command reads.
+/// The command that makes the server track the keys that the next command reads.
 const CACHING: Request<'static> = Request(&[&[b"CLIENT", b"CACHING", b"YES"]]);
 
 impl<'a> FramedConnection<'a> {

@@ -6,7 +6,7 @@
 use crate::connection::{Request, info_field};
 use std::time::Duration;
 
-/// Queries a server's replication IDs and offsets.
+/// The query for a server's replication IDs and offsets.
 pub(crate) const HISTORY: Request<'static> = Request(&[&[b"INFO", b"replication"]]);
 
 /// The position in the history of its data that a server has reported, at the start of a connection

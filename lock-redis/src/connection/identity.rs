@@ -1,5 +1,5 @@
-//! [`Identity`]: the server that answers at an endpoint, and whether it continues the data of the
-//! server before.
+//! [`Identity`]: the server that answers at an endpoint, compared with the server that answered
+//! before.
 //!
 //! Every new connection is checked before the first request is sent on it. So is every later report
 //! on an open connection, because the server may have lost its role meanwhile.

@@ -12,7 +12,7 @@
 //! - [`framed`]: a connection that adds commands of its own before and after requests
 //! - [`replica_ack`]: the acknowledgements of replicas
 //! - [`one_store`]: the check that all keys that a connection reaches are on one server
-//! - [`server_kind`]: what kind of server it is that does not know a command
+//! - [`server_kind`]: finds out if a server that does not know a command is a Sentinel
 //!
 //! A connection that failed once is closed. Otherwise a late reply to an older request could be
 //! read as the reply to the next one, and so a lock could be granted twice.

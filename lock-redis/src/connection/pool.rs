@@ -28,8 +28,8 @@ pub(crate) struct PoolSlot {
 }
 
 impl PoolSlot {
-    /// Closes a connection that was idle for longer than `time`: otherwise it could take the place
-    /// of another client, if the server has reached its limit.
+    /// Closes a connection that was idle for longer than `time`, because an idle connection counts
+    /// against the server's limit of clients.
     pub(crate) fn close_if_idle(&mut self, time: Duration) {
         self.connection
             .take_if(|connection| connection.is_idle_for(time));

@@ -14,7 +14,8 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-/// Dials a [multiplexed connection](MultiplexedConnection) when there is no usable one.
+/// The connection to a server that all threads share: a [multiplexed
+/// connection](MultiplexedConnection), dialled when there is no usable one.
 pub(crate) struct SharedConnection {
     dialer: Arc<Dialer>,
     current: Mutex<Option<Arc<MultiplexedConnection>>>,

@@ -66,7 +66,7 @@ impl LookUpError {
 }
 
 /// Returns the cause of a failed look-up. If no descriptor is free, the C library reports an
-/// unknown name, so this function opens a socket to see whether one is.
+/// unknown name, so this function opens a socket to find out whether a descriptor is free.
 fn cause(error: io::Error) -> SystemError {
     let limit = Socket::new(Domain::UNIX, Type::STREAM, None).err();
     limit

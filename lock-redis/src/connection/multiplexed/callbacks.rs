@@ -58,7 +58,7 @@ impl MultiplexedConnection {
         self.pending.lock().has_callbacks()
     }
 
-    /// Returns the number of the last pending callback request, up to number `until`.
+    /// Returns the number of the last pending callback request, among the requests up to `until`.
     pub(in crate::connection) fn last_callback(&self, until: RequestId) -> Option<RequestId> {
         self.pending.lock().last_callback(until)
     }

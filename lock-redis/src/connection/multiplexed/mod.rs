@@ -60,8 +60,8 @@ use std::time::Duration;
 pub(crate) struct MultiplexedConnection {
     pending: Mutex<PendingRequests>,
     transport: Transport,
-    /// Locked only by the thread that writes, so no thread waits for the lock. The thread that
-    /// reads alone locks `input`.
+    /// Locked only by the thread that writes, as `input` only by the thread that reads. So no
+    /// thread waits for these locks.
     output: Mutex<Output>,
     input: Mutex<ReplyInput>,
     /// True if the peer took only a part of the bytes of the last write. Written under the lock of

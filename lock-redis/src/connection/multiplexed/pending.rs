@@ -1,8 +1,9 @@
 //! [`PendingRequests`]: the requests on a connection without a reply, and the unsent bytes.
 //!
 //! Pure state, without I/O and wake-ups. A reply does not name its request: it belongs to the
-//! oldest one. So a request stays pending until its reply arrives, even if its caller has given up.
-//! Requests of one write may be [joined](super::joined) into one, whose reply has a part for each.
+//! oldest request that was sent. So a request stays pending until its reply arrives, even if its
+//! caller has given up. Requests of one write may be [joined](super::joined) into one, whose reply
+//! has a part for each.
 
 mod joining;
 
@@ -210,7 +211,8 @@ pub(super) struct PendingRequests {
     /// The request of the thread that reads for all. While a thread waits, there is a reader, which
     /// is awake, being woken, or asleep in the socket.
     pub(super) reader: Option<RequestId>,
-    /// True while the reader sleeps in the socket. Before it sleeps, it checks for unsent bytes.
+    /// True while the reader sleeps in the socket. The reader checks for unsent bytes before it
+    /// sleeps.
     pub(super) asleep: bool,
     /// True while a thread writes.
     pub(super) writing: bool,
@@ -230,10 +232,10 @@ pub(super) struct PendingRequests {
 }
 
 impl PendingRequests {
-    /// The divisor of the bytes under way: unsent bytes may wait while they are less than a half of
-    /// those. Measured against a half: with the whole, 8 threads got 0.7 to 0.95 of the throughput;
-    /// with a quarter, 8 threads got about the same, and 128 threads without tokens 0.9. Leaving
-    /// all writes to the reader was slower.
+    /// The divisor of the bytes under way: unsent bytes may wait while they are less than half of
+    /// these bytes. Measured against a half: with the whole, 8 threads got 0.7 to 0.95 of the
+    /// throughput; with a quarter, 8 threads got about the same, and 128 threads without tokens
+    /// 0.9. Leaving all writes to the reader was slower.
     const WRITE_SHARE: u64 = 2;
 
     /// The least silence after which a connection gets no new requests, because a lost packet is
@@ -394,7 +396,7 @@ impl PendingRequests {
         self.callbacks > 0
     }
 
-    /// Returns the number of the last pending callback request, up to number `until`.
+    /// Returns the number of the last pending callback request, among the requests up to `until`.
     pub(super) fn last_callback(&self, until: RequestId) -> Option<RequestId> {
         let of_callback = |request: &&CallerRequest| {
             request.id <= until && matches!(request.owner, ReplyOwner::Callback(_))
@@ -620,8 +622,8 @@ impl PendingRequests {
         wakeups.wake.extend(next.map(|(_, slot)| slot));
     }
 
-    /// While the reader sleeps, wakes another waiting thread for bytes that no thread writes. If
-    /// there is none, the reader writes when it wakes.
+    /// While the reader sleeps, wakes another waiting thread for bytes that no thread writes. If no
+    /// other thread waits, the reader writes when it wakes.
     pub(super) fn wake_a_writer(&self, wakeups: &mut DeferredWakeups) {
         if !self.asleep || !self.wants_writer() {
             return;
