@@ -430,7 +430,7 @@ impl Connection {
             b"OPTIN",
             b"NOLOOP",
         ];
-        // A refusal of `CACHING` counts, too: without it, nothing would be tracked.
+        // A refusal of `CACHING` counts, too: without `CACHING`, nothing would be tracked.
         let (replies, outcome) = self.call_many(&[Request(&[tracking]), CACHING], by);
         outcome?;
         let refused = replies.into_iter().find_map(|reply| match reply {

@@ -44,8 +44,8 @@ pub(crate) struct Identity {
     former: Option<(Noted, Moment)>,
     state: Mutex<State>,
     /// The number of times that open connections became invalid: another server was followed, the
-    /// server lost its role as master, or it reported its ID after connections without one. Written
-    /// under the lock of the state, read by every connection.
+    /// server lost its role as master, or the server reported its ID for the first time, after
+    /// connections without an ID. Written under the lock of the state, read by every connection.
     latest: Arc<AtomicU64>,
 }
 
@@ -383,7 +383,7 @@ impl State {
             return Judgement::NotShown;
         };
         if shown.run_id.as_ref() == Some(&noted.run_id) && asked < at {
-            // This query was sent before the noted answer arrived, which is at least as new.
+            // This query was sent before the noted answer arrived, so a smaller offset is no loss.
             return Judgement::Same;
         }
         judge(noted, shown, answered.since(*at))
@@ -597,7 +597,7 @@ mod tests {
 
     #[test]
     fn expected_server_may_be_another_replica_of_the_one_before() {
-        // The history ends after or before the noted offset, or is another one.
+        // The common history ends after or before the noted offset, or there is none.
         for (history, is_met) in [(("X", 101), true), (("X", 74), true), (("W", 101), false)] {
             let noted = (
                 master("old", "X", 100, NONE, at(0)).shown.noted().unwrap(),

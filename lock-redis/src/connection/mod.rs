@@ -15,7 +15,7 @@
 //! - [`server_kind`]: finds out if a server that does not know a command is a Sentinel
 //!
 //! A connection that failed once is closed. Otherwise a late reply to an older request could be
-//! read as the reply to the next one, and so a lock could be granted twice.
+//! read as the reply to the next request, and so a lock could be granted twice.
 
 mod address;
 mod address_map;

@@ -1,4 +1,4 @@
-//! Joins requests that are ready at the same time, usually each for another lock, into one.
+//! Joins requests that are ready at the same time, usually each for another lock, into one request.
 //!
 //! A script for 16 locks takes the server three fifths of the time of 16 scripts. No request waits
 //! to be joined: only requests that are sent in one write are joined. If the server refuses the

@@ -23,9 +23,9 @@
 //!   dropped.
 //!
 //! A deadline that passes does not close the connection: a late reply finds its request. If nothing
-//! was received for longer than replies usually take, the connection gets no new requests. It is
-//! closed when it breaks, when a reply is invalid or unexpected, when its server is superseded, and
-//! when the oldest request is overdue by `grace`, a command timeout.
+//! was received for longer than replies usually take, the connection gets no new requests. A
+//! connection is closed when it breaks, when a reply is invalid or unexpected, when its server is
+//! superseded, and when the oldest request is overdue by `grace`, a command timeout.
 
 mod callbacks;
 mod joined;
@@ -233,9 +233,10 @@ impl MultiplexedConnection {
         self.scripts_sent.insert(script)
     }
 
-    /// Returns `true` if the calling thread has to write the unsent bytes itself. It leaves them to
-    /// a reader that is awake only while the server has enough requests: the reader may run after
-    /// all threads woken with it, and the server must not run out of requests meanwhile.
+    /// Returns `true` if the calling thread has to write the unsent bytes itself. A thread leaves
+    /// these bytes to a reader that is awake only while the server has enough requests: the reader
+    /// may run after all threads woken with it, and the server must not run out of requests
+    /// meanwhile.
     fn must_write_now(pending: &PendingRequests) -> bool {
         let reader_will = pending.reader.is_some() && !pending.asleep;
         pending.wants_writer() && !(reader_will && pending.is_peer_busy())

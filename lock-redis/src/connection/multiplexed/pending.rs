@@ -553,7 +553,7 @@ impl PendingRequests {
     }
 
     /// Gives up the request of a caller. Returns `None` if it has its reply; otherwise, whether the
-    /// request may have been sent, or may yet be sent as a part of a joined one. Removes the
+    /// request may have been sent, or may yet be sent as a part of a joined request. Removes the
     /// request if neither is the case.
     pub(super) fn abandon(&mut self, id: RequestId) -> Option<MayHaveLeft> {
         let is_it = |request: &CallerRequest| request.id == id;

@@ -99,8 +99,8 @@ impl Destination {
             (!is_full, Step::Ping, [&[b"PING"]]),
             (is_full, Step::Name, [name]),
             (is_node, Step::Node, [&[b"CLUSTER", b"MYID"]]),
-            // `INFO` without an argument: several sections are needed, and Redis 6.2 accepts only
-            // one.
+            // `INFO` without an argument: several sections are needed, and Redis 6.2 accepts the
+            // name of only one.
             (identity.is_some() && is_full, Step::Info, [&[b"INFO"]]),
         ];
         let taken: Vec<_> = steps.iter().filter(|(taken, ..)| *taken).collect();
