@@ -6,8 +6,8 @@ use crate::threads::limits::no_thread;
 use crate::time::Moment;
 use std::time::Duration;
 
-/// The state of a thread. Stored under the mutex of the thread's work, so that work added while the
-/// thread ends finds it either running or ended.
+/// The state of a thread that runs only while it has work. Stored under the same mutex as the work:
+/// otherwise work that is added just as the thread ends could be left without a thread.
 #[derive(Default)]
 pub(crate) struct OnDemandThread {
     running: bool,
@@ -47,8 +47,8 @@ impl OnDemandThread {
         self.idle_since = None;
     }
 
-    /// Records that the thread has no work. Returns the time until which it waits for work, or
-    /// `None` if it must end.
+    /// Records that the thread has no work. Returns the time until which the thread waits for work,
+    /// or `None` if it must end.
     pub(crate) fn idle(&mut self, now: Moment, longest: Duration) -> Option<Moment> {
         let end = *self.idle_since.get_or_insert(now) + longest;
         if now < end {

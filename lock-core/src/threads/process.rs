@@ -5,7 +5,7 @@
 #[derive(Debug)]
 pub(crate) struct Origin {
     process: u32,
-    /// Detects the C library's `fork`; `None` if it could not be registered.
+    /// Detects the C library's `fork`; `None` if the handler of forks could not be registered.
     #[cfg(unix)]
     mark: Option<forkguard::atfork::Guard>,
 }
@@ -20,16 +20,16 @@ impl Origin {
         }
     }
 
-    /// Returns whether the current process is another one. Makes a system call, which takes longer
-    /// than a nested lock.
+    /// Returns whether the current process is another than the origin. Makes a system call, which
+    /// takes longer than a re-entrant `lock()`.
     ///
-    /// Checks the mark as well: a child in another PID namespace may have the same process number.
+    /// Checks the mark as well: a child in another PID namespace may have the same process ID.
     pub(crate) fn is_elsewhere(&self) -> bool {
         self.process != std::process::id() || self.is_marked().unwrap_or(false)
     }
 
-    /// Returns whether the current process is most likely another one, without a system call.
-    /// Misses a child made by a raw system call, so each request checks
+    /// Returns whether the current process is most likely another than the origin, without a system
+    /// call if forks are marked. Misses a child made by a raw system call, so each request checks
     /// [`is_elsewhere`](Self::is_elsewhere).
     pub(crate) fn seems_elsewhere(&self) -> bool {
         self.is_marked().unwrap_or_else(|| self.is_elsewhere())

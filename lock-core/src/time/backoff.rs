@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// The pauses after failures in a row. Half of each pause is random, so that clients that lost the
-/// same store do not all return at once.
+/// The pauses after failures in a row. Up to half of each pause is random, so that clients that
+/// lost the same store do not all retry at the same time.
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff {
     first: Duration,

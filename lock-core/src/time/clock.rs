@@ -13,8 +13,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Moments of different clocks cannot be compared.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(
-    /// The nanoseconds plus one: `Option<Moment>` then takes no more memory, and each held lock has
-    /// several of them.
+    /// The nanoseconds plus one, so never zero: `Option<Moment>` then takes no more memory than
+    /// `Moment`. Each held lock has several.
     NonZeroU64,
 );
 
@@ -60,7 +60,7 @@ impl Add<Duration> for Moment {
 
 /// A flag that one thread waits for and any thread raises.
 ///
-/// The flag stays up until the waiter lowers it, so a raise before the wait ends that wait.
+/// The flag stays up until the waiter lowers it, so a raise before the wait ends the wait at once.
 #[derive(Debug, Default)]
 pub struct Signal {
     raised: Mutex<bool>,
@@ -87,7 +87,8 @@ impl Signal {
 
     /// Makes the waiter read its clock again, without raising the flag.
     fn nudge(&self) {
-        // Under the mutex: a waiter between its check and its sleep would miss the notification.
+        // With the mutex locked: otherwise a waiter between its check and its sleep would miss
+        // this.
         let _raised = self.raised.lock();
         self.changed.notify_all();
     }
@@ -117,37 +118,40 @@ pub enum Woken {
     Due,
 }
 
-/// A clock that never goes back, with waits on it.
+/// A clock that never goes back, and that threads can wait on.
 ///
-/// Leases are measured by this clock, so it must run while the machine sleeps. The trait is open
-/// for tests: see [`ManualClock`].
+/// Leases are measured by this clock, so it must advance while the machine is suspended. Tests may
+/// implement the trait, or use [`ManualClock`].
 pub trait Clock: Any + Send + Sync + fmt::Debug {
     /// Returns the current time.
     fn now(&self) -> Moment;
 
-    /// Returns the time of day since 1970, which may jump. Used for tokens, for wire formats that
-    /// write a time, and in texts.
+    /// Returns the time of day, counted from 1970, which may jump. Used for tokens, for wire
+    /// formats that write a time, and in texts.
     ///
-    /// If it leaps ahead of [`now`](Self::now), as after the pause of a virtual machine, the time
-    /// of the leap counts against each lease until the store has confirmed the lock. By default it
-    /// advances with `now`: the machine's time of day, plus the lead of `now` over [`SystemClock`].
+    /// If the time of day leaps ahead of [`now`](Self::now), as after the pause of a virtual
+    /// machine, the leap shortens each lease until the store has confirmed the lock. By default,
+    /// this time of day advances with `now`: it is the machine's time of day, plus the difference
+    /// between `now` and [`SystemClock`].
     fn unix_time(&self) -> Duration {
-        // Read in this order: time that passes between the reads is then no leap.
+        // In this order, time that passes between the reads never makes the result too late:
+        // otherwise it would appear as a leap.
         let (unix, machine) = (SystemClock.unix_time(), SystemClock.now());
         let now = self.now();
         (unix + now.since(machine)).saturating_sub(machine.since(now))
     }
 
     /// Blocks until `signal` is raised or `until` has come. Returns at once if the signal is up
-    /// already. Lowers the signal if it was the cause.
+    /// already. Lowers the signal if the signal ended the wait.
     fn wait(&self, signal: &Arc<Signal>, until: Moment) -> Woken;
 }
 
 /// The machine's clock: `CLOCK_BOOTTIME` on Linux and Android, the monotonic clock elsewhere.
 ///
 /// [`std::time::Instant`] stops while a Linux machine is suspended, so a lease would seem to last
-/// longer by the time of the suspension. Condition variables stop in the same way; a wait therefore
-/// consists of slices of at most [`SystemClock::SLICE`], and the clock is read after each.
+/// longer by the time of the suspension. The timeouts of condition variables stop in the same way.
+/// A wait therefore consists of slices of at most [`SystemClock::SLICE`], and the clock is read
+/// after each slice.
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(
     clippy::exhaustive_structs,
@@ -156,8 +160,8 @@ pub trait Clock: Any + Send + Sync + fmt::Debug {
 pub struct SystemClock;
 
 impl SystemClock {
-    /// The longest sleep without reading the clock, because condition variables and socket timeouts
-    /// stop while a machine is suspended, and leases do not.
+    /// The longest sleep without reading the clock, because the timeouts of condition variables and
+    /// sockets stop while a machine is suspended, and leases do not.
     pub const SLICE: Duration = Duration::from_secs(1);
 }
 
@@ -185,8 +189,9 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that advances only by calls of [`advance`](Self::advance), as time passes for a running
-/// program, and of [`jump`](Self::jump), as for one that was paused. For tests of leases and waits.
+/// A clock for tests of leases and waits, which advances only by two calls:
+/// [`advance`](Self::advance), as time passes for a running program, and [`jump`](Self::jump), as
+/// after a pause of the program.
 ///
 /// # Examples
 ///
@@ -203,14 +208,15 @@ impl Clock for SystemClock {
 #[derive(Clone, Debug, Default)]
 pub struct ManualClock(Arc<Mutex<Manual>>);
 
-/// The time that threads have to act before the clock goes on, because one of them may wait for
-/// something else then.
+/// The longest real time for which `advance` waits for threads to act, because a thread may wait
+/// for something else than this clock.
 const SETTLES: Duration = Duration::from_millis(100);
-/// The time between two looks at the sleepers, so that a renewal in memory is seen at once.
+/// The pause between two reads of the list of sleepers. It is short, so that `advance` notices the
+/// end of a renewal in memory at once.
 const LOOK_AGAIN: Duration = Duration::from_micros(100);
 
-/// Returns whether no other thread of this process runs, or is about to. True on a system that does
-/// not show it.
+/// Returns whether no other thread of this process is running or ready to run. Always true except
+/// on Linux, where `/proc` shows the state of each thread.
 fn others_sleep() -> bool {
     #[cfg(not(target_os = "linux"))]
     return true;
@@ -225,7 +231,7 @@ fn others_sleep_by_proc() -> bool {
     let mut others = tasks.flatten().filter(|task| task.file_name() != *own);
     others.all(|task| {
         let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-        // `12 (name, with any characters) R ..`
+        // The file begins with `12 (name, with any characters) R ..`, where `R` is the state.
         let state = stat.rsplit(')').next().unwrap_or_default().trim_start();
         !state.starts_with('R')
     })
@@ -238,14 +244,15 @@ struct Manual {
     now: Moment,
     unix: Duration,
     sleepers: Vec<Sleeper>,
-    /// Changes whenever a sleeper is added or removed, which `sleepers` detects by it.
+    /// Changes whenever a sleeper is added or removed, so that `ManualClock::sleepers` detects
+    /// this.
     generation: u64,
 }
 
 /// A thread that sleeps on the clock.
 #[derive(Clone, Debug)]
 struct Sleeper {
-    /// The generation in which the sleeper was added, which identifies it.
+    /// The generation in which the sleeper was added, which identifies the sleeper.
     number: u64,
     signal: Arc<Signal>,
     until: Moment,
@@ -253,7 +260,7 @@ struct Sleeper {
 
 impl Default for Manual {
     fn default() -> Self {
-        // Not zero: tests need earlier moments that differ from the start.
+        // Not zero: tests need different moments before the start.
         let now = Moment::from_nanos(1_000_000_000_000);
         let unix = Duration::from_secs(1_800_000_000);
         Self {
@@ -272,16 +279,17 @@ impl ManualClock {
         Self::default()
     }
 
-    /// Returns whether both clocks advance together.
+    /// Returns whether `other` is a clone of this clock, so that both advance together.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// Advances the clock and the time of day, and stops at each moment until which a thread
-    /// sleeps. There it gives the thread time to act, so that held locks are renewed on the way.
+    /// sleeps. At each stop the thread gets real time to act, so that held locks are renewed on the
+    /// way.
     ///
-    /// Blocks until no such thread is about to act, for at most 0.1 s of real time at the beginning
-    /// and at each stop: a thread that does something else then does not sleep again.
+    /// At the beginning and at each stop, blocks until no thread is about to act, but for at most
+    /// 0.1 s of real time: a thread that does something else may not sleep on this clock again.
     pub fn advance(&self, by: Duration) {
         let end = self.now() + by;
         self.settle(0);
@@ -298,8 +306,8 @@ impl ManualClock {
         }
     }
 
-    /// Waits until at least so many threads sleep on this clock, none of them is due, and no other
-    /// thread runs: one that was just started is about to sleep.
+    /// Waits until at least `count` threads sleep on this clock, none of them is due, and no other
+    /// thread runs, or until `SETTLES` has passed. A thread that runs may be about to sleep.
     fn settle(&self, count: usize) {
         let bound = SystemClock.now() + SETTLES;
         loop {
@@ -312,8 +320,8 @@ impl ManualClock {
         }
     }
 
-    /// Sets the clock and the time of day ahead at once, and wakes the sleepers that are due: as
-    /// for a program that was paused meanwhile, so leases that end in this time are lost.
+    /// Sets the clock and the time of day ahead at once, and wakes the sleepers that are due. This
+    /// is what a program sees after it was paused: leases that end in this time are lost.
     pub fn jump(&self, by: Duration) {
         let mut manual = self.0.lock();
         manual.now = manual.now + by;
@@ -334,9 +342,10 @@ impl ManualClock {
         self.0.lock().unix = unix;
     }
 
-    /// Returns the time until which each sleeper sleeps, earliest first: for tests that must not
-    /// advance the clock before a thread is parked. For a signalled thread that does not run yet it
-    /// is now.
+    /// Returns the moment until which each thread sleeps on this clock, earliest first. For tests
+    /// that must not advance the clock before a thread sleeps.
+    ///
+    /// For a thread that was signalled but does not run yet, the moment is not later than now.
     #[must_use]
     pub fn sleepers(&self) -> Vec<Moment> {
         loop {
@@ -372,9 +381,9 @@ impl Clock for ManualClock {
     }
 
     fn wait(&self, signal: &Arc<Signal>, until: Moment) -> Woken {
-        // Added before the signal is locked: `sleepers` then reads the flag of each listed sleeper.
+        // Added before the clock is read: otherwise a jump in between would not wake this thread.
         let number = self.0.lock().enter(signal, until);
-        // Locked from the clock check to the sleep: a nudge cannot come in between.
+        // Locked from the clock check to the sleep: otherwise a nudge in between would be missed.
         let mut raised = signal.raised.lock();
         loop {
             let mut manual = self.0.lock();

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The time for which a wait uses the machine's clock after the program's clock has panicked, so
-/// that a clock that recovers is used again.
+/// The longest sleep on the machine's clock after the application's clock has panicked in a wait,
+/// so that the application's clock is read again if it recovers.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// A wrapper of a clock that is read in the middle of every change of state. After a panic of that
-/// clock, time continues at the rate of the machine's clock, and never goes back.
+/// A wrapper that contains the panics of a clock, because clocks are read in the middle of state
+/// changes, which a panic would leave half done. After a panic of the wrapped clock, time continues
+/// at the rate of the machine's clock, and never goes back.
 #[derive(Debug)]
 pub(crate) struct ContainedClock {
     clock: Arc<dyn Clock>,
@@ -23,7 +24,7 @@ pub(crate) struct ContainedClock {
 }
 
 impl ContainedClock {
-    /// Wraps a clock, unless it is one of this crate's, whose code does not panic.
+    /// Wraps a clock, unless it is a clock of this crate, which does not panic.
     pub(crate) fn around(clock: Arc<dyn Clock>) -> Arc<dyn Clock> {
         let ours: &dyn Any = clock.as_ref();
         if ours.is::<SystemClock>() || ours.is::<ManualClock>() || ours.is::<Self>() {

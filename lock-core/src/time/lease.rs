@@ -40,8 +40,8 @@ impl LeaseTime {
         }
     }
 
-    /// Returns a lease for the rest of a time, at least the shortest lease; `None` if nothing is
-    /// left.
+    /// Returns a lease for the time that is left, at least the shortest lease; `None` if no time is
+    /// left, or more than the longest lease.
     pub(crate) fn of_rest(left: Duration) -> Option<Self> {
         if left.is_zero() {
             return None;
@@ -84,7 +84,7 @@ impl fmt::Display for LeaseTime {
     }
 }
 
-/// A lease that the watchdog renews, or a fixed one.
+/// A lease that the watchdog renews, or a fixed lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Lease {
@@ -101,8 +101,8 @@ pub enum Lease {
 }
 
 impl Lease {
-    /// The shortest lease that the watchdog renews, because below it there is no time for a second
-    /// attempt.
+    /// The shortest lease that the watchdog renews, because a shorter one leaves no time for a
+    /// second attempt at a renewal.
     pub const SHORTEST_WATCHED: Duration = Duration::from_millis(100);
 
     /// Returns a lease of `ttl` that the watchdog renews without a limit.

@@ -1,16 +1,17 @@
-//! [`AddressMap`]: configured addresses that replace announced ones, as behind a tunnel or in a
-//! container.
+//! [`AddressMap`]: configured addresses that replace the addresses that servers announce, as behind
+//! a tunnel or in a container.
 
 use super::Address;
 use lock_core::{Config, Error};
 use std::collections::HashMap;
 use std::net::Ipv6Addr;
 
-/// The addresses to connect to in place of announced ones; others are used as announced.
+/// The addresses to connect to in place of those that servers announce. An announced address
+/// without an entry is used as it is.
 #[derive(Clone, Debug, Default)]
 pub struct AddressMap {
     addresses: HashMap<Address, Address>,
-    /// Hosts that are replaced, with any port.
+    /// Hosts that are replaced, whatever the port, unless `addresses` has an entry for the port.
     hosts: HashMap<String, String>,
 }
 
@@ -25,7 +26,7 @@ impl AddressMap {
     /// The name of this setting in the URL.
     pub const OPTION: &str = "address_map";
 
-    /// Returns the map in `config`.
+    /// Returns the map in `config`; an empty map if there is none.
     ///
     /// # Errors
     ///
@@ -38,8 +39,8 @@ impl AddressMap {
             .map(Option::unwrap_or_default)
     }
 
-    /// Parses `announced=real`, with commas between pairs; both sides are `host:port`, or both are
-    /// hosts. IPv6 addresses are in brackets, which are optional without a port.
+    /// Parses pairs `announced=real`, separated by commas. Both sides of a pair are `host:port`, or
+    /// both are hosts. IPv6 addresses are in brackets, which are optional without a port.
     ///
     /// # Errors
     ///
@@ -63,7 +64,7 @@ impl AddressMap {
         Ok(map)
     }
 
-    /// Returns the address to connect to for an announced one.
+    /// Returns the address to connect to in place of an announced address.
     #[must_use]
     pub fn real(&self, announced: &Address) -> Address {
         let canonical = canonical(announced);

@@ -10,16 +10,17 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Calls of one kind, which share their results.
+/// Calls of one kind, such as reads of one file. Concurrent callers share a call and its result.
 ///
-/// One call runs at a time. If it has not returned for [`AGAIN`], another one is started in
-/// parallel, and the next after twice that time, until the newest returns. At most [`MOST`] run at
-/// a time, because threads must not pile up.
+/// Normally one call runs at a time. If it has not returned after [`AGAIN`] and a caller waits,
+/// another call is started in parallel. The pause before each further call is twice as long as
+/// before, until the newest call returns. At most [`MOST`] calls run at a time, because threads
+/// must not pile up.
 pub(crate) struct BackgroundCall<T>(Arc<Shared<T>>);
 
-/// The time that a call may take before another one is started in parallel, because the system has
-/// no deadline for reading files, looking up names and credentials providers. The pause doubles for
-/// each further call.
+/// The time that a call may take before another one is started in parallel, because these calls
+/// have no deadline of their own and may hang: reads of files, look-ups of names, and credentials
+/// providers. The pause doubles for each further call.
 const AGAIN: Duration = Duration::from_secs(5);
 /// The most calls that run at the same time.
 const MOST: u64 = 8;
@@ -36,8 +37,7 @@ struct State<T> {
     ended: u64,
     /// The number of the newest call, while it runs.
     current: Option<u64>,
-    /// The time from which another call may be started in parallel; `pause` is doubled for the one
-    /// after it.
+    /// The time from which another call may be started in parallel.
     next: Moment,
     pause: Duration,
     /// The result of the call that ended last; `None` if it panicked.
@@ -70,7 +70,8 @@ impl<T: Clone + Send + 'static> BackgroundCall<T> {
         }))
     }
 
-    /// Returns the result of `call`, or of one that is already running, if one ends in `time`.
+    /// Returns the result of `call`, or of a call that is already running, if either ends in
+    /// `time`.
     pub(crate) fn call(
         &self,
         time: &DialTime<'_>,
@@ -130,7 +131,7 @@ impl<T: Clone + Send + 'static> BackgroundCall<T> {
         self.0.state.lock().ended
     }
 
-    /// Pretends that the most calls are running, and never end.
+    /// Pretends that `MOST` calls are running and never end.
     #[cfg(test)]
     pub(crate) fn hang(&self) {
         self.0.state.lock().started += MOST;
@@ -214,8 +215,8 @@ mod tests {
             }
             clock.jump(AGAIN * (1 << (times - 1)));
         }
-        // When the newest call has returned, older ones that still hang delay the next ones no
-        // longer.
+        // When the newest call has returned, older calls that still hang do not delay the next
+        // calls.
         for times in 4..=7 {
             assert!(calls.call(&wait(Duration::from_secs(60)), || true).unwrap());
             assert_eq!(started(), times);

@@ -1,7 +1,7 @@
 //! [`Batch`]: the requests of one write, encoded once.
 //!
-//! Each request has a [`Mark`]: its script, its keys, and the commands that a connection adds to
-//! it. So no other place searches the bytes for these.
+//! Each request has a [`Mark`]: its script, the place of its keys in the bytes, and the commands
+//! that a connection adds to it. So a connection need not search the bytes for these.
 
 use super::{Request, Text, encoded_words, with_text, write_count, write_word};
 use crate::connection::error_mapping::Asked;
@@ -13,14 +13,15 @@ use std::mem;
 use std::ops::Range;
 
 thread_local! {
-    /// The buffer in which requests are encoded. Empty while a batch uses it.
+    /// The buffer of this thread's last batch, which the next batch uses again. Empty while a batch
+    /// uses the buffer.
     static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
 /// The requests of one write. See the [module's text](self).
 pub(crate) struct Batch {
     bytes: Vec<u8>,
-    /// Most batches have only this request, and need no allocation for others.
+    /// The first request. Most batches have no other, and then need no allocation for `others`.
     first: Option<Mark>,
     others: Vec<Mark>,
     first_decides: bool,
@@ -31,7 +32,7 @@ pub(crate) struct Batch {
 pub(crate) struct Mark {
     bytes: Range<usize>,
     content: RequestContent,
-    /// The range of its keys, each with its length and line ends.
+    /// The range of the encoded keys, each with its length and line ends.
     keys: Range<usize>,
     key_count: usize,
     reads_keys: bool,
@@ -40,9 +41,9 @@ pub(crate) struct Mark {
 
 #[derive(Clone, Copy, Debug)]
 enum RequestContent {
-    /// A script, named by its hash until it has to be sent by its text.
+    /// A script, sent by its hash or by its text.
     Script(&'static Script),
-    /// A command on the only key.
+    /// A command with one key.
     Command(&'static str),
     /// A request that is not about a lock.
     Words,
@@ -57,8 +58,8 @@ impl Mark {
         }
     }
 
-    /// Returns `true` if a read of its keys follows on connections where the server reports changes
-    /// of keys that were read.
+    /// Returns `true` if a connection on which the server tracks keys (`CLIENT TRACKING`) adds a
+    /// read of the keys after this request.
     pub(super) fn reads_keys(&self) -> bool {
         self.reads_keys
     }
@@ -193,7 +194,7 @@ impl Batch {
         self.mark(mark.moved(start, mark.bytes.len()));
     }
 
-    /// Adds a script of another batch with its text in place of its hash.
+    /// Adds a script of another batch, with its text in place of its hash.
     fn add_by_text(&mut self, batch: &Self, mark: &Mark, script: &Script) {
         let start = self.bytes.len();
         let by_text = with_text(&batch.bytes[mark.bytes.clone()], script.source);
@@ -256,7 +257,7 @@ impl Batch {
         batch
     }
 
-    /// Returns a batch of only the scripts at the selected places, by their text.
+    /// Returns a batch of only the scripts at the selected places, to be sent by their texts.
     pub(crate) fn repeated(&self, is_repeated: impl Fn(usize) -> bool) -> Self {
         let mut batch = Self::new();
         for (place, mark) in self.marks().enumerate() {
@@ -313,8 +314,8 @@ impl Batch {
 }
 
 impl Mark {
-    /// Returns the mark of a copy of the request at `start`, with this length. Only the part before
-    /// the keys may differ in length from this request.
+    /// Returns the mark of a copy of the request at `start`, with this length. The copy may differ
+    /// from this request in length only before the keys.
     fn moved(&self, start: usize, length: usize) -> Self {
         let place = |at: usize| start + (at - self.bytes.start + length) - self.bytes.len();
         Self {

@@ -1,5 +1,4 @@
-//! [`Endpoint`]: the address of a server; [`SocketRoute`]: the connecting to a socket in the file
-//! system.
+//! [`Endpoint`]: the address of a server; [`SocketRoute`]: connects to a socket in the file system.
 
 use super::DialTime;
 use super::address::write_address;
@@ -104,7 +103,8 @@ impl SocketRoute {
             if left.is_zero() {
                 return Err(ErrorKind::TimedOut.into());
             }
-            // Bounds the wait while the server's queue is full, as that of a frozen server may be.
+            // Bounds the wait while the socket's queue of connections is full, as that of a frozen
+            // server may be.
             let slice = left.clamp(Duration::from_millis(1), SystemClock::SLICE);
             socket.set_write_timeout(Some(slice))?;
             match socket.connect(&address) {
@@ -116,8 +116,9 @@ impl SocketRoute {
         }
     }
 
-    /// Explains why connecting failed, and how to mend it. A missing socket may appear when the
-    /// server starts; a path that is no socket, or may not be used, is a configuration error.
+    /// Returns the error of a failed attempt to connect, with advice. A missing socket is reported
+    /// as unavailable, because it may appear when the server starts. A path that is no socket, or
+    /// may not be used, is a configuration error.
     pub(super) fn explain(&self, kind: Option<FileType>, error: io::Error) -> Error {
         let shown = self.path.display();
         if let Some(mend) = no_descriptor(&error) {
@@ -202,7 +203,7 @@ mod tests {
             SystemClock.now() + Duration::from_millis(100)
         });
         let connect = |by| route.connect(&DialTime::until(&SystemClock, by));
-        // The queue accepts one connection, or a few.
+        // The queue accepts one or a few connections before it is full.
         let mut queued = Vec::new();
         let error = loop {
             let by = short();

@@ -1,4 +1,4 @@
-//! Maps a server's errors to those of this library, with advice for each. No other place maps them.
+//! Maps a server's errors to those of this library, with advice for each. No other module does.
 
 use crate::connection::history::Shown;
 use crate::connection::{Cause, Server, ServerError};
@@ -31,7 +31,7 @@ pub(crate) enum Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// Returns the list to which scripts of this format push, if there is one.
+    /// Returns the list to which the script pushes to wake waiters, if it does.
     fn list(&self) -> Option<String> {
         let Self::Script(script, key) = self else {
             return None;
@@ -77,7 +77,7 @@ pub(crate) fn unready(server: &Server, shown: &Shown) -> Option<Error> {
 }
 
 /// Returns `true` if the server, or a proxy before it, will never carry out this command: the error
-/// is neither a passing state nor a redirect.
+/// is not a passing state, a redirect, a missing login, or about keys in different slots.
 pub(crate) fn will_not(answer: &ServerError) -> bool {
     let answer = inside_script(answer).unwrap_or_else(|| answer.clone());
     !matches!(
@@ -100,7 +100,8 @@ pub(crate) fn will_not(answer: &ServerError) -> bool {
     )
 }
 
-/// Returns `true` if only the request is refused, in whatever words, and not the connection.
+/// Returns `true` if the server refuses only this request, in whatever words, and not every request
+/// on the connection.
 pub(crate) fn is_only_of_request(answer: &ServerError) -> bool {
     let refuses_all = answer.code == "DENIED" || answer.detail.starts_with("max number of clients");
     will_not(answer) && !refuses_all
@@ -149,7 +150,7 @@ fn unquoted(detail: &str) -> String {
         .collect()
 }
 
-/// Explains the error, and how to mend its cause.
+/// Returns this library's error for a server's error, with advice.
 pub(crate) fn explain(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> Error {
     if let Some(inner) = inside_script(answer) {
         return explain(server, &inner, asked);
@@ -221,7 +222,7 @@ fn passing(server: &Server, code: &str) -> String {
     format!("{server} {meaning}")
 }
 
-/// Returns the kind and the message of an error without a code of its own.
+/// Returns the kind and the message of an error with the general code `ERR`.
 fn general(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> (ErrorKind, String) {
     let detail = answer.detail.as_str();
     let begins = |beginnings: &[&str]| beginnings.iter().any(|it| detail.starts_with(it));
@@ -263,8 +264,8 @@ fn general(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> (ErrorKi
             ),
         }
     } else if begins(&[
-        // The server knows the commands, but not all their options: of `SET`; before Redis 3, of
-        // `EXISTS` in the script that acquires; or of `AUTH`.
+        // The server knows the command, but not these arguments: options of `SET`, several keys of
+        // `EXISTS` in the script that acquires (before Redis 3), or a user of `AUTH`.
         "syntax error",
         "Wrong number of args calling Redis command",
         "wrong number of arguments for 'auth'",
@@ -305,8 +306,8 @@ fn general(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> (ErrorKi
     (ErrorKind::Configuration, message)
 }
 
-/// Returns the message for another value under the key of the list on which python-redis-lock's
-/// waiters sleep.
+/// Returns the message for a value that is not a list, under the key of the list on which
+/// python-redis-lock's waiters sleep.
 fn no_list(answer: &ServerError, asked: &Asked<'_>) -> String {
     let list = asked.list().unwrap_or_default();
     format!(
@@ -405,14 +406,15 @@ fn permission(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> Strin
 }
 
 /// Returns the pattern of an access control list for all keys (`~`) or channels (`&`) that begin
-/// like this one, up to the first colon: the key of the lock follows after that.
+/// like `name` up to its first colon. The part after the colon differs from lock to lock.
 pub(crate) fn acl_pattern(mark: char, name: &str) -> String {
     let begin = name.split(':').next().unwrap_or_default();
     format!("{mark}{begin}:*")
 }
 
-/// Returns the command that the error names; otherwise the command on the line of the script that
-/// the error names; otherwise all commands of the script.
+/// Returns the commands that the server may have refused to run: the command that the error names;
+/// otherwise the commands on the line of the script that the error names; otherwise all commands of
+/// the request.
 fn missing_commands(detail: &str, asked: &Asked<'_>) -> Vec<String> {
     if let Some(named) = detail.split('\'').nth(1) {
         return vec![named.to_owned()];
@@ -706,7 +708,7 @@ mod tests {
         }
     }
 
-    /// A script that pushes to a list has an additional key, about which a server may complain.
+    /// A script that pushes to a list has an additional key, which a server may refuse.
     #[test]
     fn errors_of_signal_lists_and_channels_are_explained() {
         let server = Server::new(Endpoint::tcp("h", 1), Some("me"));

@@ -19,14 +19,14 @@ pub(crate) struct Connection {
     pub(super) server: Arc<Server>,
     pub(super) clock: Arc<dyn Clock>,
     last_used: Moment,
-    /// The number of the connection to which the server reports changes of keys that are read on
-    /// this one; 0: none.
+    /// The client ID of the connection to which the server reports changes of keys that are read on
+    /// this connection; 0 if there is none.
     pub(crate) reports_to: u64,
     /// The scripts that were sent on this connection.
     sent_scripts: ScriptSet,
     /// The generation of the endpoint's server to which this connection leads.
     pub(super) generation: ServerGeneration,
-    /// True if that server has reported its identity, and is not part of a cluster.
+    /// True if the server has reported its identity, and that it runs alone and not in a cluster.
     pub(super) is_standalone: bool,
     /// True if scripts have proven that all keys are in one store.
     pub(super) is_one_store: bool,
@@ -165,7 +165,7 @@ impl Connection {
     }
 
     /// Returns the bare transport; `None` if the connection is closed, or another thread is just
-    /// shutting it.
+    /// shutting it down.
     pub(crate) fn into_transport(self) -> Option<Transport> {
         self.open.and_then(|open| Arc::into_inner(open.transport))
     }
@@ -184,7 +184,7 @@ impl Connection {
                 self.server
             ))));
         };
-        // The number of bytes that count as sent, even after an error.
+        // The number of bytes that count as sent, even if an error follows.
         let mut taken = 0;
         let mut write_all = || loop {
             let left = time_left(&*self.clock, by)?;

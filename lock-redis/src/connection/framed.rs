@@ -4,7 +4,7 @@
 //! - `ASKING` before each request, so that a node serves a slot that is just being moved to it.
 //! - A read of the keys after each renewal, so that the server reports their next change.
 //! - `WAIT` after all requests. It returns how many replicas have the writes of *this connection*,
-//!   so it is part of the same write. Redis refuses it inside a script.
+//!   so it is sent together with the requests. Redis refuses it inside a script.
 //! - `INFO replication` after all requests, for the position in the history of the server's data.
 //!   Inside the script or transaction, the offset would be the one before the write.
 //!
@@ -41,17 +41,19 @@ enum BaseConnection<'a> {
     Borrowed(BorrowedConnection<'a>),
 }
 
-/// The results of tracked reads, after `CLIENT TRACKING ON OPTIN`: the server tracks the keys that
-/// the command after a `CLIENT CACHING YES` reads, but none that a script reads. A read inside the
-/// script would make the server process all keys of the script (Redis 7.0).
+/// The results of the reads that make the server track keys. After `CLIENT TRACKING ON OPTIN`, the
+/// server tracks only the keys that the command after a `CLIENT CACHING YES` reads. That command is
+/// a read of its own, and not the script: otherwise each read inside the script would make the
+/// server process all keys of the script (Redis 7.0).
 #[derive(Default)]
 pub(crate) struct Tracking {
-    /// True if a key was deleted between its renewal and its read: that change is not reported.
+    /// True if a key was deleted between its renewal and its read: the server does not report that
+    /// change.
     pub(crate) has_missed_change: bool,
     /// True if a missed change cannot be excluded: if other owners hold some of the keys, the read
-    /// may count one of these in place of a deleted key.
+    /// may have counted such a key in place of a deleted one.
     pub(crate) may_have_missed_change: bool,
-    /// The server's error if it tracks keys no longer.
+    /// The server's error if it no longer tracks keys that are read on this connection.
     pub(crate) refusal: Option<ServerError>,
 }
 
@@ -76,7 +78,7 @@ enum Place {
 
 const ASKING: Request<'static> = Request(&[&[b"ASKING"]]);
 
-/// Makes the server track the keys that the next command reads.
+/// The command that makes the server track the keys that the next command reads.
 const CACHING: Request<'static> = Request(&[&[b"CLIENT", b"CACHING", b"YES"]]);
 
 impl<'a> FramedConnection<'a> {
@@ -142,8 +144,8 @@ impl<'a> FramedConnection<'a> {
         self.tracking.as_ref()
     }
 
-    /// Returns the number of the subscriber's connection to which the server reports changes of
-    /// keys that are read on this one; 0: none.
+    /// Returns the client ID of the subscriber's connection, to which the server reports changes of
+    /// keys that are read on this connection; 0 if there is none.
     pub(crate) fn reports_to(&self) -> u64 {
         match &self.connection {
             BaseConnection::Shared(_) => 0,
@@ -151,8 +153,8 @@ impl<'a> FramedConnection<'a> {
         }
     }
 
-    /// Checks if enough replicas have the last write, which was carried out, for a request with
-    /// this need. Returns the shortage, or `None`.
+    /// Checks whether the last write, which was carried out, is on enough replicas for a request
+    /// with this need. Returns the shortage, or `None`.
     pub(crate) fn weigh(
         &self,
         needed: NeededReplicas,
@@ -189,7 +191,7 @@ impl<'a> FramedConnection<'a> {
         self.wait.as_ref().filter(|wait| wait.replicas > 0)
     }
 
-    /// Returns `true` if only these requests are sent.
+    /// Returns `true` if no command is to be added to these requests.
     fn is_plain(&self, batch: &Batch) -> bool {
         !self.is_asking
             && (self.tracking.is_none() || !batch.marks().any(Mark::reads_keys))
@@ -258,9 +260,9 @@ fn renewed(reply: &Reply, keys: usize) -> usize {
 }
 
 impl ReplicaWait<'_> {
-    /// Returns the time for which the server may wait. Never zero, which is no limit. Leaves time
-    /// for the answer: a count that is too small says more than no answer, and the connection stays
-    /// open.
+    /// Returns the time for which the server may wait. Never zero, which `WAIT` takes as no limit.
+    /// Leaves time for the answer before `by`: a count that is too small says more than no answer,
+    /// and the connection stays open.
     fn patience(&self, by: Moment) -> Duration {
         let left = by.since(self.clock.now());
         self.time.min(left / 4 * 3).max(Duration::from_millis(1))
@@ -268,7 +270,8 @@ impl ReplicaWait<'_> {
 }
 
 impl FramedConnection<'_> {
-    /// Returns these requests with the commands that accompany them, and the place of each.
+    /// Returns these requests with the commands that accompany them, except the query for the
+    /// history, and the place of each.
     fn framed(&self, batch: &Batch, by: Moment) -> (Batch, Vec<Place>) {
         let (mut all, mut places) = (Batch::new(), Vec::with_capacity(batch.len() + 2));
         for mark in batch.marks() {
@@ -336,9 +339,10 @@ impl ConnectionLike for FramedConnection<'_> {
         self.base().is_first_use(script)
     }
 
-    /// After a script that the server does not know, `WAIT` would wait for its whole time in vain,
-    /// and only the rest of the time would be left to send the text: a short lease would end before
-    /// its first renewal.
+    /// Before `WAIT`, a script is sent by its text if this connection has not sent it before.
+    /// Otherwise, after a hash that the server does not know, `WAIT` would wait for its whole time
+    /// in vain. Little time would be left to send the text, and a short lease would end before its
+    /// first renewal.
     fn needs_script_text(&mut self, script: &Script) -> bool {
         if self.sent_wait().is_some() {
             self.base().is_first_use(script)
@@ -410,7 +414,7 @@ impl FramedConnection<'_> {
 
 impl Connection {
     /// Makes the server report changes of keys that are read on this connection to the connection
-    /// with this number. Returns the server's error if it refuses.
+    /// with the client ID `subscriber`. Returns the server's error if it refuses.
     pub(crate) fn report_to(
         &mut self,
         subscriber: u64,
@@ -426,7 +430,7 @@ impl Connection {
             b"OPTIN",
             b"NOLOOP",
         ];
-        // A refusal of `CACHING` counts, too: without it, nothing would be tracked.
+        // A refusal of `CACHING` counts, too: without `CACHING`, nothing would be tracked.
         let (replies, outcome) = self.call_many(&[Request(&[tracking]), CACHING], by);
         outcome?;
         let refused = replies.into_iter().find_map(|reply| match reply {

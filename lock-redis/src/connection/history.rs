@@ -1,4 +1,4 @@
-//! [`judge`]: decides if a server continues the data of the one that was known before.
+//! [`judge`]: decides if a server continues the data of the server that was known before.
 //!
 //! A `run_id` changes with every restart and says nothing about the data. The replication ID and
 //! the offset do: see `Judgement of a server` in `docs/DESIGN.md`.
@@ -6,13 +6,14 @@
 use crate::connection::{Request, info_field};
 use std::time::Duration;
 
-/// Queries a server's replication IDs and offsets.
+/// The query for a server's replication IDs and offsets.
 pub(crate) const HISTORY: Request<'static> = Request(&[&[b"INFO", b"replication"]]);
 
-/// The position in a server's history that it reported after it had answered a write.
+/// The position in the history of its data that a server has reported, at the start of a connection
+/// or after a write.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Noted {
-    /// The ID of the process.
+    /// The ID of the server's process.
     pub(crate) run_id: String,
     /// The server's replication ID, from the same reply as the offset.
     pub(crate) id: String,
@@ -31,19 +32,19 @@ pub(crate) struct Shown {
     pub(crate) is_loading: Option<bool>,
     pub(crate) id: Option<String>,
     pub(crate) offset: Option<i64>,
-    /// The replication ID before the present one, and the first offset of it that the server did
-    /// not apply.
+    /// The replication ID before the present one, and the first offset under that ID that the
+    /// server did not apply.
     pub(crate) former_id: Option<String>,
     pub(crate) former_end: Option<i64>,
     pub(crate) has_backlog: Option<bool>,
-    /// In seconds, by the server's time of day: negative if that was set back.
+    /// In seconds, by the server's time of day. Negative if the time of day was set back.
     pub(crate) uptime: Option<i64>,
 }
 
-/// The relation of a server to the one that was known before. See [`judge`].
+/// The relation of a server to the server that was known before. See [`judge`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Judgement {
-    /// The server does not report enough.
+    /// The server does not report enough, or no earlier report was noted.
     NotShown,
     /// The server is loading its data: its IDs are not final.
     Loading,
@@ -51,7 +52,7 @@ pub(crate) enum Judgement {
     Replica,
     /// The same process, which was always master: it has the noted data.
     Same,
-    /// Another process with the noted data, or the same one after a while as a replica.
+    /// Another process with the noted data, or the same process after it was a replica for a while.
     Continued,
     /// The server has a part of the same history, which ends before the noted offset.
     Cut,
@@ -63,30 +64,31 @@ pub(crate) enum Judgement {
 pub(crate) enum Doubt {
     /// The server continued the history, but a failed resynchronisation may have emptied it.
     NoBacklog,
-    /// The same process with a new ID and no former one: its first replica was attached.
+    /// The same process with a new replication ID and no former one: its first replica was
+    /// attached.
     Renewed,
     /// The same process, which was meanwhile a replica of another server.
     Demoted,
-    /// Another process with the same ID.
+    /// Another process with the same replication ID.
     SameId,
-    /// The server was started after the noted report: it is the known server, restarted, or a new
-    /// one.
+    /// The process was started after the noted report: the known server was restarted, or this is a
+    /// new server.
     StartedSince,
-    /// Another server, or one with the known data after two failovers.
+    /// Another server, or a server that has the known data after two failovers.
     Stranger,
 }
 
 impl Judgement {
     /// Returns `true` if the server has at least a part of the same history: it was a replica of
     /// the known server, or is that server. A master that runs on while it is replaced continues
-    /// its own history, so that of its successor mostly ends before the noted offset.
+    /// its own history, so the common part with its successor mostly ends before the noted offset.
     pub(crate) fn is_of_same_history(self) -> bool {
         matches!(self, Self::Same | Self::Continued | Self::Cut)
     }
 }
 
 impl Shown {
-    /// Reads replies to `INFO`, whichever sections they have.
+    /// Reads a reply to `INFO`, whichever sections it has.
     pub(crate) fn read(info: &str) -> Self {
         let text = |name| {
             info_field(info, name)
@@ -125,8 +127,8 @@ impl Shown {
 
 /// Judges a server by its report; `silence` is the time since `noted` was reported.
 ///
-/// [`Same`](Judgement::Same) and [`Continued`](Judgement::Continued) are proofs,
-/// [`Cut`](Judgement::Cut) is one if the offset was read right after the write. The other
+/// [`Same`](Judgement::Same) and [`Continued`](Judgement::Continued) are proofs;
+/// [`Cut`](Judgement::Cut) is a proof if the offset was read right after the write. The other
 /// judgements prove nothing: then the keys of the held locks decide.
 pub(crate) fn judge(noted: &Noted, shown: &Shown, silence: Duration) -> Judgement {
     let Shown {
@@ -214,7 +216,7 @@ mod tests {
         judge(&noted(), &Shown::read(info), SILENCE)
     }
 
-    /// The rows are those of the table; the first row that fits decides.
+    /// The rows are those of the table in `docs/DESIGN.md`; the first row that fits decides.
     #[test]
     fn each_row_of_the_table_has_its_judgement() {
         use Doubt::{Demoted, NoBacklog, Renewed, SameId, StartedSince, Stranger};
@@ -224,7 +226,7 @@ mod tests {
         let with_uptime = |seconds: &str| other.replace("3600", seconds);
         for (row, info, expected) in [
             // The role decides before the IDs, and loading before the role, because the IDs are not
-            // final.
+            // final while the server is loading.
             (2, same.replace("loading:0", "loading:1"), Loading),
             (
                 2,

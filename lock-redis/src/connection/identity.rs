@@ -1,7 +1,8 @@
-//! [`Identity`]: the server that answers at an endpoint, and its relation to the data of the one
+//! [`Identity`]: the server that answers at an endpoint, compared with the server that answered
 //! before.
-//! Every new connection is checked before the first request is sent on it, and so is every later
-//! report on an open connection, which may outlive a change of roles.
+//!
+//! Every new connection is checked before the first request is sent on it. So is every later report
+//! on an open connection, because the server may have lost its role meanwhile.
 
 use crate::connection::Reply;
 use crate::connection::Server;
@@ -23,13 +24,13 @@ pub(crate) enum IdentityKind {
     Node,
 }
 
-/// The reaction to another server than before.
+/// The reaction when another server than before answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum IdentityPolicy {
     /// Connections to the other server are refused.
     Keep,
-    /// The other server is used from now on. The server before is not used again for this time,
-    /// unless it is proven to continue the data.
+    /// The other server is followed: it is used from now on. The server before is not used again
+    /// for this time, unless it is proven to continue the data.
     Follow(Duration),
 }
 
@@ -38,19 +39,20 @@ enum IdentityPolicy {
 pub(crate) struct Identity {
     kind: IdentityKind,
     policy: IdentityPolicy,
-    /// The last report of the server before. Until a server was met, one that was a replica of that
-    /// server is accepted, too.
+    /// The last report of the server that the expected one has replaced. Until a server has
+    /// reported its history here, any former replica of the replaced server is accepted.
     former: Option<(Noted, Moment)>,
     state: Mutex<State>,
-    /// The number of servers that were followed, and of losses of the master's role. Written under
-    /// the lock of the state, read by every connection.
+    /// The number of times that open connections became invalid: another server was followed, the
+    /// server lost its role as master, or the server reported its ID for the first time, after
+    /// connections without an ID. Written under the lock of the state, read by every connection.
     latest: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     known: Option<Arc<str>>,
-    /// The servers before, and the time since when each is not used any more.
+    /// The servers that were used before, and the time at which each was replaced.
     left: Vec<(Arc<str>, Moment)>,
     /// The last server that was refused.
     refused: Option<String>,
@@ -61,8 +63,8 @@ struct State {
     has_unknown: bool,
 }
 
-/// The time for which a process had run when it was first met. Not updated, because the server's
-/// clock may be set later.
+/// The time for which a server's process had run at its first report. Not updated, because the
+/// server's clock may be set meanwhile.
 #[derive(Debug)]
 struct Running {
     run_id: String,
@@ -113,8 +115,8 @@ enum Report {
 }
 
 impl ServerGeneration {
-    /// Returns `true` if another server was followed since, or this one lost its role: then replies
-    /// on this connection no longer count.
+    /// Returns `true` if another server was followed after this connection was made, or its server
+    /// lost its role: then replies on this connection no longer count.
     pub(crate) fn is_over(&self) -> bool {
         self.latest
             .as_ref()
@@ -123,8 +125,8 @@ impl ServerGeneration {
 }
 
 impl Identity {
-    /// Returns the identity of an endpoint that belongs to the expected server alone; to the first
-    /// server that answers if `expected` is `None`.
+    /// Returns the identity of an endpoint that belongs to the expected server alone or, if
+    /// `expected` is `None`, to the first server that answers.
     pub(crate) fn of(kind: IdentityKind, expected: Option<&str>) -> Self {
         let state = State {
             known: expected.map(Arc::from),
@@ -133,8 +135,8 @@ impl Identity {
         Self::new(kind, IdentityPolicy::Keep, state)
     }
 
-    /// Returns the identity of an endpoint whose server may change. The new server is followed; the
-    /// one before is not followed again for `rest` without a proof that it continues the data.
+    /// Returns the identity of an endpoint whose server may change. A new server is followed; the
+    /// server before is not followed again for `rest` without a proof that it continues the data.
     pub(crate) fn followed(rest: Duration) -> Self {
         Self::new(
             IdentityKind::Run,
@@ -153,8 +155,9 @@ impl Identity {
         }
     }
 
-    /// Returns this identity with the last report of the server before. The server that replaced it
-    /// may have been restarted since its ID was announced.
+    /// Returns this identity with the last report of the server that was replaced. It shows whether
+    /// a server with another ID than the expected one is the new master, restarted since its ID was
+    /// announced.
     pub(crate) fn after(self, former: Option<(Noted, Moment)>) -> Self {
         Self { former, ..self }
     }
@@ -173,7 +176,8 @@ impl Identity {
         self.state.lock().noted.clone()
     }
 
-    /// Returns how often another server was followed, or the server lost its role.
+    /// Returns how often open connections became invalid, because another server was followed or
+    /// the server lost its role.
     pub(super) fn changes(&self) -> u64 {
         self.latest.load(Ordering::SeqCst)
     }
@@ -183,13 +187,14 @@ impl Identity {
         matches!(self.policy, IdentityPolicy::Follow(_)) || self.known().is_none()
     }
 
-    /// Returns `true` if a connection may be used whose server closes connections instead of
-    /// reporting its ID, or refuses in unknown words: no server has reported an ID here.
+    /// Returns `true` if a connection may be used although its server closes connections instead of
+    /// reporting its ID, or refuses to report it in unknown words: no server has reported an ID
+    /// here.
     pub(super) fn is_never_reported(&self) -> bool {
         self.kind == IdentityKind::Run && self.known().is_none()
     }
 
-    /// Returns the time for which the server has run at least, if it reports its uptime.
+    /// Returns the shortest time for which the server can have run, if it reports its uptime.
     pub(crate) fn age(&self, now: Moment) -> Option<Duration> {
         let state = self.state.lock();
         let Running { at, uptime, .. } = state.running.as_ref()?;
@@ -235,8 +240,8 @@ impl Identity {
             ..
         } = introduction;
         let mut state = self.state.lock();
-        // Refuses as the server would refuse a write. A cluster node refuses by itself, and names
-        // the node to use instead.
+        // Refuses as the server would refuse a write. A cluster node is accepted: it redirects
+        // requests to the node to use instead.
         if let Some(error) = error_mapping::unready(server, shown)
             && self.kind == IdentityKind::Run
         {
@@ -327,8 +332,9 @@ impl Identity {
         Err(Refusal::Here(error))
     }
 
-    /// Judges a report on an open connection as on a new one. If the server is no longer a master,
-    /// its connections end, so that new ones find the server that replaced it.
+    /// Judges a report that a server has sent on an open connection. If the server is no longer a
+    /// master, and no cluster node, its connections end, so that new connections find the server
+    /// that replaced it.
     pub(crate) fn note(
         &self,
         server: &Server,
@@ -340,7 +346,7 @@ impl Identity {
             return;
         }
         let shown = &mut introduction.shown;
-        // The same connection leads to the same process.
+        // The report may lack the ID, but the same connection leads to the same process.
         shown.run_id = shown
             .run_id
             .take()
@@ -377,7 +383,7 @@ impl State {
             return Judgement::NotShown;
         };
         if shown.run_id.as_ref() == Some(&noted.run_id) && asked < at {
-            // The answers crossed: the later one was already judged.
+            // This query was sent before the noted answer arrived, so a smaller offset is no loss.
             return Judgement::Same;
         }
         judge(noted, shown, answered.since(*at))
@@ -465,8 +471,8 @@ impl Judgement {
 /// The reasons why a new connection is not used.
 #[derive(Debug)]
 pub(super) enum Refusal {
-    /// The server cannot grant locks now, and is not the known one, to which a new connection may
-    /// lead.
+    /// The server cannot grant locks now, and is not the known server. A new connection may lead to
+    /// the known server.
     Elsewhere(Error),
     Here(Error),
 }
@@ -591,7 +597,7 @@ mod tests {
 
     #[test]
     fn expected_server_may_be_another_replica_of_the_one_before() {
-        // The history ends after or before the noted offset, or is another one.
+        // The common history ends after or before the noted offset, or there is none.
         for (history, is_met) in [(("X", 101), true), (("X", 74), true), (("W", 101), false)] {
             let noted = (
                 master("old", "X", 100, NONE, at(0)).shown.noted().unwrap(),
@@ -602,7 +608,7 @@ mod tests {
             assert_eq!(met.is_ok(), is_met, "{history:?}");
             let belongs = if is_met { "found" } else { "listed" };
             assert_eq!(identity.known().as_deref(), Some(belongs));
-            // From then on the server that was found is the only one accepted.
+            // From then on, only the server that was found is accepted.
             let other = meet(&identity, &master("third", "Z", 200, ("X", 101), at(2)));
             assert_eq!(other.is_err(), is_met, "{history:?}");
         }

@@ -6,16 +6,16 @@
 //! - [`ConnectionPool`]: connections to borrow
 //! - [`dial`]: the making of connections
 //! - [`server`], [`identity`]: the name of a server and warnings about it, and its identity
-//! - [`history`]: decides if a server continues the data of the one that was known before
+//! - [`history`]: decides if a server continues the data of the server that was known before
 //! - [`resp`]: the encoding of requests and the parsing of replies
 //! - [`error_mapping`]: the meaning of a server's error replies
 //! - [`framed`]: a connection that adds commands of its own before and after requests
 //! - [`replica_ack`]: the acknowledgements of replicas
-//! - [`one_store`]: the proof that all keys that a connection reaches are on one server
-//! - [`server_kind`]: the kind of a server that does not know a command
+//! - [`one_store`]: the check that all keys that a connection reaches are on one server
+//! - [`server_kind`]: finds out if a server that does not know a command is a Sentinel
 //!
 //! A connection that failed once is closed. Otherwise a late reply to an older request could be
-//! read as the reply to the next one, and so a lock could be granted twice.
+//! read as the reply to the next request, and so a lock could be granted twice.
 
 mod address;
 mod address_map;

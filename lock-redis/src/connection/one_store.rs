@@ -1,9 +1,9 @@
-//! [`OneStore`]: the proof that all keys that a connection reaches are on one server.
+//! [`OneStore`]: the check that all keys that a connection reaches are on one server.
 //!
 //! A proxy may send each script to the server of its first key, and `INFO` to any of its servers. A
 //! script for several locks would then look for most of them on the wrong server, and grant a lock
-//! to a second owner. So every new connection begins with scripts for pairs of random keys, each of
-//! which returns the server on which it ran.
+//! to a second owner. So every new connection begins with scripts, each for a pair of random keys.
+//! A script returns the ID of the server on which it ran.
 
 use super::Reply;
 use crate::lua::WHICH;
@@ -13,11 +13,12 @@ use std::sync::OnceLock;
 /// The option: `auto`, the default, or `off`.
 pub(crate) const OPTION: &str = "joined";
 
-/// The number of these scripts. They fail to find the second of two servers once in 2^32 if both
-/// have equal shares of the keys, and once in 29 if one has a tenth of them.
+/// The number of scripts that a connection begins with. They fail to find the second of two servers
+/// once in 2^32 if both have equal shares of the keys, and once in 29 if the second server has a
+/// tenth of the keys.
 pub(crate) const PROBES: usize = 32;
 
-/// The permission to put several locks into one script.
+/// The condition for putting several locks into one script.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum OneStore {
     Proven,
@@ -33,7 +34,7 @@ impl OneStore {
     /// Returns the scripts that a new connection begins with.
     pub(super) fn probes(self) -> Vec<Probe> {
         let count = if self == Self::Proven { PROBES } else { 0 };
-        // Keys that a client may use, whatever the names of its locks.
+        // Every client has the right to such keys, whatever the names of its locks.
         let key = || format!("distlock_closed:{{{:016x}}}:probe", fastrand::u64(..));
         let keys: Vec<_> = (0..=count).map(|_| key()).collect();
         keys.windows(2)
@@ -42,8 +43,8 @@ impl OneStore {
             .collect()
     }
 
-    /// Returns `true` if these replies to the probes are the proof; `run_id` is that of the server,
-    /// if it has reported its identity.
+    /// Returns `true` if these replies to the probes prove that all keys are on one server.
+    /// `run_id` is that of the connection's server, if the server has reported it.
     pub(super) fn is_proven(self, replies: &[Reply], run_id: Option<&str>) -> bool {
         let expected = run_id
             .map(str::as_bytes)
@@ -60,8 +61,8 @@ pub(super) struct Probe {
 }
 
 impl Probe {
-    /// Creates a probe. The first one sends the script's text: the others, with its hash, are
-    /// refused by a server that has not run the first.
+    /// Creates a probe. The first probe sends the script's text, and the others send its hash: a
+    /// server that has not run the first probe refuses them.
     fn new(brings_text: bool, keys: &[String]) -> Self {
         static HASH: OnceLock<String> = OnceLock::new();
         let hash = HASH.get_or_init(|| redis::Script::new(WHICH).get_hash().to_owned());

@@ -1,8 +1,8 @@
 //! [`ConnectionPool`]: exclusive connections to borrow, dialled by the borrower.
 //!
-//! `r2d2` pools slots, not connections: it would dial on its own threads, back off between
-//! attempts, and report every cause as a time-out. A slot is cold until its borrower dials, with
-//! the borrower's deadline.
+//! `r2d2` pools slots, not connections: otherwise it would dial on its own threads, back off
+//! between attempts, and report every cause as a time-out. A slot is cold, without a connection,
+//! until its borrower dials, with the borrower's deadline.
 
 use super::{Connection, Dialer};
 use lock_core::backend::{Failure, contain};
@@ -20,23 +20,23 @@ use std::time::Duration;
 #[derive(Default)]
 pub(crate) struct PoolSlot {
     connection: Option<Connection>,
-    /// The number of connections that had failed when this one was last checked.
+    /// The number of connections that had failed when this slot's connection was last checked.
     failures_seen: u64,
-    /// The number of the subscriber's connection to which changes of keys read here were last
-    /// reported; zero if to none.
+    /// The client ID of the subscriber's connection to which the server last reported changes of
+    /// keys that were read here; zero if there is none.
     reported_to: u64,
 }
 
 impl PoolSlot {
-    /// Closes a connection that was idle for longer than `time`: the server may have no room for
-    /// others.
+    /// Closes a connection that was idle for longer than `time`, because an idle connection counts
+    /// against the server's limit of clients.
     pub(crate) fn close_if_idle(&mut self, time: Duration) {
         self.connection
             .take_if(|connection| connection.is_idle_for(time));
     }
 
-    /// Returns `true`, once, if changes of keys read here were reported, but no longer are because
-    /// the connection is closed. Does not wait.
+    /// Returns `true`, once, if the server reported changes of keys that were read here, but no
+    /// longer does because the connection is closed. Does not wait.
     pub(crate) fn has_lost_reports(&mut self) -> bool {
         let reports = |connection: &mut Connection| {
             connection.check_idle();
@@ -50,8 +50,9 @@ impl PoolSlot {
     }
 }
 
-/// The connection of a slot. The slot is cold after a drop of a closed connection, and after a
-/// panic: the reply to the request would be read as the reply to the next borrower's.
+/// The connection of a slot, borrowed by one thread. The drop removes the connection from the slot
+/// if it is closed, and after a panic: otherwise the reply to the interrupted request would be read
+/// as the reply to the next borrower's request.
 pub(crate) struct BorrowedConnection<'a> {
     slot: Box<dyn DerefMut<Target = PoolSlot> + 'a>,
     dialer: &'a Dialer,
@@ -104,8 +105,8 @@ impl DerefMut for BorrowedConnection<'_> {
 }
 
 impl BorrowedConnection<'_> {
-    /// Records that this connection has changes reported to the subscriber. Returns `true` if an
-    /// earlier connection of this slot had, too.
+    /// Records that the server reports changes of keys read on this connection to this subscriber.
+    /// Returns `true` if it did so for an earlier connection of this slot.
     pub(crate) fn replaces_one_that_reported_to(&mut self, subscriber: u64) -> bool {
         std::mem::replace(&mut self.slot.reported_to, subscriber) == subscriber
     }
@@ -115,8 +116,8 @@ const BORROWED: &str = "a slot keeps its connection while that is borrowed";
 
 impl Drop for BorrowedConnection<'_> {
     fn drop(&mut self) {
-        // Even if the thread was already panicking: a second panic, contained in a destructor,
-        // cannot be distinguished from the first.
+        // Also if the thread was panicking before it borrowed the connection: a second panic,
+        // contained in a destructor, cannot be distinguished from the first.
         if thread::panicking() {
             self.slot.connection = None;
         } else if !self.is_open() {
@@ -152,7 +153,7 @@ impl ManageConnection for SlotManager {
 pub(crate) struct PoolThread(Arc<ScheduledThreadPool>);
 
 impl PoolThread {
-    /// Starts the one thread, which replaces three for each pool.
+    /// Starts the thread. Otherwise `r2d2` would start three threads for each pool.
     pub(crate) fn start() -> Result<Self, Error> {
         let threads = || {
             ScheduledThreadPool::builder()

@@ -9,8 +9,8 @@ use std::sync::Arc;
 /// Returns how many replicas of a node are not marked as down, for the policy "all". Fails if that
 /// is unknown; then nothing is sent.
 ///
-/// Called at every attempt and every batch of renewals under that policy, so it answers from known
-/// state, without a query.
+/// Called at every attempt and every batch of renewals under that policy, so it must answer from
+/// known state, without a query.
 pub(crate) type ReplicaCount = Arc<dyn Fn() -> Result<u32, Error> + Send + Sync>;
 
 /// The replicas that must confirm a request.
@@ -18,7 +18,8 @@ pub(crate) type ReplicaCount = Arc<dyn Fn() -> Result<u32, Error> + Send + Sync>
 pub(crate) struct NeededReplicas {
     /// The number that the policy requires.
     pub(crate) count: u32,
-    /// The number of replicas that do not count: so many more must confirm.
+    /// The number of replicas that do not count, because their clocks are ahead: so many more must
+    /// confirm.
     pub(crate) ahead: u32,
     /// The number that is waited for: at most all existing replicas.
     pub(crate) awaited: u32,

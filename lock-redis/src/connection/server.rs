@@ -28,7 +28,7 @@ struct Reported {
     channel: Option<String>,
 }
 
-/// The cause of a warning within its kind. Each is reported once until it no longer applies.
+/// The cause of a warning within its kind. A cause is reported once, until it no longer applies.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cause {
     /// The change that the administrator has to make. Empty for a kind with only one cause.
@@ -86,7 +86,7 @@ impl Server {
         }
     }
 
-    /// Returns the URL of this server with this scheme, or with the variant of it for TLS.
+    /// Returns the URL of this server with this scheme, or with the scheme's variant for TLS.
     pub(crate) fn url(&self, scheme: &str) -> String {
         match (&self.endpoint, scheme.strip_prefix("redis")) {
             (Endpoint::Unix(_), Some("")) => format!("redis+unix://{self}"),
@@ -95,13 +95,13 @@ impl Server {
         }
     }
 
-    /// Reports a warning of a kind with one cause, once until the warning [is
+    /// Reports a warning of a kind that has only one cause; not again before the warning [is
     /// cleared](Self::clear_warnings).
     pub(crate) fn warn(&self, kind: WarningKind, message: impl FnOnce() -> String) {
         self.warn_of(kind, Cause::default(), message);
     }
 
-    /// Reports a warning, once for each cause until that no longer applies.
+    /// Reports a warning; not again for the same cause before the cause no longer applies.
     pub(crate) fn warn_of(
         &self,
         kind: WarningKind,

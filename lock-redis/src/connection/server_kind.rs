@@ -1,13 +1,13 @@
-//! Finds out if a server that does not know a command is a Sentinel, behind a URL for a Redis
-//! server.
+//! Finds out if a server that does not know a command is a Sentinel whose address is in the URL of
+//! a Redis server.
 
 use super::{ConnectionLike, Request};
 use crate::connection::{Reply, ServerError};
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment};
 
-/// Returns the failure. If the server does not know a command, queries it until `by`, and returns
-/// an error that names the right URL if it is a Sentinel.
+/// Returns `failure`, or another error that names the right URL, if the server is a Sentinel.
+/// Queries the server, until `by`, only if the failure is an unknown command.
 pub(crate) fn with_server_kind(
     link: &mut dyn ConnectionLike,
     failure: Failure,

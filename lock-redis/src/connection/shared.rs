@@ -14,7 +14,8 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-/// Dials a [multiplexed connection](MultiplexedConnection) when there is no usable one.
+/// The connection to a server that all threads share: a [multiplexed
+/// connection](MultiplexedConnection), dialled when there is no usable one.
 pub(crate) struct SharedConnection {
     dialer: Arc<Dialer>,
     current: Mutex<Option<Arc<MultiplexedConnection>>>,
@@ -24,7 +25,8 @@ pub(crate) struct SharedConnection {
 }
 
 impl SharedConnection {
-    /// Creates it without a connection; `joins` lists the requests that may be joined.
+    /// Returns a shared connection that is not dialled yet; `joins` lists the requests that may be
+    /// joined.
     pub(crate) fn new(dialer: Arc<Dialer>, joins: &'static [Join]) -> Self {
         let poller = ReplyPoller::new(Arc::clone(dialer.clock()));
         Self {
@@ -41,11 +43,11 @@ impl SharedConnection {
         self.dialer.server()
     }
 
-    /// Sends the only request of a batch, and returns without the reply. The first time on a
-    /// connection, a script is sent by its text.
+    /// Sends the only request of a batch, and returns without the reply. May wait until `by` for a
+    /// new connection. The first time on a connection, a script is sent by its text.
     ///
     /// The callback gets the outcome: at once if the request could not be sent, otherwise from the
-    /// next thread that reads or from the poller, at the latest at the deadline.
+    /// next thread that reads or from the poller, which fails the request soon after the deadline.
     pub(crate) fn submit(&self, batch: &Batch, by: Moment, done: OnReply) {
         debug_assert!(batch.only().is_some(), "one reply, one callback");
         let mut callback = CallbackRequest {

@@ -1,8 +1,8 @@
 //! [`ShutdownRegistry`]: ends the exclusive connections to a server that is no longer the master,
 //! or no longer used.
 //!
-//! Otherwise their users would wait until their deadlines for an old master that may be frozen,
-//! although another server is the master now.
+//! Otherwise the threads that use these connections would wait until their deadlines for an old
+//! master that may be frozen, although another server is the master now.
 
 use super::transport::Transport;
 use parking_lot::Mutex;

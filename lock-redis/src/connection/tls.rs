@@ -1,5 +1,5 @@
-//! TLS by rustls: certificates, sessions, and the meaning of errors. Only the reads of certificate
-//! files wait.
+//! TLS by rustls: certificates, sessions, and the meaning of errors. No function here waits, except
+//! to read certificate files.
 
 use super::background_call::{BackgroundCall, CallNotDone};
 use super::{DialTime, Endpoint, Server, TlsOptions};
@@ -99,9 +99,9 @@ impl fmt::Debug for TlsSettings {
 }
 
 impl Files {
-    /// Returns the configuration of the files. If they are not consistent, or cannot be read in a
-    /// part of the `time`, returns the previous one: a certificate and its key are not replaced at
-    /// the same moment.
+    /// Returns the configuration of the files. If the files are not consistent, or cannot be read
+    /// in a part of the `time`, returns the previous configuration: an administrator cannot replace
+    /// a certificate and its key at the same moment.
     fn config(
         self: &Arc<Self>,
         server: &Server,
@@ -171,7 +171,7 @@ impl Files {
 }
 
 /// Reading the files may take one of this many parts of the time to connect. After that the
-/// previous files are used.
+/// contents that were read before are used.
 const PARTS: u32 = 4;
 
 impl Contents {
@@ -341,7 +341,7 @@ impl TlsSession {
     }
 }
 
-/// Explains a failure of TLS, and how to mend its cause; `None` for other failures.
+/// Returns the error for a failure of TLS, with advice; `None` for other failures.
 pub(super) fn explain(server: &Server, failure: &io::Error) -> Option<Error> {
     let error = failure.get_ref()?.downcast_ref::<rustls::Error>()?;
     let (kind, message) = match error {
@@ -363,7 +363,7 @@ pub(super) fn explain(server: &Server, failure: &io::Error) -> Option<Error> {
     Some(Error::new(kind, message).with_source(error.clone()))
 }
 
-/// Explains why a handshake did not finish.
+/// Returns the error for a handshake that did not finish.
 pub(super) fn unfinished(server: &Server, failure: io::Error) -> Error {
     if let Some(error) = explain(server, &failure) {
         return error;
@@ -415,7 +415,7 @@ fn distrust(server: &Server, why: &CertificateError) -> String {
         ),
         C::Revoked => format!("the certificate of {server} has been revoked"),
         other => {
-            // rustls passes on the names that webpki has for these.
+            // rustls passes these errors on under the names that webpki gives them.
             let named = |name: &str| format!("{other:?}").contains(name);
             if named("CaUsedAsEndEntity") {
                 format!(

@@ -7,7 +7,7 @@
     allow(dead_code, reason = "refused, whatever they say")
 )]
 pub(crate) struct TlsOptions<'a> {
-    /// The file of the authorities to trust, and no others; `None`: those that the system trusts.
+    /// The file of the only authorities to trust; `None`: the authorities that the system trusts.
     pub(crate) ca: Option<&'a str>,
     /// The files of the client's own certificate and its key.
     pub(crate) identity: Option<(&'a str, &'a str)>,

@@ -119,8 +119,8 @@ pub(crate) fn time_left(clock: &dyn Clock, by: Moment) -> io::Result<Duration> {
 }
 
 impl Transport {
-    /// The most reads of one check of the connection, which bound the time that a faulty peer
-    /// costs.
+    /// The most reads in one check of the connection. Otherwise a faulty peer that sends without
+    /// end could hold up the check.
     const LOOKS: usize = 16;
 
     pub(crate) fn new(socket: impl Into<Socket>, tls: Option<TlsSession>) -> io::Result<Self> {
@@ -141,7 +141,7 @@ impl Transport {
         }
     }
 
-    /// Limits the time for which bytes that are sent from now on stay unacknowledged.
+    /// On Linux, limits the time for which bytes that are sent from now on may stay unacknowledged.
     pub(crate) fn limit_unacknowledged(&self, longest: Duration) -> io::Result<()> {
         #[cfg(target_os = "linux")]
         if self.socket.domain()? != Domain::UNIX {
@@ -192,7 +192,8 @@ impl Transport {
             let unsent = match &self.tls {
                 None => &bytes[taken..],
                 Some(tls) => {
-                    // Encrypted bytes have to be sent in this order, before more are encrypted.
+                    // Encrypted bytes have to be sent in order, so all of them before more are
+                    // encrypted.
                     if output.ciphertext.is_empty() && !is_encrypted {
                         tls.lock().encrypt(bytes, &mut output.ciphertext)?;
                         (taken, is_encrypted, has_left) = (bytes.len(), true, false);
@@ -228,8 +229,8 @@ impl Transport {
         })
     }
 
-    /// Waits until the socket can be written (or read, if `read`), for at most `longest` and one
-    /// slice. Returns `true` if it can be read.
+    /// Waits until the socket can be written (or read, if `read`), for at most `longest` or one
+    /// slice, whichever is shorter. Returns `true` if `read` is set and the socket can be read.
     pub(crate) fn wait(&self, read: bool, longest: Duration) -> bool {
         let flags = if read {
             PollFlags::IN | PollFlags::OUT
@@ -245,12 +246,12 @@ impl Transport {
         read && found.intersects(PollFlags::IN | PollFlags::ERR | PollFlags::HUP)
     }
 
-    /// Waits for bytes, for at most `longest` and one slice, and appends them to `plain`. Returns
-    /// `false` if none have arrived.
+    /// Waits for bytes, for about `longest` or one slice, whichever is shorter, and appends them to
+    /// `plain`. Returns `false` if none have arrived.
     ///
-    /// A socket's timeout alone is no bound: it is rounded up to the kernel's ticks, and starts
-    /// again with every byte of a slow peer. It is changed only if it differs too much from
-    /// `longest`.
+    /// The caller has to check its deadline after each read, because the socket's timeout is no
+    /// bound: it is rounded up to the kernel's ticks, and starts again with every byte of a slow
+    /// peer. The timeout is changed only if it differs too much from `longest`.
     pub(crate) fn read(
         &self,
         input: &mut ReadBuffer,
@@ -296,7 +297,7 @@ impl Transport {
         };
         let mut tls = tls.lock();
         input.ended = tls.decrypt(received, plain).inspect_err(|_| {
-            // Sends the peer the reason, if it takes that at once.
+            // Sends the reason to the peer, if the socket takes these bytes at once.
             let mut alert = Vec::new();
             let _told = tls.encrypt(&[], &mut alert).map(|()| {
                 let _sent = rustix::net::send(self.fd(), &alert, SEND_FLAGS);
@@ -305,7 +306,7 @@ impl Transport {
         Ok(true)
     }
 
-    /// Returns why the TLS session failed, if the peer has said so, perhaps during a write.
+    /// Returns why the TLS session failed, if the peer has sent a reason, perhaps during a write.
     pub(crate) fn tls_error(&self, input: &mut ReadBuffer) -> Option<io::Error> {
         self.tls.as_ref()?;
         for _ in 0..Self::LOOKS {
@@ -318,8 +319,8 @@ impl Transport {
         None
     }
 
-    /// Returns `true` if the peer has neither closed the connection nor sent data, while no thread
-    /// reads.
+    /// Returns `true` if the peer has neither closed the connection nor sent data. Must be called
+    /// only while no thread reads.
     pub(crate) fn is_quiet(&self) -> bool {
         if self.tls.is_none() {
             let look = rustix::net::recv(
@@ -329,7 +330,7 @@ impl Transport {
             );
             return matches!(look, Err(Errno::AGAIN));
         }
-        // Messages of TLS itself, such as a session ticket, are read.
+        // Messages of TLS itself, such as a session ticket, are read and do not count as data.
         let (mut input, mut plain) = (ReadBuffer::default(), Vec::new());
         for _ in 0..Self::LOOKS {
             match self.read_available(&mut input, &mut plain) {

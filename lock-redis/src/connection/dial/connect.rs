@@ -11,16 +11,16 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// The pause between the attempts for two addresses of a host, which run in parallel, as in RFC
-/// 8305, so that a silent or distant address takes no time from the others. Shorter if the first
-/// half of the time would not suffice to begin all attempts.
+/// The pause between the starts of the attempts for two addresses of a host, as in RFC 8305. The
+/// attempts run in parallel, so that a silent or distant address takes no time from the others. The
+/// pause is shorter if the first half of the time would not suffice to begin all attempts.
 const PACE: Duration = Duration::from_millis(250);
 
-/// Connects to the first of `addresses` that accepts in `time`; otherwise fails with the last
-/// error.
+/// Connects to the first of `addresses` that accepts in `time`. Otherwise fails: with the last
+/// error if all addresses have refused, or with a time-out.
 ///
-/// Earlier attempts continue while later ones begin. All begin in the first half of the time, so
-/// that a distant address has the second half to answer.
+/// Earlier attempts continue while later ones begin. All attempts begin in the first half of the
+/// time, so that a distant address has the second half to answer.
 pub(super) fn connect_to_any(
     addresses: &[SocketAddr],
     time: &DialTime<'_>,
@@ -69,7 +69,8 @@ pub(super) fn connect_to_any(
     }
 }
 
-/// Returns the addresses with IPv6 and IPv4 in turn, because one of the two may be unreachable.
+/// Returns the addresses with IPv6 and IPv4 in turn, because one of the two networks may be
+/// unreachable.
 fn alternating(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
     let first_is_ipv6 = addresses.first().is_some_and(SocketAddr::is_ipv6);
     let (mut one, mut other): (VecDeque<_>, VecDeque<_>) = addresses
@@ -109,7 +110,8 @@ fn wait_for_any(begun: &[Socket], longest: Duration) -> io::Result<Vec<usize>> {
         .collect())
 }
 
-/// Sets the options of a socket. Sent bytes may stay unacknowledged for at most `unacknowledged`.
+/// Sets the options of a connected socket. On Linux, sent bytes may stay unacknowledged for at most
+/// `unacknowledged`.
 pub(super) fn prepare(stream: &TcpStream, unacknowledged: Duration) -> io::Result<()> {
     // Requests are small and written whole, so waiting for more bytes to send has no benefit.
     stream.set_nodelay(true)?;
@@ -193,7 +195,7 @@ mod tests {
         addresses[0] = slow.address;
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // The queue gets room for the connection, but only after its first attempt was
+                // The queue gets room, but only after the kernel's first attempt to connect was
                 // dropped.
                 SystemClock.wait(&Arc::default(), SystemClock.now() + PACE);
                 (0..=slow.queued.len()).for_each(|_| drop(slow.listener.accept().unwrap()));

@@ -1,4 +1,4 @@
-//! [`CredentialsSource`]: the source of user and password, which is read for each connection.
+//! [`CredentialsSource`]: the source of user and password, read anew for each connection.
 
 use crate::connection::background_call::{BackgroundCall, CallNotDone, SystemError};
 use crate::connection::{DialTime, Server};
@@ -15,7 +15,8 @@ pub(crate) struct CredentialsSource {
     /// The user if the provider gives none.
     pub(crate) user: Option<String>,
     pub(crate) password: PasswordSource,
-    /// The first source: a password is read only if there is no provider, or it gives none.
+    /// The application's provider, which is called first. `password` is read only if there is no
+    /// provider, or the provider gives no credentials.
     pub(crate) provider: Option<Arc<dyn CredentialsProvider>>,
     /// True if the provider is queried for the credentials of a Sentinel.
     pub(crate) is_sentinel: bool,
@@ -30,7 +31,8 @@ pub(crate) enum PasswordSource {
     InFile(PasswordFile),
 }
 
-/// A file with a password. Clones share their reads: if one read hangs, the others would, too.
+/// A file with a password. Clones share their reads: if one read hangs, another one would hang,
+/// too.
 #[derive(Clone, Debug)]
 pub(crate) struct PasswordFile {
     /// The option that names the file.
@@ -46,11 +48,11 @@ pub(super) struct ResolvedCredentials {
     pub(super) password: Option<Secret>,
 }
 
-/// Calls of the provider about one server.
+/// Calls of the provider for the credentials of one server.
 pub(super) type ProviderCalls = BackgroundCall<Result<Option<Credentials>, Error>>;
 
 impl CredentialsSource {
-    /// Fails if the password file cannot be read in `time`.
+    /// Checks that the password file, if there is one, can be read in `time`.
     pub(crate) fn check(&self, time: &DialTime<'_>) -> Result<(), Error> {
         self.password
             .read(time)
@@ -166,7 +168,7 @@ impl PasswordFile {
     }
 }
 
-/// Reads the password from a file: the whole content, without one line end.
+/// Reads the password from a file: the whole content, except one final line end.
 fn read(path: &Path) -> io::Result<Secret> {
     let text = fs::read_to_string(path)?;
     let line = text

@@ -67,9 +67,9 @@ impl Dialer {
 
     /// Makes a connection before the deadline `by`, and within the connect timeout.
     ///
-    /// If `by` is too early for the connect timeout (see `SPARED`), the dial continues in the
-    /// background: the next call gets its connection, and begins another dial only if the first
-    /// takes long.
+    /// If `by` is too early for the connect timeout (see `SPARED`), the dial runs in the background
+    /// and continues after `by`. The next call then gets the dial's connection, and begins another
+    /// dial only if this one takes long.
     ///
     /// Fails with [`Failure::Refused`] if a repetition cannot succeed, and with
     /// [`Failure::NotSent`] otherwise.

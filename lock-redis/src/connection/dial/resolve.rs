@@ -65,8 +65,8 @@ impl LookUpError {
     }
 }
 
-/// Returns the cause of a failed look-up: if no descriptor is free, the C library reports an
-/// unknown name.
+/// Returns the cause of a failed look-up. If no descriptor is free, the C library reports an
+/// unknown name, so this function opens a socket to find out whether a descriptor is free.
 fn cause(error: io::Error) -> SystemError {
     let limit = Socket::new(Domain::UNIX, Type::STREAM, None).err();
     limit

@@ -22,7 +22,7 @@ fn after(time: Duration) -> Moment {
     SystemClock.now() + time
 }
 
-/// Returns the next connection, after it has read the request that sets the client's name.
+/// Accepts the next connection, and reads the request that sets the client's name.
 fn accept(listener: &TcpListener) -> TcpStream {
     let (mut peer, _) = listener.accept().unwrap();
     peer.set_read_timeout(Some(LONG)).unwrap();
@@ -129,12 +129,13 @@ fn old_refusal_to_an_unclaimed_dial_is_forgotten() {
     peer.write_all(b"-NOAUTH Authentication required.\r\n")
         .unwrap();
     assert_eq!(peer.read(&mut [0]).unwrap_or(0), 0);
-    // The password may be right by then.
+    // A refusal that is older than the connect timeout is not returned: the password may have been
+    // corrected meanwhile.
     SystemClock.wait(&Arc::default(), after(connect * 2));
     is_late(&dialer);
 }
 
-/// A connection never gets a reply, as from a balancer whose target has vanished.
+/// The first connection never gets a reply, as from a load balancer whose target has vanished.
 #[test]
 fn dial_without_an_end_is_not_all_that_callers_wait_for() {
     let (listener, dialer) = far();
@@ -145,8 +146,8 @@ fn dial_without_an_end_is_not_all_that_callers_wait_for() {
     println!("two after {:?}", SystemClock.now().since(began));
 }
 
-/// Checks that the next dial succeeds while one gets no reply. Returns the silent connection, which
-/// must not break before the end of the test.
+/// Checks that the next dial succeeds while an earlier dial gets no reply. Returns the silent
+/// connection, which must not break before the end of the test.
 fn next_is_tried_behind_a_silent_one(listener: &TcpListener, dialer: &Dialer) -> TcpStream {
     is_late(dialer);
     let silent = accept(listener);
@@ -210,7 +211,7 @@ fn connections_to(says: &str) -> usize {
 fn server_that_is_loading_is_dialled_after_pauses_from_the_first_on() {
     let dialled = connections_to("role:master\r\nloading:1");
     assert!((3..20).contains(&dialled), "{dialled} connections");
-    // A replica is dialled again at once: behind a balancer the next one may be the master.
+    // After a replica, the next dial follows at once: behind a balancer it may reach the master.
     let dialled = connections_to("role:slave\r\nmaster_host:10.0.0.7\r\nmaster_port:1");
     assert!(dialled > 3 * 8, "{dialled} connections");
 }

@@ -10,8 +10,8 @@ use lock_core::backend::contain;
 use parking_lot::MutexGuard;
 
 impl MultiplexedConnection {
-    /// Sends a request, as much of it as the peer takes, or leaves that to a reader that is awake.
-    /// Does not wait: the thread that reads the reply runs the callback.
+    /// Sends as much of a request as the peer takes at once, or leaves the sending to a reader that
+    /// is awake. Does not wait: the thread that reads the reply runs the callback.
     pub(in crate::connection) fn submit(
         &self,
         request: &[u8],
@@ -27,8 +27,8 @@ impl MultiplexedConnection {
         Ok(())
     }
 
-    /// Writes the unsent bytes. If the peer does not take all, wakes a waiting thread for the rest,
-    /// because no thread that is awake would write it.
+    /// Writes the unsent bytes. If the peer does not take all, wakes a waiting thread to write the
+    /// rest. Otherwise no thread would write the rest until the reader wakes.
     fn write_for_all<'a>(
         &'a self,
         mut pending: MutexGuard<'a, PendingRequests>,
@@ -41,8 +41,8 @@ impl MultiplexedConnection {
         self.deliver(pending, wakeups)
     }
 
-    /// Reads the replies to callbacks without waiting, and expires late ones. Returns `true` if any
-    /// are left.
+    /// Reads replies without waiting, if no thread reads, and fails the callbacks whose deadline
+    /// has passed. Returns `true` if callbacks are still pending.
     pub(super) fn poll(&self) -> bool {
         let mut pending = self.pending.lock();
         let mut wakeups = DeferredWakeups::default();
@@ -58,7 +58,7 @@ impl MultiplexedConnection {
         self.pending.lock().has_callbacks()
     }
 
-    /// Calls [`PendingRequests::last_callback`].
+    /// Returns the number of the last pending callback request, among the requests up to `until`.
     pub(in crate::connection) fn last_callback(&self, until: RequestId) -> Option<RequestId> {
         self.pending.lock().last_callback(until)
     }

@@ -1,9 +1,9 @@
-//! Joins requests that are ready at the same time, usually each for another lock, into one.
+//! Joins requests that are ready at the same time, usually each for another lock, into one request.
 //!
 //! A script for 16 locks takes the server three fifths of the time of 16 scripts. No request waits
-//! to be joined: only requests that are sent in one write are joined. A request that was not
-//! carried out, because the server refused the script or answered with an error for this lock, is
-//! sent again alone.
+//! to be joined: only requests that are sent in one write are joined. If the server refuses the
+//! script, or answers with an error for one lock, the requests concerned are sent again alone,
+//! unless they may have been carried out and must not be repeated.
 
 use crate::connection::{Reply, ServerError, encoded_words, write_count, write_word};
 use crate::lua::join::Join;
@@ -134,9 +134,9 @@ impl Joiner {
                         self.paused_until = Some(now + PAUSE);
                     }
                     _ if *is_known => self.paused_until = Some(now + PAUSE),
-                    // The server is not known to have carried out this script, so the error is not
-                    // temporary: the user has no right to a key, or the locks are on different
-                    // nodes behind a proxy.
+                    // The server is not known to have carried out this script, so the error is
+                    // probably not temporary: the user has no right to a key, or the locks are on
+                    // different nodes.
                     _ => self.paused_until = Some(Moment::NEVER),
                 }
             }
@@ -160,7 +160,7 @@ impl Joiner {
 
     fn after_failure(&self, kind: JoinKind, reply: Reply) -> Outcome {
         match reply {
-            // Each request is then sent again by the text of its own script, in the same order.
+            // Each request gets this reply, and is sent again by the text of its own script.
             reply if reply.is_noscript() => Outcome::Reply(reply),
             Reply::Error(error) if did_not_run(&error) => Outcome::Repeat {
                 may_have_run: false,

@@ -4,28 +4,28 @@
 //! connection has no thread of its own. A thread that is alone writes once, reads once, and waits
 //! for no other thread.
 //!
-//! *Writing* never waits, except for a peer that takes no more bytes. *Reading* is done by a
+//! *Writing* never waits, except for a peer that takes no more bytes. *Reading* is the role of one
 //! waiting thread, which hands the role over when it has its reply or its deadline passes. Three
 //! invariants:
 //!
 //! - *While a thread waits, one reads.* The role may be handed to a thread A just as A's deadline
-//!   passes. Both happen under the lock of the pending requests: either A has left and another
-//!   thread is chosen, or A is the reader when it leaves, and hands over
-//!   ([`MultiplexedConnection::leave`]).
+//!   passes. The choice of A and A's giving up both happen under the lock of the pending requests:
+//!   either A has given up and another thread is chosen, or A is the reader when it gives up, and
+//!   hands the role over ([`MultiplexedConnection::leave`]).
 //! - *Unsent bytes have a writer.* A thread may leave its bytes to a reader that is awake: the
-//!   reader checks for unsent bytes under the lock in which it decides to sleep. A reader that
-//!   leaves wakes another thread as the reader, or writes for callbacks if none waits; a writer
-//!   that gives up on a peer that takes nothing wakes another.
+//!   reader checks for unsent bytes and decides to sleep under the same lock. A reader that ends
+//!   its role wakes another thread as the reader, or writes for callbacks if no thread waits. A
+//!   writer whose deadline passes while the peer takes no bytes wakes another thread to write.
 //! - *A reply goes to its request.* Requests stay pending in the order of their bytes until they
-//!   are replied to. Several may be sent as one ([`joined`]); if some of these were not carried
-//!   out, they are added again at the end. A caller that gives up removes its request if no byte of
-//!   it was sent and it is not joined; otherwise the request stays pending, abandoned, and its
-//!   reply is dropped.
+//!   are replied to. Several requests may be sent as one ([`joined`]); those that have to be sent
+//!   again are added at the end. A caller that gives up removes its request if no byte of it was
+//!   sent and it is not joined; otherwise the request stays pending, abandoned, and its reply is
+//!   dropped.
 //!
 //! A deadline that passes does not close the connection: a late reply finds its request. If nothing
-//! was received for longer than replies usually take, the connection gets no new requests. It is
-//! closed when it breaks, when received bytes are not a reply, and when the oldest request is
-//! overdue for `grace`, a command timeout.
+//! was received for longer than replies usually take, the connection gets no new requests. A
+//! connection is closed when it breaks, when a reply is invalid or unexpected, when its server is
+//! superseded, and when the oldest request is overdue by `grace`, a command timeout.
 
 mod callbacks;
 mod joined;
@@ -60,18 +60,20 @@ use std::time::Duration;
 pub(crate) struct MultiplexedConnection {
     pending: Mutex<PendingRequests>,
     transport: Transport,
-    /// Locked only by the thread that has the role, so no thread waits for the lock.
+    /// Locked only by the thread that writes, as `input` only by the thread that reads. So no
+    /// thread waits for these locks.
     output: Mutex<Output>,
     input: Mutex<ReplyInput>,
-    /// True if the peer took fewer bytes than it was given. Written under the lock of `pending`.
+    /// True if the peer took only a part of the bytes of the last write. Written under the lock of
+    /// `pending`.
     stalled: AtomicBool,
     server: Arc<Server>,
     /// The generation of the endpoint's server to which this connection leads.
     generation: ServerGeneration,
     clock: Arc<dyn Clock>,
-    /// The time for which the oldest request may be overdue.
+    /// The time by which the oldest request may be overdue before the connection is closed.
     grace: Duration,
-    /// The scripts whose text was sent here: the server knows them before any later request.
+    /// The scripts whose text was sent here: the server knows them when it gets a later request.
     scripts_sent: ScriptSet,
     is_one_store: bool,
     /// True if the server's identity was verified.
@@ -88,7 +90,7 @@ struct Output {
 
 thread_local! {
     /// The slot of the thread, which waits for one request at a time. Empty while in use: a
-    /// callback may call again.
+    /// callback that the thread runs may make a call, too.
     static SLOT: Cell<Option<Arc<ReplySlot>>> = const { Cell::new(None) };
 }
 
@@ -136,7 +138,8 @@ impl ConnectionLike for Arc<MultiplexedConnection> {
         }
         drop(pending);
         let (mut replies, mut outcome) = (Vec::with_capacity(batch.len()), Ok(()));
-        // Waits for each request, even after one has failed: none may stay the reader unattended.
+        // Waits for each request, even after one has failed: otherwise a later request could have
+        // the role of the reader, and no thread would read.
         for (id, slot) in queued {
             // The wait for the request before may have taken long.
             let now = self.clock.now();
@@ -188,8 +191,8 @@ impl MultiplexedConnection {
     /// The most writes for other threads in a row, before a thread reads its own reply.
     const MAX_WRITES: usize = 16;
 
-    /// Creates the connection. `dialed_in` is the time that the dial took, with its several
-    /// replies; `joins` lists the requests that may be joined.
+    /// Creates the connection. `dialed_in` is the time that the dial took, in which several replies
+    /// arrived; `joins` lists the requests that may be joined.
     pub(super) fn new(
         connection: Connection,
         dialed_in: Duration,
@@ -230,9 +233,10 @@ impl MultiplexedConnection {
         self.scripts_sent.insert(script)
     }
 
-    /// Returns `true` if a thread writes itself, and does not leave that to a reader that is awake:
-    /// the reader is scheduled after all threads woken with it, and the server must not run out of
-    /// requests meanwhile.
+    /// Returns `true` if the calling thread has to write the unsent bytes itself. A thread leaves
+    /// these bytes to a reader that is awake only while the server has enough requests: the reader
+    /// may run after all threads woken with it, and the server must not run out of requests
+    /// meanwhile.
     fn must_write_now(pending: &PendingRequests) -> bool {
         let reader_will = pending.reader.is_some() && !pending.asleep;
         pending.wants_writer() && !(reader_will && pending.is_peer_busy())
@@ -275,7 +279,7 @@ impl MultiplexedConnection {
             }
             if reads && pending.reader == Some(id) {
                 pending.asleep = true;
-                // The time that has passed since `now` was read lengthens the sleep by as much.
+                // The sleep ends later by the time that has passed since `now` was read.
                 let mut longest = self.patience(&pending).min(by).since(now);
                 if pending.writing && self.stalled.load(Ordering::Acquire) {
                     // The writer may give up, and leave the rest to this thread.
@@ -427,7 +431,7 @@ impl MultiplexedConnection {
         self.transport.shut();
     }
 
-    /// Wakes threads and runs callbacks, without the lock, which both may acquire.
+    /// Unlocks the pending requests to wake threads and run callbacks, which may both lock them.
     fn deliver<'a>(
         &'a self,
         pending: MutexGuard<'a, PendingRequests>,
@@ -448,7 +452,7 @@ impl MultiplexedConnection {
     ///
     /// Checks the socket if the connection was idle for long, or other connections have failed: so
     /// a server that has gone away fails no request. A mute connection gets no new requests, but
-    /// its pending ones wait on: perhaps only the connection is stuck, and not the server.
+    /// its pending requests still wait: their replies may only be late.
     pub(super) fn is_usable(&self, now: Moment, failures: u64) -> bool {
         let mut pending = self.pending.lock();
         if self.generation.is_over() {

@@ -1,8 +1,9 @@
 //! [`PendingRequests`]: the requests on a connection without a reply, and the unsent bytes.
 //!
 //! Pure state, without I/O and wake-ups. A reply does not name its request: it belongs to the
-//! oldest one. So a request stays pending until its reply arrives, even if its caller has given up.
-//! Requests of one write may be [joined](super::joined) into one, whose reply has a part for each.
+//! oldest request that was sent. So a request stays pending until its reply arrives, even if its
+//! caller has given up. Requests of one write may be [joined](super::joined) into one, whose reply
+//! has a part for each.
 
 mod joining;
 
@@ -50,12 +51,12 @@ impl ReplySlot {
 
 /// A request that no thread waits for.
 pub(crate) struct CallbackRequest {
-    /// The request with the hash of its script, and the script's text, which is sent instead if the
-    /// server does not know the hash. Empty if the text was sent.
+    /// The request with the hash of its script; empty if it was sent with the text. If the server
+    /// does not know the hash, the request is sent again with `text`, the script's text.
     pub(crate) by_hash: Vec<u8>,
     pub(crate) text: &'static str,
-    /// Called with the outcome by the thread that reads. Must be short, must not wait, and must not
-    /// use the connection.
+    /// Called with the outcome by the thread that reads the reply or fails the request. Must be
+    /// short, must not wait, and must not use the connection.
     pub(crate) done: OnReply,
 }
 
@@ -93,13 +94,14 @@ pub(super) struct CallerRequest {
     may_have_run: bool,
 }
 
-/// The permission to send a request as one with others.
+/// The permission to join a request with others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Joining {
     Free,
-    /// The request was joined, and is sent again alone. Or it is one of several of a thread, which
-    /// waits for them in order: sent again, it would be after a later one, which could become the
-    /// reader while the thread still waits for this one.
+    /// The request was joined before, and is sent again alone. Or it is one of several requests of
+    /// a thread, which waits for them in order: if it were joined and sent again, it would come
+    /// after a later one. The role of the reader could then be given to the later request, for
+    /// which the thread does not wait yet, and no thread would read.
     Never,
 }
 
@@ -130,7 +132,7 @@ enum Content {
 struct JoinedRequests {
     kind: JoinKind,
     requests: Vec<CallerRequest>,
-    /// The bytes of the requests if they are sent alone, in order, and the end of each.
+    /// The bytes of the requests as they would be sent alone, in order. `ends` has the end of each.
     bytes: Vec<u8>,
     ends: Vec<usize>,
 }
@@ -174,7 +176,7 @@ impl PendingRequest {
 }
 
 impl JoinedRequests {
-    /// Returns `true` if this can be the reply.
+    /// Returns `true` if `reply` can be the reply to these requests.
     fn expects(&self, reply: &Reply) -> bool {
         match reply {
             Reply::Array(answers) => answers.len() == self.requests.len(),
@@ -200,16 +202,17 @@ pub(super) struct PendingRequests {
     joiner: Joiner,
     /// An empty buffer, exchanged for `unsent` while requests are joined.
     spare: Vec<u8>,
-    /// The end of the last pending byte on the stream. Moves back when requests are removed or
-    /// joined.
+    /// The end, on the stream, of the last byte that was added. Moves back when requests are
+    /// removed or joined.
     end: u64,
     requests: VecDeque<PendingRequest>,
     last_id: RequestId,
     callbacks: usize,
-    /// The thread that reads for all. While a thread waits, there is a reader, which is awake,
-    /// being woken, or asleep in the socket.
+    /// The request of the thread that reads for all. While a thread waits, there is a reader, which
+    /// is awake, being woken, or asleep in the socket.
     pub(super) reader: Option<RequestId>,
-    /// True while the reader sleeps in the socket. Before it sleeps, it checks for unsent bytes.
+    /// True while the reader sleeps in the socket. The reader checks for unsent bytes before it
+    /// sleeps.
     pub(super) asleep: bool,
     /// True while a thread writes.
     pub(super) writing: bool,
@@ -217,25 +220,27 @@ pub(super) struct PendingRequests {
     /// more.
     pub(super) backlog: bool,
     failure: Option<Error>,
-    /// The time of the last reply, and the number of the last request at that time.
+    /// The time of the last reply. `last_id_received` is the number of the last request at that
+    /// time.
     last_received: Moment,
     last_id_received: RequestId,
-    /// The time that replies take. A single slow reply is forgotten after some others.
+    /// The time that replies have taken recently. A single slow reply is forgotten after some
+    /// others.
     usual: Duration,
-    /// The number of failed connections to this server when this one was last checked.
+    /// The number of failed connections to this server at the last check of this connection.
     pub(super) failures_seen: u64,
 }
 
 impl PendingRequests {
-    /// Unsent bytes may wait while they are less than this part (a half) of the bytes under way.
-    /// Compared with a half, 8 threads got 0.7 to 0.95 of the throughput with the whole, and about
-    /// the same with a quarter; 128 threads without tokens got 0.9 with a quarter. Leaving all
-    /// writes to the reader was slower.
+    /// The divisor of the bytes under way: unsent bytes may wait while they are less than half of
+    /// these bytes. Measured against a half: with the whole, 8 threads got 0.7 to 0.95 of the
+    /// throughput; with a quarter, 8 threads got about the same, and 128 threads without tokens
+    /// 0.9. Leaving all writes to the reader was slower.
     const WRITE_SHARE: u64 = 2;
 
     /// The least silence after which a connection gets no new requests, because a lost packet is
-    /// sent again after 200 ms. If twice the recent time of a reply is longer, that counts, up to
-    /// `command_timeout`.
+    /// sent again after 200 ms. If twice the recent time of a reply is longer, that time counts
+    /// instead, up to `command_timeout`.
     const LEAST_SILENCE: Duration = Duration::from_millis(250);
 
     /// Creates the state; `usual` is the expected time of a reply until the first has arrived.
@@ -361,8 +366,8 @@ impl PendingRequests {
     }
 
     /// Returns `true` if unsent bytes may wait for more, as in Nagle's algorithm, because replies
-    /// are due. They do not wait for the last reply: the server would run out of requests, and both
-    /// sides would take turns at waiting.
+    /// are due. They do not wait for the last reply: otherwise the server would run out of
+    /// requests, and both sides would take turns at waiting.
     pub(super) fn is_peer_busy(&self) -> bool {
         let under_way = self
             .requests
@@ -391,7 +396,7 @@ impl PendingRequests {
         self.callbacks > 0
     }
 
-    /// Returns the last pending callback with a number up to this one.
+    /// Returns the number of the last pending callback request, among the requests up to `until`.
     pub(super) fn last_callback(&self, until: RequestId) -> Option<RequestId> {
         let of_callback = |request: &&CallerRequest| {
             request.id <= until && matches!(request.owner, ReplyOwner::Callback(_))
@@ -412,11 +417,12 @@ impl PendingRequests {
         self.requests.front().map(|request| request.due_first().by)
     }
 
-    /// Returns `true` if the oldest request is late, and no reply has arrived since it was made, or
-    /// for `grace`: among many requests, some were always made just before the last reply.
+    /// Returns `true` if the oldest request is late, and no reply has arrived since that request
+    /// was made, or no reply for `grace`. The latter is needed because, among many requests, the
+    /// oldest one may have been made just before the last reply.
     ///
-    /// A request is late if its deadline has passed and it has waited longer than replies usually
-    /// take: the deadline alone may be too short.
+    /// A request is late if its deadline has passed and it has waited twice as long as replies
+    /// usually take: the deadline alone may be too short.
     pub(super) fn is_mute(&self, now: Moment, grace: Duration) -> bool {
         let usual = (self.usual * 2).max(Self::LEAST_SILENCE).min(grace);
         self.requests
@@ -447,8 +453,8 @@ impl PendingRequests {
         self.requests.iter().flat_map(PendingRequest::each)
     }
 
-    /// Removes the unsent bytes, in exchange for an empty buffer, after it has joined requests
-    /// where possible. The bytes count as sent from now on.
+    /// Joins requests where possible, then removes and returns the unsent bytes, in exchange for an
+    /// empty buffer. The bytes count as sent from now on.
     pub(super) fn take_unsent(&mut self, empty: Vec<u8>) -> Vec<u8> {
         debug_assert!(empty.is_empty(), "it would be sent again");
         if self.may_join() {
@@ -499,8 +505,8 @@ impl PendingRequests {
         Ok(())
     }
 
-    /// Works like [`settle`](Self::settle), but does not wake the thread that reads for its own
-    /// reply.
+    /// Passes the outcome of a request to its owner, as [`settle`](Self::settle) does, but does not
+    /// wake the thread that reads for its own reply.
     fn deliver(
         &mut self,
         request: CallerRequest,
@@ -516,9 +522,9 @@ impl PendingRequests {
         }
     }
 
-    /// Passes the outcome to its owner. If the server did not know the script of a callback, the
-    /// callback stays pending instead, until its deadline: its request is added again, with the
-    /// text.
+    /// Passes the outcome of a request to its owner. If the server did not know the script of a
+    /// callback, the callback stays pending instead, until its deadline: its request is added
+    /// again, with the text.
     fn settle(
         &mut self,
         mut request: CallerRequest,
@@ -547,7 +553,7 @@ impl PendingRequests {
     }
 
     /// Gives up the request of a caller. Returns `None` if it has its reply; otherwise, whether the
-    /// request may have been sent, or may yet be sent as a part of a joined one. Removes the
+    /// request may have been sent, or may yet be sent as a part of a joined request. Removes the
     /// request if neither is the case.
     pub(super) fn abandon(&mut self, id: RequestId) -> Option<MayHaveLeft> {
         let is_it = |request: &CallerRequest| request.id == id;
@@ -616,8 +622,8 @@ impl PendingRequests {
         wakeups.wake.extend(next.map(|(_, slot)| slot));
     }
 
-    /// While the reader sleeps, wakes another waiting thread for bytes that no thread writes. If
-    /// there is none, the reader writes when it wakes.
+    /// While the reader sleeps, wakes another waiting thread for bytes that no thread writes. If no
+    /// other thread waits, the reader writes when it wakes.
     pub(super) fn wake_a_writer(&self, wakeups: &mut DeferredWakeups) {
         if !self.asleep || !self.wants_writer() {
             return;
@@ -657,8 +663,8 @@ impl PendingRequests {
 }
 
 /// Returns the outcome of a request with this reply. If the request was sent before and may have
-/// been carried out, an error leaves the outcome unknown. Exceptions: after `NOSCRIPT` it is sent
-/// again, and `WRONGTYPE` means that the value under the key is not the lock.
+/// been carried out, an error leaves the outcome unknown. Exceptions: after `NOSCRIPT` the request
+/// is sent again, and `WRONGTYPE` means that the value under the key is not the lock.
 fn outcome_of(request: &CallerRequest, reply: Reply) -> CallResult {
     match reply {
         Reply::Error(error)

@@ -21,7 +21,7 @@ pub(super) struct ReplyInput {
 
 impl MultiplexedConnection {
     /// Sleeps for at most `longest` until bytes arrive, and distributes the replies. Hands the role
-    /// over if the caller's own reply is among them.
+    /// of the reader over if the caller's own reply is among them.
     pub(super) fn read(
         &self,
         longest: Duration,
@@ -73,7 +73,7 @@ impl MultiplexedConnection {
         if !replies.is_empty() {
             pending.received(self.clock.now());
         }
-        // After one reply too many, none counts: it is unknown which reply belongs to which
+        // If there is one reply too many, none counts: it is unknown which reply belongs to which
         // request.
         if invalid.is_none() && replies.len() + usize::from(!reader.is_empty()) > pending.awaited()
         {
@@ -98,7 +98,7 @@ impl MultiplexedConnection {
         (pending, wakeups)
     }
 
-    /// Reads without waiting, for the thread that has the role.
+    /// Reads without waiting. Called by the thread that has the role of the reader.
     pub(super) fn read_available(&self) -> MutexGuard<'_, PendingRequests> {
         let fill = |input: &mut ReplyInput| {
             self.transport

@@ -1,7 +1,7 @@
 //! [`ReplyPoller`]: reads the replies to callbacks in the background while no caller reads.
 //!
 //! Replies to callbacks are read along with the replies to later calls. If no calls follow, this
-//! task polls: from the first callback until there has been none for a while.
+//! task polls: from the first callback until none has been pending for a while.
 
 use super::MultiplexedConnection;
 use lock_core::backend::{BackgroundTask, contain};
@@ -15,7 +15,7 @@ use std::time::Duration;
 /// release of a dropped guard is noticed.
 const TICK: Duration = Duration::from_millis(50);
 /// The time for which the thread continues without callbacks, so that an idle client has no
-/// threads. The next callback starts it again.
+/// threads. The next callback starts a new thread.
 const IDLE: Duration = Duration::from_secs(2);
 
 pub(crate) struct ReplyPoller(Arc<Inner>);
@@ -28,7 +28,8 @@ struct Inner {
 
 #[derive(Default)]
 struct Polled {
-    /// Connections that may have callbacks. They outlive the client that sent these.
+    /// Connections that may have pending callbacks. Held here until these callbacks have run, even
+    /// if the client is dropped before.
     connections: Vec<Arc<MultiplexedConnection>>,
     closing: bool,
 }
@@ -85,7 +86,8 @@ impl Inner {
         (!self.is_done(*busy, now)).then_some(now + TICK)
     }
 
-    /// Drops connections without callbacks to come. Returns `true` if the task has to end now.
+    /// Drops connections that will have no more callbacks. Returns `true` if the task has to end
+    /// now.
     fn is_done(&self, busy: Moment, now: Moment) -> bool {
         let mut polled = self.polled.lock();
         let closing = polled.closing;

@@ -16,7 +16,7 @@ pub(crate) enum Reply {
     Error(ServerError),
 }
 
-/// An error that the server answered with: its first word and the rest.
+/// An error that the server answered with: its first word, the code, and the rest.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ServerError {
     pub(crate) code: String,

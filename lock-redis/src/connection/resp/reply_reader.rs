@@ -1,8 +1,8 @@
 //! [`ReplyReader`]: parses the bytes from a server as replies of RESP2, and of RESP3 on connections
 //! that request it.
 //!
-//! Not the parser of the `redis` crate: that one owns the stream, copies each reply once more, and
-//! cannot read an error text that is not UTF-8. A test compares the two.
+//! The parser of the `redis` crate is not used: it owns the stream, copies each reply once more,
+//! and cannot read an error text that is not UTF-8. A test compares the two parsers.
 
 use crate::connection::{Reply, ServerError};
 
@@ -113,7 +113,8 @@ impl ReplyReader {
         }
     }
 
-    /// Adds a value to its array. Returns the whole reply if that completes it.
+    /// Adds a value to the innermost incomplete array. Returns the whole reply if the value
+    /// completes it.
     fn complete(&mut self, mut value: Reply) -> Option<Reply> {
         while let Some(mut array) = self.arrays.pop() {
             array.items.push(value);
@@ -180,7 +181,7 @@ fn line(bytes: &[u8]) -> Result<Option<(u8, &[u8])>, InvalidReply> {
         .take(LONGEST_LINE)
         .position(|byte| *byte == b'\n')
     else {
-        // Other protocols are recognised by their first byte, even without lines.
+        // Bytes of another protocol are refused at the first byte, even if no line ends.
         let is_resp = b"$*+-:".contains(&kind) || RESP3.contains(&kind);
         return match () {
             () if !is_resp => Err(UNREADABLE),

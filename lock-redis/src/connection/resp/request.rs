@@ -16,7 +16,7 @@ impl Request<'_> {
     }
 }
 
-/// Returns the same request with the script's text (`EVAL`) in place of its hash (`EVALSHA`).
+/// Returns a copy of a request, with the script's text (`EVAL`) in place of its hash (`EVALSHA`).
 pub(crate) fn with_text(by_hash: &[u8], text: &str) -> Vec<u8> {
     // The first line is the number of words; then the command and the hash have two lines each.
     let line_ends = by_hash

@@ -1,8 +1,8 @@
 //! The handshake of a connection: credentials, database, client name, and the server's identity.
 //!
-//! Only the first two are essential. A proxy may know neither `CLIENT` nor `INFO`, and refuse them
-//! in any words, or close the connection: then the connection has no name, or its server is not
-//! known.
+//! Credentials and database are essential, and so is the identity if a certain server is expected.
+//! A proxy may know neither `CLIENT` nor `INFO`, and answer them with any error, or close the
+//! connection: then the connection has no name, or the identity of its server is unknown.
 
 use super::super::credentials::{CredentialsSource, ResolvedCredentials};
 use super::{Destination, NotDialed, Route, not_connected};
@@ -52,7 +52,8 @@ pub(crate) enum Requirement {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Greeting {
     Full,
-    /// Nothing but what is essential, because a full one was answered by a closed connection.
+    /// Only the essential steps, because the server closed the connection instead of answering a
+    /// full handshake.
     Brief,
 }
 
@@ -98,8 +99,8 @@ impl Destination {
             (!is_full, Step::Ping, [&[b"PING"]]),
             (is_full, Step::Name, [name]),
             (is_node, Step::Node, [&[b"CLUSTER", b"MYID"]]),
-            // `INFO` without an argument: several sections are needed, and Redis 6.2 accepts only
-            // one.
+            // `INFO` without an argument: several sections are needed, and Redis 6.2 accepts the
+            // name of only one.
             (identity.is_some() && is_full, Step::Info, [&[b"INFO"]]),
         ];
         let taken: Vec<_> = steps.iter().filter(|(taken, ..)| *taken).collect();
@@ -131,8 +132,9 @@ impl Destination {
             }
         }
         if let Err(CallError::NotSent(error) | CallError::Unknown(error)) = outcome {
-            // No request of the caller has been sent yet.
-            // Scripts are essential.
+            // No request of the caller has been sent yet, so the outcome is a failure to connect. A
+            // brief handshake is no remedy if all steps were answered, and the server closed the
+            // connection at a probe: locks need scripts.
             let is_at_greeting = is_full && replies.len() < taken.len();
             let may_be_brief = is_at_greeting && identity.is_none_or(Identity::is_never_reported);
             let has_hung_up = has_hung_up(&error);
@@ -147,7 +149,8 @@ impl Destination {
         }
         if !is_full && let Some(identity) = identity {
             if !identity.is_never_reported() {
-                // Reported on another connection meanwhile: this one is no proxy's refusal.
+                // Another connection has reported the identity meanwhile, so the server knows
+                // `INFO`, and this connection was closed for another reason.
                 let message = format!("{} closes connections", self.server);
                 return Err(Failure::NotSent(Error::unavailable(message)).into());
             }
@@ -181,7 +184,7 @@ impl Destination {
         Ok(())
     }
 
-    /// Adds the hint that a port for TLS closes connections without TLS.
+    /// Adds a hint to the error of a closed connection without TLS: the port may be for TLS.
     fn hung_up_on(&self, error: Error) -> Error {
         if !has_hung_up(&error) || !matches!(self.route, Route::Tcp(_, None)) {
             return error;
@@ -190,7 +193,8 @@ impl Destination {
         Error::unavailable(message).with_source(error)
     }
 
-    /// Compares the server's identity with the expected one, and records the server's generation.
+    /// Compares the server's identity with the expected one, and records the server's generation in
+    /// the connection.
     fn identify(
         &self,
         connection: &mut Connection,
@@ -225,16 +229,16 @@ impl Destination {
             return self.unidentified(identity, step, answer);
         }
         if matches!(step, Step::Name | Step::Ping) && error_mapping::is_only_of_request(answer) {
-            // The name only appears in the server's list of clients, and the answer to `PING` is
-            // that there is one.
+            // The refusal has no consequence: the name only appears in the server's list of
+            // clients, and any answer to `PING` shows that the server answers.
             return Ok(());
         }
         let error = error_mapping::explain(&self.server, answer, &Asked::Handshake);
         Err(not_connected(error))
     }
 
-    /// Checks the reply to a login without a password. The error does not show the user, who may be
-    /// a password at the wrong place.
+    /// Checks the reply to a login without a password. The error does not contain the user name,
+    /// which may be a password that was put in the wrong place.
     fn check_user_alone(&self, reply: &Reply) -> Result<(), Failure> {
         let Reply::Error(answer) = reply else {
             return Ok(());
@@ -269,8 +273,8 @@ impl Destination {
         });
     }
 
-    /// Decides after an error in reply to an identifying request: ignores the error if the identity
-    /// is not required.
+    /// Returns the failure for an error in reply to a request for the server's identity. Ignores
+    /// the error if the identity is not required.
     fn unidentified(
         &self,
         identity: &Identity,
@@ -284,7 +288,7 @@ impl Destination {
         let may_not = answer.code == "NOPERM"
             || answer.detail.starts_with("unknown command")
             || identity.is_never_reported() && error_mapping::is_only_of_request(answer);
-        // A cluster node is identified by its ID; `INFO` only adds to it.
+        // A cluster node is identified by its ID; `INFO` only adds information.
         let is_addition = matches!(step, Step::Info) && identity.kind() == IdentityKind::Node;
         let is_optional = identity.kind() == IdentityKind::Run && identity.is_optional();
         if is_addition {
@@ -295,7 +299,7 @@ impl Destination {
             return Ok(());
         }
         let error = error_mapping::explain(&self.server, answer, &asked);
-        // Not a final error: the address may lead to the expected server again.
+        // Not final, whatever the error: the address may lead to the expected server again later.
         if !may_not && !identity.is_optional() {
             return Err(Failure::NotSent(
                 Error::unavailable(error.to_string()).with_source(error),
@@ -305,7 +309,7 @@ impl Destination {
     }
 }
 
-/// Returns whether the other side has closed the connection.
+/// Returns whether the connection was closed or broke, in contrast to an answer that is late.
 fn has_hung_up(error: &Error) -> bool {
     let cause = error.source().and_then(|it| it.downcast_ref::<io::Error>());
     cause.is_none_or(|cause| cause.kind() != ErrorKind::TimedOut)

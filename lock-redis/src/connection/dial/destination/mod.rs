@@ -1,4 +1,4 @@
-//! [`Destination`]: one server, and the connecting to it.
+//! [`Destination`]: one server, and how to connect to it.
 
 mod handshake;
 
@@ -40,12 +40,13 @@ pub(crate) struct Destination {
     timeouts: Timeouts,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) route: Route,
-    /// The exclusive connections. Shut down when the server is [retired](Self::retire).
+    /// The exclusive connections, and those that are being made. Shut down when the server is
+    /// [retired](Self::retire).
     shutdown: ShutdownRegistry,
     /// The expected server; if given, each connection begins with a query of its identity.
     pub(super) identity: Option<Identity>,
     pub(super) one_store: OneStore,
-    /// The time that the last dial took.
+    /// The time that the last successful dial took, without its earlier attempts.
     usual: Mutex<Option<Duration>>,
     /// The pauses of all dials while the server loads its data.
     loading: Mutex<Backoff>,
@@ -53,24 +54,25 @@ pub(crate) struct Destination {
     advice: Option<String>,
 }
 
-/// The most connections of one dial. Another connection is made if one leads to a replica, or to a
-/// server that is loading its data: behind a load balancer over a master and its replicas, the next
-/// one may lead to the master. With two replicas and a random choice, one in 600 such series finds
-/// no master.
+/// The most connections of one dial. Another connection is made if a connection leads to a replica,
+/// or to a server that is loading its data: behind a load balancer over a master and its replicas,
+/// the next connection may lead to the master. With two replicas and a random choice, one in 600
+/// dials finds no master.
 const DIALS: u32 = 16;
-/// The number of these that are made without a pause, if they lead to replicas.
+/// The number of connections of one dial that are made without a pause, if they lead to replicas.
 const DIALS_AT_ONCE: u32 = 8;
-/// The first pause before the other ones, because a load balancer may need a moment to notice a new
-/// master. The pause doubles.
+/// The first pause between further connections of a dial, because a load balancer may need a moment
+/// to notice a new master. The pause doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-/// The longest such pause, so that all dials fit into the default connect timeout.
+/// The longest pause after a connection to a replica, so that all connections of a dial fit into
+/// the default connect timeout.
 const LONGEST_PAUSE: Duration = Duration::from_millis(160);
-/// The longest pause while a server loads its data, because that may take minutes and many clients
-/// wait. All dials of this client share the pause, which doubles.
+/// The longest pause while a server loads its data, because loading may take minutes and many
+/// clients wait. All dials of this client share the pause, which doubles.
 const LONGEST_LOADING_PAUSE: Duration = Duration::from_millis(500);
 
-/// The handshakes that are tried one after the other while the server closes the connection. A
-/// brief one comes last, because a connection may also be lost by chance.
+/// The handshakes that are tried, on one connection after the other, while the server closes the
+/// connection. The brief handshake comes last, because a connection may also break by chance.
 const GREETINGS: [Greeting; 3] = [Greeting::Full, Greeting::Full, Greeting::Brief];
 
 /// The reasons why there is no connection.
@@ -79,7 +81,7 @@ pub(super) enum NotDialed {
     Elsewhere(Failure),
     /// The connection leads to a server that is loading its data, and may be usable afterwards.
     Loading(Failure),
-    /// The server has closed the connection instead of an answer that is not essential.
+    /// The server has closed the connection during the handshake. A brief handshake may succeed.
     HungUp(Failure),
     Failed(Failure),
 }
@@ -112,8 +114,8 @@ pub(super) enum DialStep {
 #[derive(Debug, Default)]
 pub(super) struct DialState {
     step: Mutex<DialStep>,
-    /// The reason why the last connection was refused, if this one is not the first. Preferred to a
-    /// time-out as the error, because the server's answer says more.
+    /// The reason why the dial's last connection was refused, if there was one before. Returned
+    /// instead of a time-out, because the server's answer says more.
     refusal: Mutex<Option<Failure>>,
 }
 
@@ -178,7 +180,7 @@ impl Destination {
         }
     }
 
-    /// Returns this destination with a proof, at the start of each connection, that all keys are in
+    /// Returns this destination with a check, at the start of each connection, that all keys are in
     /// one store.
     pub(crate) fn proving(self, one_store: OneStore) -> Self {
         Self { one_store, ..self }
@@ -197,7 +199,8 @@ impl Destination {
         self.identity.as_ref()
     }
 
-    /// Returns the number of times that another server was followed, or the server lost its role.
+    /// Returns how often connections became invalid because another server was accepted at this
+    /// address, or the server lost its role as master.
     pub(crate) fn changes(&self) -> u64 {
         self.identity.as_ref().map_or(0, Identity::changes)
     }
@@ -209,8 +212,8 @@ impl Destination {
         }
     }
 
-    /// Ends the exclusive connections, so that no caller waits on them any longer, and the dials
-    /// under way. New dials fail.
+    /// Shuts down the exclusive connections, so that no caller waits on them any longer, and the
+    /// connections that are being made. New dials fail.
     pub(crate) fn retire(&self) {
         self.shutdown.shut();
     }
@@ -241,7 +244,7 @@ impl Destination {
         self.timeouts.command
     }
 
-    /// Returns the time that the last dial took, if there was one.
+    /// Returns the time that the last successful dial took, if there was one.
     pub(super) fn usual(&self) -> Option<Duration> {
         *self.usual.lock()
     }
@@ -262,7 +265,7 @@ impl Destination {
                 }
                 Err(_) if self.is_retired() => return Err(Failure::NotSent(self.retired())),
                 Err(NotDialed::Elsewhere(failure)) => {
-                    // It has reported what it is, so no brief greeting follows.
+                    // The server has answered `INFO`, so no brief handshake follows.
                     greetings = GREETINGS[..0].iter();
                     let pause = match dials < DIALS_AT_ONCE {
                         true => Duration::ZERO,
@@ -325,8 +328,8 @@ impl Destination {
     ) -> Result<Connection, NotDialed> {
         let time = DialTime::until(&*self.clock, by).unless(self.shutdown.flag());
         *state.step.lock() = DialStep::Credentials;
-        // Before connecting: the time for reading the credentials must not count as silence of the
-        // client on the connection.
+        // Before connecting: otherwise the server could close the connection as silent while the
+        // credentials are read.
         let credentials = self
             .login
             .secrets
@@ -384,8 +387,8 @@ impl Destination {
                 .map(|tls| tls.session(&self.server, time))
                 .transpose()?;
             let stream = connect_to_any(&addresses, time)?;
-            // For the handshake, the limit is the time of the whole dial; no request has been sent
-            // yet.
+            // Until the handshake has ended, the limit is at least that of the whole dial: no
+            // request of the caller has been sent yet.
             prepare(&stream, self.timeouts.connect.max(self.timeouts.command))?;
             Transport::new(stream, session)
         };
@@ -448,7 +451,8 @@ impl Destination {
     }
 }
 
-/// Returns the failure of an attempt to connect: final if no other attempt can succeed.
+/// Returns the failure of an attempt to connect: [`Failure::Refused`] if no other attempt can
+/// succeed.
 pub(super) fn not_connected(error: Error) -> Failure {
     if error.is_configuration() {
         Failure::Refused(error)

@@ -33,8 +33,8 @@ impl PendingRequests {
         first.is_some_and(|it| it.start >= self.sent()) && self.joiner.is_on(self.last_received)
     }
 
-    /// Joins requests of which no byte has been sent, where they can be joined. None overtakes one
-    /// that cannot be joined.
+    /// Joins requests of which no byte has been sent, where they can be joined. No request
+    /// overtakes one that cannot be joined.
     pub(super) fn join_unsent(&mut self) {
         let sent = self.sent();
         let first = self
@@ -42,7 +42,7 @@ impl PendingRequests {
             .partition_point(|request| request.start < sent);
         let old = mem::replace(&mut self.unsent, mem::take(&mut self.spare));
         let whole = self.requests.split_off(first);
-        // If the request before these was sent in part, its other bytes come first.
+        // If the request before these was sent in part, the rest of its bytes comes first.
         let rest = whole.front().map_or(0, |request| request.range(sent).start);
         self.unsent.extend_from_slice(&old[..rest]);
         self.end = sent + rest as u64;
@@ -72,8 +72,8 @@ impl PendingRequests {
         self.spare.clear();
     }
 
-    /// Joins these requests in groups of one kind, whose common arguments are equal. Releases leave
-    /// before acquires, one of which may want a lock that is being released.
+    /// Joins these requests in groups of one kind, whose common arguments are equal. Releases are
+    /// sent before acquires, because an acquire may want a lock that is being released.
     fn join_run(&mut self, run: &mut Vec<Joinable<'_>>) {
         run.sort_by_key(|it| it.kind);
         while let Some(first) = run.first() {

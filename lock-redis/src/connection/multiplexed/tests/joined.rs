@@ -1,4 +1,4 @@
-//! Tests of requests that are sent as one.
+//! Tests of joined requests: several requests that are sent as one.
 
 use super::*;
 use crate::connection::ServerError;
@@ -57,7 +57,7 @@ fn acquire_many(how: [&str; 2], names: &[&str]) -> Vec<u8> {
     encode(&words.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// Returns the request that joins releases of these locks, as it is sent at first.
+/// Returns the request that joins releases of these locks, with the script's text.
 fn release_many(names: &[&str]) -> Vec<u8> {
     let owners = names.iter().map(|name| format!("owner:{name}"));
     let channels = names.iter().map(|name| format!("channel:{name}"));
@@ -74,7 +74,7 @@ fn release_many(names: &[&str]) -> Vec<u8> {
     encode(&words.collect::<Vec<_>>())
 }
 
-/// Returns the command and the script as they are sent at first.
+/// Returns the command and the script as they are sent until the server knows the script.
 fn by_text() -> [&'static str; 2] {
     ["EVAL", REDISSON.joins[1].many.source]
 }
@@ -420,7 +420,7 @@ fn release_that_may_have_been_carried_out_is_not_sent_again() {
     );
     assert_eq!(leaves(&mut pending), "");
     assert!(pending.is_empty());
-    // On a new connection, because on this one joining has ended.
+    // A new connection is needed, because joining has ended on the first.
     let mut pending = self::pending();
     push_all(&mut pending, ["a", "b", "c"]);
     leaves(&mut pending);
@@ -464,7 +464,7 @@ fn reply_of_wrong_length_is_rejected() {
         leaves(&mut pending);
         let mut wakeups = DeferredWakeups::default();
         assert!(pending.assign(reply, None, &mut wakeups).is_err());
-        // The thread that reads does this after an error.
+        // The thread that reads calls this after an error.
         pending.fail_all(&Error::unavailable("garbage"), &mut wakeups);
         assert!(
             asked
@@ -474,7 +474,7 @@ fn reply_of_wrong_length_is_rejected() {
     }
 }
 
-/// The thread that reads for all is not woken for its own part.
+/// The thread that reads for all is not woken for its own part of a joined reply.
 #[test]
 fn reader_finds_its_own_part() {
     let mut pending = pending();

@@ -102,7 +102,7 @@ fn requests_of_one_call_leave_together_and_replies_find_them() {
     let together = || Arc::clone(&connection).call_many(&requests, within(20_000));
     let answers = |values: &[i64]| values.iter().copied().map(Reply::Int).collect::<Vec<_>>();
     thread::scope(|scope| {
-        // The peer replies only after all were sent; then another thread's request follows them.
+        // The peer replies only after all three requests and the request of another thread.
         let first = scope.spawn(together);
         words.iter().for_each(|word| hear_word(&mut peer, word[0]));
         let other = scope.spawn(|| call(&connection, b"x", within(20_000)));
@@ -238,7 +238,7 @@ fn reply_beside_unrequested_bytes_is_not_believed() {
 fn idle_connection_that_closed_or_sent_bytes_is_unusable() {
     for speaks in [true, false] {
         let (connection, mut peer) = pair();
-        // Another connection has failed since.
+        // The number of failures has grown, so the connection is checked.
         assert!(connection.is_usable(SystemClock.now(), 1));
         if speaks {
             peer.write_all(b"+hello\r\n").unwrap();
@@ -278,7 +278,7 @@ fn slow_connection_is_unusable_although_no_thread_reads() {
         let first = scope.spawn(|| call(&connection, b"a", within(10_000)));
         hear_word(&mut peer, b"a");
         assert!(is_unknown(&call(&connection, b"b", late)));
-        // The second request becomes overdue for too long, behind the first.
+        // The second request becomes overdue by more than `GRACE`, behind the first.
         assert!(is_unknown(&call(&connection, b"c", late + GRACE)));
         peer.write_all(b":1\r\n").unwrap();
         assert_eq!(first.join().unwrap().unwrap(), Reply::Int(1));

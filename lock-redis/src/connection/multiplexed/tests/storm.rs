@@ -1,4 +1,5 @@
-//! Tests with many callers at once: late ones, large requests, callbacks, replies in pieces.
+//! Tests with many callers at once, of which some are late, with large requests, callbacks, and
+//! replies in pieces.
 
 use super::*;
 use std::collections::HashSet;
