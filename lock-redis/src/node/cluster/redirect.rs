@@ -8,8 +8,8 @@ use std::error::Error as _;
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Redirect {
-    /// Another node serves the slot. Its host may be empty ([`Address::said_by`]), or unknown
-    /// ([`Address::has_host`]).
+    /// Another node serves the slot. The host of its address may be empty ([`Address::said_by`]),
+    /// or unknown ([`Address::has_host`]).
     Moved(Address),
     /// The slot is moving to another node, which has this key or will create it.
     Ask(Address),
