@@ -57,12 +57,12 @@ impl KnownClocks {
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 
-    /// Returns how many replicas must confirm a request of this lease, if the policy requires
+    /// Returns how many replicas must confirm a request for this lease, if the policy requires
     /// `count`.
     ///
     /// `WAIT` returns the number of confirming replicas, but not which they are. So for each
-    /// replica that does not count, one more must confirm. A policy that requires all replicas
-    /// cannot be met then, because there are no more.
+    /// replica that does not count, one more must confirm. Then a policy that requires all replicas
+    /// cannot be met, because there are no further replicas.
     pub(super) fn needed(
         &self,
         count: u32,
@@ -83,8 +83,8 @@ impl KnownClocks {
     }
 
     /// Returns by how much earlier than on the master a lease may end on a replica that counts. If
-    /// too few count, the others matter, too, unless the policy accepts that: they may have
-    /// confirmed an earlier lease.
+    /// too few replicas count, the other replicas matter, too, unless the policy accepts that too
+    /// few confirm: the other replicas may have confirmed an earlier lease.
     pub(super) fn lead(&self, lease: LeaseTime, replication: Replication) -> Duration {
         let is_short = match replication.count() {
             Replicas::AtLeast(count) => {
