@@ -4,7 +4,8 @@
 //! - A script is sent by its hash, which is short, or by its text if the server does not know the
 //!   hash (after a restart or `SCRIPT FLUSH`, or at first use). The reply `NOSCRIPT` means that
 //!   nothing was carried out. The text teaches the server the hash.
-//! - An error is explained, if need be by the value that is found under the key.
+//! - An error of the server becomes an error that names the cause; if the key holds other data, the
+//!   hint describes the value that is found there.
 //! - A connection is closed if it leads to a replica, or if a reply does not fit its request.
 
 use super::exchange::{Exchange, Received, Replies};

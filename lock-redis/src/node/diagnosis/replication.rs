@@ -12,9 +12,9 @@ use std::time::Duration;
 
 /// The ID of the finding about the clock of a replica.
 const REPLICA_CLOCK: &str = "replica_clock";
-/// A replica whose clock is ahead by more than a tenth of a lease is reported as a danger: a lease
-/// is renewed after a third of its length, so its end on the replica may come close to the next
-/// renewal.
+/// A replica whose clock is certainly ahead by more than a tenth of a lease is reported as a
+/// danger: after a failover to it, leases end that much earlier than their holders know. The
+/// validity allows for a drift of only a hundredth.
 const DANGEROUS_PART: u32 = 10;
 
 /// A replica acknowledges once a second, so a lag of up to this many seconds is normal.

@@ -1,6 +1,6 @@
 //! `counter`: the client whose `INCR` returns 1 has the lock, and sets its expiry; a plain `DEL`
-//! frees it. This is the second form of "Pattern: Locking with INCR" that programs copied, in the
-//! three ways in which they write it.
+//! frees it. This is the second form of "Pattern: Locking with INCR". Programs copied it, and write
+//! it in three ways.
 
 use super::commands::{CommandSequence, Stop};
 use super::plain::{held, lease};
