@@ -341,7 +341,8 @@ mod tests {
         assert_eq!((woken, named), (3, 2), "the former node's wakes only");
     }
 
-    /// The waiter takes the grant later than the message comes.
+    /// The waiter may take the grant long after the message has arrived, so the node is checked
+    /// again then.
     #[test]
     fn grant_counts_only_while_its_node_does() {
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

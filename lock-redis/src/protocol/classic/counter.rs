@@ -12,12 +12,13 @@ use std::time::Duration;
 /// The way in which the key gets its expiry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Counter {
-    /// By a second command of the winner. If the command never comes, the lock never ends.
+    /// By a second command of the winner. If the winner never sends that command, the lock never
+    /// ends.
     Commands,
     /// In one transaction, which cannot react to the reply of `INCR`: a failed attempt extends the
     /// winner's lease.
     Transaction,
-    /// In a script. What it wrote before an error stays.
+    /// In a script. What the script wrote before an error is not undone.
     Script,
 }
 

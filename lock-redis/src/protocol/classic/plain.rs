@@ -15,7 +15,7 @@ use std::time::Duration;
 pub(super) enum Plain {
     /// By one command.
     Set,
-    /// By two commands. If the second never comes, the lock never ends.
+    /// By two commands. If the client never sends the second, the lock never ends.
     Commands,
 }
 

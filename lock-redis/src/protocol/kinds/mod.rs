@@ -54,14 +54,14 @@ pub(crate) trait KindFormat: fmt::Debug + Sync {
     /// Returns true if the server also reports changes of the lock's key to its waiters.
     fn is_tracked(&self, kind: LockKind) -> bool;
 
-    /// Returns the keys that the kind has besides those of a mutex.
+    /// Returns the companion keys that the kind has in addition to those of a mutex.
     fn names_beside(&self, key: &str) -> Vec<String> {
         self.scripts()
             .first()
             .map_or_else(Vec::new, |script| (script.names_beside)(key))
     }
 
-    /// Returns the scripts that the kind has besides those of a mutex.
+    /// Returns the scripts that the kind has in addition to those of a mutex.
     fn scripts(&self) -> &'static [&'static Script];
 
     /// Tries once to acquire the lock. `is_tracked` as for

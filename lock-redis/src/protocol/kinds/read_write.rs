@@ -8,8 +8,8 @@
 //!
 //! Readers and writers wait in the queue of the mutex of the same name, because mutex, readers and
 //! writer exclude each other. In the queue, a writer is called `owner:write` if the lock is fair,
-//! and otherwise its client's ID and `:write`. A waiting writer keeps new readers out; these wait
-//! behind it, and follow after it.
+//! and otherwise its client's ID and `:write`. A waiting writer keeps new readers out: they wait
+//! behind the writer in the queue.
 
 use super::readers::{CHANNEL, Field, INSPECT, LEFT, PURGE, Purged, WRITER, hold, names_beside};
 use super::{KindFormat, ScriptCall, owner_or_client, renewal};
