@@ -15,8 +15,8 @@
 //! - `wakeups`: the subscriber, one connection that receives the messages about releases for all
 //!   waiters
 //! - `keys`: the names of keys and channels
-//! - `connection`: connections to one server: exclusive, multiplexed, pooled; every wait has a
-//!   deadline; and what the server's errors mean
+//! - `connection`: connections to one server (exclusive, multiplexed, pooled), on which every wait
+//!   has a deadline; and the meaning of the server's errors
 //! - `lua`: the scripts
 //! - [`servers`], [`quorum`]: the parts from which `lock-cluster` builds stores of several servers
 

@@ -71,8 +71,8 @@ pub(crate) struct Scripts {
 }
 
 /// Assembles the scripts of a format. Each script follows the functions of the format that it uses,
-/// and a script that frees a lock is followed by an ending. `wakes` names the library whose waiters
-/// the ending wakes; without `wakes`, waiters are queued in the store.
+/// and a script that frees a lock or finds it busy is followed by an ending. `wakes` names the
+/// library whose waiters the ending wakes; without `wakes`, waiters are queued in the store.
 macro_rules! scripts {
     (words: $format:literal, channel: $channel:expr) => {
         $crate::lua::scripts!(
@@ -144,7 +144,8 @@ macro_rules! joins {
             Script::new(name, $channel, None, source)
         }
         [
-            // The words: lock, owner, channel, PUBLISH.
+            // The words of a request: the lock, the owner, the channel, and the command that
+            // publishes.
             Join {
                 one: &$dialect.scripts.release,
                 many: script("release_many",
@@ -159,7 +160,8 @@ macro_rules! joins {
                 each: &[1, 2],
                 is_repeatable: false,
             },
-            // The words: lock, counter, tombstone, queue, lease, owner, keep.
+            // The words of a request: the lock, the counter, the tombstone, the queue, the lease,
+            // the owner, and the time for which the counter is kept.
             Join {
                 one: &$dialect.scripts.acquire,
                 many: script("acquire_many",

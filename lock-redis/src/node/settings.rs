@@ -284,7 +284,7 @@ impl NodeSettings {
         &self.destinations.clock
     }
 
-    /// Returns the receiver of notices about the servers that were found.
+    /// Returns the receiver of notices about this client's servers.
     #[must_use]
     pub fn notices(&self) -> &Notices {
         &self.destinations.notices

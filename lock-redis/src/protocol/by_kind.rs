@@ -59,8 +59,8 @@ impl OwnedFormat {
             let key = self.keys.lock(attempt.name);
             let knows_first = attempt.name.kind().permits().is_some();
             // With a number, the caller may wait for a message of the store, so the time to its
-            // next attempt is bounded. Without a number, it does not wait or cannot be notified
-            // yet.
+            // next attempt is bounded. Without a number, the caller does not wait, or cannot be
+            // notified yet.
             return Ok(answer.map(move |answer| match attempt.direct {
                 Some(_) if !knows_first => self.bounded(answer, true, is_tracked(&key, true)),
                 _ => answer,

@@ -224,8 +224,9 @@ fn transmit_many(
     // again.
     let (answers, outcome) = link.exchange(&batch.repeated(|at| unknown.contains(&at)), by);
     if let Err(error) = outcome {
-        // Replies have no gaps, so all from the first unknown script on are dropped. A script among
-        // these may have been carried out, so the error must not say that nothing was sent.
+        // The returned replies must have no gaps, so all from the first unknown script on are
+        // dropped. A script among these may have been carried out, so the error must not say that
+        // nothing was sent.
         replies.truncate(first);
         return match (error, known.last().is_some_and(|last| *last > first)) {
             (CallError::NotSent(error), true) => (replies, Err(CallError::Unknown(error))),

@@ -12,8 +12,8 @@ use crate::wakeups::ChannelKind;
 use lock_core::backend::{Failure, LockInfo, LockPage, PagePosition, RENEW_BATCH};
 use lock_core::{FencingToken, LockKind, LockName};
 
-/// The number of keys that the server scans for a page. Meanwhile, for some hundred microseconds,
-/// it serves no other client.
+/// The number of keys that the server scans for a page. For some hundred microseconds, the server
+/// meanwhile serves no other client.
 const KEYS_OF_A_PAGE: u64 = 1000;
 
 /// The state of a lock, or the failure of its inspection.

@@ -1,10 +1,10 @@
-//! [`Redirect`]: the error of a cluster node that did not execute a request because of the slot.
+//! [`Redirect`]: the error of a cluster node that refused a request because of its slot.
 
 use crate::connection::{Address, ServerError};
 use lock_core::backend::Failure;
 use std::error::Error as _;
 
-/// The error of a cluster node that did not execute a request because of the slot.
+/// The error of a cluster node that refused a request because of its slot.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Redirect {

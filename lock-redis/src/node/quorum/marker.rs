@@ -261,8 +261,8 @@ pub enum MarkerRequest<'a> {
     Accept(&'a str, u64, u64, &'a Agreement),
     /// Records these members of this epoch. With an admission, the server becomes a node.
     Record(u64, &'a Agreement, Option<&'a Admission>),
-    /// Records that of the members of this quorum and epoch, this client cannot reach exactly
-    /// these.
+    /// Records which members a client cannot reach. The fields are the quorum, the epoch, the
+    /// client, and the IDs of the members.
     Note(&'a str, u64, &'a str, &'a [Arc<str>]),
     /// Makes the server vote earlier than its marker says, on these terms.
     Shorten(&'a Admission),

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// earlier than the end of the lease that was confirmed before.
 pub(in crate::node) const PART_OF_LEASE: u32 = 3;
 
-/// A replica, and its clock compared with its master's, if that could be read.
+/// A replica, and its clock compared with its master's; without the clock if it could not be read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ReplicaClock {
     pub(crate) address: Address,
@@ -29,7 +29,7 @@ impl ReplicaClock {
     }
 }
 
-/// The replicas of a master, as listed last.
+/// The replicas of a master, as they were listed last.
 #[derive(Default, Debug)]
 pub(super) struct KnownClocks(Vec<ReplicaClock>);
 
@@ -132,7 +132,8 @@ mod tests {
         let accept =
             |policy: Replication| policy.on_insufficient_replicas(OnInsufficientReplicas::Accept);
         let tenths = |tenths| SECOND / 10 * tenths;
-        // Replicas, policy, the number that it requires; ahead and awaited; the lead.
+        // The columns: the replicas, the policy, the number that the policy requires; ahead and
+        // awaited; the lead.
         for (ahead, policy, count, needed, lead) in [
             (&[Some(0)][..], one, 1, (0, 1), tenths(1)),
             (&[Some(-40)], one, 1, (0, 1), tenths(0)),

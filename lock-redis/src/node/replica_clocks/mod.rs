@@ -33,7 +33,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// The time between two reads of the clocks, because clocks drift slowly. While a clock is ahead,
-/// all are read as often as the replicas are listed, so that a corrected clock counts again soon.
+/// all clocks are read as often as the replicas are listed, so that a corrected clock counts again
+/// soon.
 const SAMPLE: Duration = Duration::from_secs(60);
 /// The time between two lists of the master's replicas, so that the clock of a new replica is read
 /// soon.
@@ -269,7 +270,7 @@ impl Sampler {
         Ok(Listing { addresses, history })
     }
 
-    /// Reads the clock of this replica, and compares it with its master's.
+    /// Reads the clock of this replica, and compares it with the master's clock.
     fn ask(&self, address: &Address, listing: &Listing, own: ServerClock, by: Moment) -> Lead {
         let dialer = (self.dialer)(address).map_err(Failure::NotSent)?;
         let mut link = dialer.dial(self.patience(by))?;
@@ -290,7 +291,7 @@ impl Sampler {
         Err(Failure::NotSent(Error::unavailable(why)))
     }
 
-    /// Warns of clocks that are ahead, once for each. Returns whether there are any.
+    /// Warns of clocks that are ahead, once for each. Returns whether any clock is ahead.
     fn report(&self, clocks: &[ReplicaClock]) -> bool {
         let server = self.master.server();
         let limit = WRONG.min(self.lease / PART_OF_LEASE);

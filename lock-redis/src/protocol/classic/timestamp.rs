@@ -27,7 +27,7 @@ pub(super) enum Spelling {
     Float,
 }
 
-/// The check before a release deletes the key.
+/// The check that a release makes before it deletes the key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Rule {
     /// No check here: `ClassicRules` releases only while the lease lasts by this client's clock.

@@ -8,8 +8,9 @@
 //!
 //! Readers and writers wait in the queue of the mutex of the same name, because mutex, readers and
 //! writer exclude each other. In the queue, a writer is called `owner:write` if the lock is fair,
-//! and otherwise its client's ID and `:write`. A waiting writer keeps new readers out: they wait
-//! behind the writer in the queue.
+//! and otherwise its client's ID and `:write`. A waiting writer of a fair lock, or of any lock with
+//! `writers_first`, keeps new readers out: they wait behind the writer in the queue. Otherwise a
+//! reader joins other readers before a waiting writer.
 
 use super::readers::{CHANNEL, Field, INSPECT, LEFT, PURGE, Purged, WRITER, hold, names_beside};
 use super::{KindFormat, ScriptCall, owner_or_client, renewal};
@@ -194,8 +195,8 @@ impl KindFormat for Read {
         attempt: &'a Attempt<'a>,
         _is_tracked: &'a dyn Fn(&str, bool) -> bool,
     ) -> Result<Exchange<'a, Answer>, Failure> {
-        // A try takes a free lock before all waiters. It does not join other readers, though, while
-        // a writer waits for them.
+        // A try takes a free lock before all waiters. With `writers_first`, it does not join other
+        // readers while a writer waits for them.
         let queue = match format.writers_first {
             true => format.queue(attempt.name),
             false => format.queue_before(attempt),

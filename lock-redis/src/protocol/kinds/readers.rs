@@ -120,7 +120,7 @@ pub(super) struct Purged {
 
 impl OwnedFormat {
     /// Returns the answer for a busy lock with this `PTTL`. For a key without expiry, first checks
-    /// that it is a lock.
+    /// that the key holds a lock.
     pub(super) fn busy_kind<'a>(&'a self, name: &'a LockName, pttl: i64) -> Exchange<'a, Answer> {
         let busy = busy_from_pttl(pttl);
         if pttl == FOR_EVER {
