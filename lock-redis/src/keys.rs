@@ -1,12 +1,13 @@
 //! [`Keys`]: the names of a lock's keys and channels.
 //!
-//! By Redisson's rule, the companion keys of `name` are called `prefix:{name}`, or `prefix:name` if
-//! there is a brace in `name`, so that on a cluster all of them are in one hash slot. [`LockName`]
-//! refuses names for which that would not hold.
+//! By Redisson's rule, a companion key of the lock `key` is called `prefix:{key}`, or `prefix:key`
+//! if `key` contains `{`. Thus all keys of a lock are in one hash slot of a cluster. [`LockName`]
+//! refuses names for which the rule does not ensure that. The permits of a semaphore are at
+//! `{key}:timeout` instead.
 //!
-//! By that rule, `x` and `{x}` share the companion keys that Redisson defines. They do not share
-//! the keys and channels that only this library has: in those, a name that is one hash tag has one
-//! more colon before it.
+//! By that rule, the locks `x` and `{x}` share the companion keys that Redisson defines. The locks
+//! do not share the keys and channels that only this library uses: in those, a key that is one hash
+//! tag, perhaps after colons, gets one more colon before it.
 
 use crate::connection::Text;
 use lock_core::LockName;
@@ -15,14 +16,14 @@ use std::borrow::Cow;
 /// The number of hash slots of a cluster.
 pub(crate) const SLOTS: u16 = 16_384;
 
-/// Makes the names of keys.
+/// The mapping between lock names and keys, by the configured prefix.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
     prefix: String,
 }
 
 impl Keys {
-    /// Creates a maker of key names. `prefix` has no braces: the configuration refuses them.
+    /// Creates the mapping for a prefix. The configuration refuses a prefix with braces.
     pub(crate) fn new(prefix: &str) -> Self {
         debug_assert!(
             !prefix.contains(['{', '}']),
@@ -44,7 +45,8 @@ impl Keys {
 }
 
 impl Keys {
-    /// Returns the name of the lock under this key, if this key can be a lock of ours.
+    /// Returns the name of the lock at this key; `None` if the key lacks the prefix, or the rest is
+    /// no valid name.
     pub(crate) fn name(&self, key: &str) -> Option<LockName> {
         LockName::new(key.strip_prefix(&*self.prefix)?).ok()
     }
@@ -61,29 +63,31 @@ impl Keys {
         escaped.chain(names.chars()).collect()
     }
 
-    /// Returns the key that says that a server is a node of a quorum.
+    /// Returns the key of the marker, which records that a server is a node of a quorum.
     pub(crate) fn marker(&self) -> String {
         [&self.prefix, "distlock_quorum"].concat()
     }
 }
 
-/// Returns the name that consists of this prefix and `key`, of a release channel or a companion
-/// key.
+/// Returns the name of a release channel or a companion key: this prefix, then `key`, by Redisson's
+/// rule.
 pub(crate) fn channel(prefix: &str, key: &str) -> String {
     beside(prefix, key, "")
 }
 
-/// Returns the counter of the lock's fencing tokens. Redisson's `RFencedLock` counts there, too.
+/// Returns the key of the counter of the lock's fencing tokens. Redisson's `RFencedLock` uses the
+/// same counter.
 pub(crate) fn token_counter(key: &str) -> String {
     beside("redisson_lock_token", key, "")
 }
 
-/// Returns the tombstone, by which the server refuses further attempts of one owner.
+/// Returns the key of the tombstone: while the tombstone exists, the scripts refuse all attempts of
+/// this owner.
 pub(crate) fn tombstone(key: &str, owner: &Text) -> String {
     beside("distlock_closed", key, owner.as_str())
 }
 
-/// Returns the queue of those who wait for a lock. `lua/queue_of.lua` makes the same name.
+/// Returns the key of the lock's wait queue. `lua/queue_of.lua` builds the same name.
 pub(crate) fn queue(key: &str) -> String {
     beside("distlock_queue:2", key, "")
 }
@@ -104,8 +108,8 @@ pub(crate) fn permits(key: &str) -> String {
 }
 
 /// Returns the hash slot of a key by the Redis Cluster specification (appendix A): CRC16-CCITT
-/// (XModem) of the text between the first brace and the next closing one, modulo 16384. Without
-/// such a text, the whole key counts.
+/// (XModem) of the text between the first `{` and the next `}`, modulo 16384. If there is no such
+/// text, or it is empty, the whole key is hashed.
 pub(crate) fn slot(key: &str) -> u16 {
     let tag = key.find('{').and_then(|open| {
         let rest = &key[open + 1..];
@@ -119,7 +123,8 @@ pub(crate) fn slot(key: &str) -> u16 {
     crc % SLOTS
 }
 
-/// The change of the checksum by each byte, computed at compile time.
+/// The lookup table of the checksum, with an entry for each value of a byte, computed at compile
+/// time.
 static CRC16: [u16; 256] = {
     let mut table = [0; 256];
     let mut byte = 0;
@@ -140,7 +145,7 @@ static CRC16: [u16; 256] = {
     table
 };
 
-/// Returns the key of a part of a lock by Redisson's rule: the part follows the lock's key.
+/// Returns the companion key whose name is the lock's key followed by `part`, by Redisson's rule.
 pub(crate) fn behind(key: &str, part: &str) -> String {
     if key.contains('{') {
         [key, ":", part].concat()
@@ -149,7 +154,7 @@ pub(crate) fn behind(key: &str, part: &str) -> String {
     }
 }
 
-/// The beginning of all keys and channels that only this library has.
+/// The prefix of all companion keys and channels that only this library uses.
 const OURS: &str = "distlock_";
 
 /// Returns true if the key is one hash tag and nothing else.
@@ -160,15 +165,15 @@ pub(crate) fn is_one_tag(key: &str) -> bool {
     inside.is_some_and(|tag| !tag.contains(['{', '}']))
 }
 
-/// Returns the companion of `key` with this prefix. Allocates one string of the right size, because
-/// each acquire and each release needs some names.
+/// Returns the companion key of `key` with this prefix; `owner`, unless empty, follows. Allocates
+/// only once, because each acquire and each release builds several names.
 fn beside(prefix: &str, key: &str, owner: &str) -> String {
     let is_braced = key.contains('{');
     let mut text = String::with_capacity(prefix.len() + key.len() + owner.len() + 5);
     text.push_str(prefix);
     text.push_str(if is_braced { ":" } else { ":{" });
-    // Without one more colon, `{x}` would get the name of `x`. If only `{x}` had one, `:{x}` would
-    // get the name of `{x}`.
+    // Without the extra colon, the name for `{x}` would be that for `x`. If only `{x}` got the
+    // colon, its name would be that for `:{x}`.
     if is_braced && prefix.starts_with(OURS) && is_one_tag(key.trim_start_matches(':')) {
         text.push(':');
     }
@@ -271,8 +276,8 @@ mod tests {
         let (plain, tagged) = (LockName::new("a").unwrap(), LockName::new("{a}").unwrap());
         let keys = Keys::new("");
         assert_ne!(keys.lock(&plain), keys.lock(&tagged));
-        // Redisson shares the counter as well. So the holder of the other lock may move the
-        // counter, which `close.lua` takes into account.
+        // In Redisson, too, both locks use one counter. So the holder of one lock may change the
+        // counter of the other, which `close.lua` takes into account.
         assert_eq!(token_counter("a"), token_counter("{a}"));
     }
 }

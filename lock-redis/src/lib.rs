@@ -10,11 +10,13 @@
 //! - `sentinel`: [`SentinelBackend`], the topology of the master that the sentinels name
 //! - `node`: one server and all our connections to it; a store of its own, or a node of a cluster
 //!   or of a quorum
-//! - `protocol`: the wire formats: values under a lock's key, and operations as values, without I/O
-//! - `wakeups`: the subscriber, one connection that receives releases for all waiters
+//! - `protocol`: the wire formats: what is stored under a lock's keys, and the requests of each
+//!   operation, without I/O
+//! - `wakeups`: the subscriber, one connection that receives the messages about releases for all
+//!   waiters
 //! - `keys`: the names of keys and channels
-//! - `connection`: connections to one server: exclusive, multiplexed, pooled; every wait has a
-//!   deadline; and what the server's errors mean
+//! - `connection`: connections to one server (exclusive, multiplexed, pooled), on which every wait
+//!   has a deadline; and the meaning of the server's errors
 //! - `lua`: the scripts
 //! - [`servers`], [`quorum`]: the parts from which `lock-cluster` builds stores of several servers
 

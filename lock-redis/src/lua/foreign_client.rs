@@ -1,17 +1,18 @@
 //! [`ForeignClient`]: a library that notifies its own waiters of a release by a signal, which our
 //! releases can send as well (`wakes=`).
 
-/// A library whose waiters our releases wake besides our own.
+/// A library whose waiters are woken by our releases, as our own waiters are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ForeignClient {
-    /// Its waiters sleep in `BLPOP` on the list `lock-signal:NAME`; the lock is `lock:NAME`.
+    /// `python-redis-lock`: waiters sleep in `BLPOP` on the list `lock-signal:NAME`; the lock's key
+    /// is `lock:NAME`.
     PythonRedisLock,
-    /// `RedisLockRegistry` in its mode `PUB_SUB_LOCK`: its waiters listen on
-    /// `REGISTRY-channel:REGISTRY:NAME`; the lock is `REGISTRY:NAME`.
+    /// Spring's `RedisLockRegistry` in the mode `PUB_SUB_LOCK`: waiters listen on the channel
+    /// `REGISTRY-channel:REGISTRY:NAME`; the lock's key is `REGISTRY:NAME`.
     SpringIntegration,
 }
 
-/// The beginning of the names of python-redis-lock's locks. The next constant is that of its lists.
+/// The prefix of the lock keys of python-redis-lock. The next constant is the prefix of its lists.
 pub(crate) const LOCK: &str = "lock:";
 const LIST: &str = "lock-signal:";
 
@@ -24,8 +25,8 @@ impl ForeignClient {
         }
     }
 
-    /// Returns the list on which the library's waiters for this lock sleep, if they sleep on a
-    /// list.
+    /// Returns the list on which the library's waiters for this lock sleep; `None` if they sleep on
+    /// no list, or the key is not one of the library's.
     pub(crate) fn list(self, key: &str) -> Option<String> {
         match self {
             Self::PythonRedisLock => Some([LIST, key.strip_prefix(LOCK)?].concat()),

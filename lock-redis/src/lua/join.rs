@@ -26,7 +26,7 @@ pub(crate) struct Join {
 }
 
 impl Join {
-    /// The most words of a request, from its first key on.
+    /// The largest number of words of a request for one lock, from its first key on.
     pub(crate) const MAX_WORDS: usize = 7;
 
     /// Returns the number of words of a request for one lock, from its first key on.

@@ -1,25 +1,30 @@
 //! [`Script`]: a Lua script, which the server runs atomically and knows by the hash of its text.
 //!
 //! Scripts are assembled here, and run by [`protocol`](crate::protocol). A format with owners is a
-//! folder of files. Each file is a Lua function that the scripts call:
+//! folder of files. Each file defines a Lua function that the scripts call:
 //!
 //! - `look(call, key, owner)`: 1 if this owner holds the lock, else 0
-//! - `gone(call, key, owner)`: 0, after a `look` that found another owner. One of the two must be a
-//!   write that a replica refuses: a former master must not say that a lock is gone
-//! - `take(key, owner, lease)`: nothing, or the error if nothing was written
-//! - `holder(key, takes_many)`: owner and hold count, for `inspect`; a table with an error for
-//!   other data
-//! - `tells(key)`: 1 if the holder publishes its release
-//! - `drop(call, key, owner)`: 1 if this owner held the lock, which is now free; else 0, after a
+//! - `gone(call, key, owner)`: 0; called after a `look` that returned 0. `look` or `gone` must run
+//!   a write command, which a replica refuses: otherwise a former master, now a replica, could
+//!   answer that a lock is gone
+//! - `take(key, owner, lease)`: grants the free lock, and returns nothing; or returns the error,
+//!   and the lock is still free
+//! - `holder(key, takes_many)`: owner and hold count, for `inspect`; an error for data that is no
+//!   lock of this format
+//! - `tells(key)`: 1 if the holder publishes its release, else 0
+//! - `drop(call, key, owner)`: frees the lock and returns 1 if this owner held it; else 0, after a
 //!   command that a replica refuses
 //!
-//! Commands are called as `call('NAME', ..`, so that [`Script::commands`] finds them. The files in
-//! `endings` end the scripts that free a lock, and those that find one busy. `attempt.lua` tries to
-//! acquire a lock, and `grant.lua` grants it, with tokens if the arguments ask for them. That and
-//! `queue.lua` need the server's clock, which is `timestamp.lua` before them, and `enter.lua` and
-//! `give_up.lua` need `leave.lua`, the latter also `let_next_in.lua`.
+//! Every command is written as `call('NAME', ..`, so that [`Script::commands`] finds it. A file of
+//! `endings` is the last part of a script that frees a lock, or that has found a lock busy.
+//! `attempt.lua` tries to acquire a lock, and `grant.lua` grants it, with fencing tokens if the
+//! arguments request them.
 //!
-//! [`join`] lists the scripts that have a counterpart for several locks.
+//! A file must follow the files whose functions it calls: `grant.lua` and `queue.lua` follow
+//! `timestamp.lua`, which reads the server's clock; `enter.lua` and `give_up.lua` follow
+//! `leave.lua`; and `give_up.lua` also follows `let_next_in.lua`.
+//!
+//! [`join`] describes the scripts that have a counterpart for several locks.
 
 pub(crate) mod foreign_client;
 pub(crate) mod join;
@@ -31,27 +36,29 @@ use foreign_client::ForeignClient;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A script. The head of its text describes its arguments and its reply, and why it must be atomic.
+/// A Lua script. The head of its text describes its arguments and its reply, and why it must be
+/// atomic.
 #[derive(Debug)]
 pub(crate) struct Script {
     /// The script's name in this library.
     pub(crate) name: &'static str,
     /// The script's text.
     pub(crate) source: &'static str,
-    /// The name, before the lock's key, of the channels on which the script publishes releases;
-    /// empty if it publishes none.
+    /// The prefix, before the lock's key, of the channels on which the script publishes releases;
+    /// empty if the script publishes none.
     pub(crate) channel: &'static str,
-    /// The library whose waiters a release wakes besides our own.
+    /// The library whose waiters the script wakes when it frees a lock, as it wakes our own
+    /// waiters.
     pub(crate) wakes: Option<ForeignClient>,
-    /// Returns the keys that a lock has besides those of a mutex.
+    /// Returns the companion keys that a lock of this kind has in addition to those of a mutex.
     pub(crate) names_beside: fn(key: &str) -> Vec<String>,
     hash: OnceLock<String>,
     /// The number of the script in a [`ScriptSet`].
     number: OnceLock<u32>,
 }
 
-/// The scripts of a format with owners, each with the functions of its
-/// [dialect](crate::protocol::Dialect) before it.
+/// The scripts of a format with owners, each preceded by the Lua functions of its
+/// [dialect](crate::protocol::Dialect).
 #[derive(Debug)]
 pub(crate) struct Scripts {
     pub(crate) acquire: Script,
@@ -64,8 +71,8 @@ pub(crate) struct Scripts {
 }
 
 /// Assembles the scripts of a format. Each script follows the functions of the format that it uses,
-/// and a script that frees a lock is followed by an ending. `wakes` names the library whose waiters
-/// the ending wakes; without it, waiters take turns by the queue in the store.
+/// and a script that frees a lock or finds it busy is followed by an ending. `wakes` names the
+/// library whose waiters the ending wakes; without `wakes`, waiters are queued in the store.
 macro_rules! scripts {
     (words: $format:literal, channel: $channel:expr) => {
         $crate::lua::scripts!(
@@ -128,7 +135,7 @@ macro_rules! scripts {
 pub(crate) use scripts;
 
 /// Returns the joins for the releases and the acquires of a format. Releases come first: joined
-/// requests are sent in this order, so that no acquire overtakes a release of its lock.
+/// requests are sent in this order, so that no acquire overtakes a release of the same lock.
 macro_rules! joins {
     ($dialect:ident, words: $format:literal, channel: $channel:expr) => {{
         use $crate::lua::join::Join;
@@ -137,7 +144,8 @@ macro_rules! joins {
             Script::new(name, $channel, None, source)
         }
         [
-            // The words: lock, owner, channel, PUBLISH.
+            // The words of a request: the lock, the owner, the channel, and the command that
+            // publishes.
             Join {
                 one: &$dialect.scripts.release,
                 many: script("release_many",
@@ -152,7 +160,8 @@ macro_rules! joins {
                 each: &[1, 2],
                 is_repeatable: false,
             },
-            // The words: lock, counter, tombstone, queue, lease, owner, keep.
+            // The words of a request: the lock, the counter, the tombstone, the queue, the lease,
+            // the owner, and the time for which the counter is kept.
             Join {
                 one: &$dialect.scripts.acquire,
                 many: script("acquire_many",
@@ -181,9 +190,9 @@ macro_rules! words {
 pub(crate) use words;
 
 pub(crate) static MARK: Script = Script::new("mark", "", None, include_str!("mark.lua"));
-/// Sent by its text, because a diagnosis runs it only once.
+/// Sent as text and not by its hash, because a diagnosis runs this script only once.
 pub(crate) const RIGHTS: &str = include_str!("rights.lua");
-/// Sent by its text, because each new connection runs it only once.
+/// On each new connection, sent as text once and by its hash after that.
 pub(crate) const WHICH: &str = include_str!("which.lua");
 pub(crate) static COUNT: Script = Script::new("count", "", None, include_str!("count.lua"));
 pub(crate) static CLEAR: Script = Script::new("clear", "", None, include_str!("clear.lua"));
@@ -228,8 +237,9 @@ impl Script {
             .get_or_init(|| NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Returns the commands that the script may run, as an ACL writes them, in the order of its
-    /// text. A `line` (counted from 1) restricts them to the commands in that line.
+    /// Returns the commands that the script may run, in lower case as in an access control list, in
+    /// the order of the script's text. With a `line` (counted from 1), returns only the commands in
+    /// that line.
     pub(crate) fn commands(&self, line: Option<usize>) -> Vec<String> {
         let lines = self.source.lines().enumerate();
         let mut commands = Vec::new();
@@ -240,7 +250,8 @@ impl Script {
                     .and_then(|call| call.split_once('\''))
                 {
                     Some((command, _)) => command.to_ascii_lowercase(),
-                    // The command that publishes, the only one that is an argument.
+                    // The command that publishes. It is the only command that is an argument of a
+                    // script.
                     None => "publish".to_owned(),
                 };
                 if !commands.contains(&command) {
@@ -304,8 +315,8 @@ mod tests {
         [acquire, release, close, renew, inspect, force, propose]
     }
 
-    /// An access control list that allows the scripts for one lock thereby allows the joined ones,
-    /// too, and a diagnosis need not check these.
+    /// So an access control list that allows the script for one lock also allows the joined script,
+    /// and a diagnosis need not check the joined one.
     #[test]
     fn joined_scripts_run_no_other_commands() {
         for join in DIALECTS.into_iter().flat_map(|it| it.joins) {

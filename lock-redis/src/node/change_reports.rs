@@ -1,9 +1,10 @@
 //! [`RenewalSlots`]: the connections for renewals, and the server's reports of changes of renewed
 //! keys.
 //!
-//! A renewal reads the keys that it writes, and the server reports their next change to the
-//! subscriber. So a loss is known long before the next renewal. The server tracks these keys until
-//! the connection that has read them ends.
+//! After each renewal, the same connection reads the renewed keys with `CLIENT TRACKING`: the
+//! server reports the next change of each key to the subscriber. So the client notices a lost lock
+//! long before the next renewal. The server tracks a key until the connection that has read it is
+//! closed.
 
 use super::Node;
 use crate::connection::{BorrowedConnection, PoolSlot, ServerError};
@@ -15,15 +16,17 @@ use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The number of renewing calls that can be under way at a time, if none waits for replicas.
+/// The number of connections for renewals. While all are in use, a renewal borrows a connection of
+/// the pool.
 const SLOTS: usize = 4;
 
-/// The time after which an idle connection for renewals is closed, except the first, because the
-/// server may have no room for more connections. Slow replies open up to three more.
+/// The time after which an idle connection for renewals is closed, except the first one. Otherwise
+/// the connections that slow replies made necessary, up to three, would stay open, and the server
+/// may be near its limit of connections.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// The connections for renewals. Each one after the first is used only while those before it are in
-/// use, because the server is distant or hangs.
+/// The connections for renewals. Each connection is used only while all before it are in use, which
+/// happens if the server is distant or hangs.
 #[derive(Default)]
 pub(super) struct RenewalSlots {
     slots: [Mutex<PoolSlot>; SLOTS],
@@ -31,8 +34,8 @@ pub(super) struct RenewalSlots {
 }
 
 impl RenewalSlots {
-    /// Returns the slot of the first connection that is not in use. Closes idle connections after
-    /// it.
+    /// Returns the slot of the first connection that is not in use. Closes the idle ones among the
+    /// connections after it.
     pub(super) fn free_slot(&self) -> Option<MutexGuard<'_, PoolSlot>> {
         let mut free = self.slots.iter().filter_map(Mutex::try_lock);
         let first = free.next();
@@ -40,11 +43,11 @@ impl RenewalSlots {
         first
     }
 
-    /// Returns whether a connection with reported changes has been lost since the last call. Does
-    /// not wait.
+    /// Returns whether a connection with tracked keys has been lost since the last call. Does not
+    /// wait.
     fn has_lost_reports(&self) -> bool {
         let mut is_lost = false;
-        // A broken connection that is in use is dialled anew by its user.
+        // Connections in use are skipped: the thread that uses a broken one dials it anew.
         for mut slot in self.slots.iter().filter_map(Mutex::try_lock) {
             is_lost |= slot.has_lost_reports();
         }
@@ -63,13 +66,14 @@ struct Reports {
     owes_all: bool,
 }
 
-/// The shortest time between two renewals of all held locks after a connection was replaced,
-/// because a server that is too slow for its renewals loses one connection after the other.
+/// The shortest time between two renewals of all held locks after a connection was replaced.
+/// Otherwise a server that is too slow for its renewals, and so loses one connection after the
+/// other, would get even more of them.
 const RENEW_ALL: Duration = Duration::from_secs(5);
 
 impl Reports {
-    /// Records that a connection with reported changes was lost or replaced. Returns whether all
-    /// held locks must be renewed now.
+    /// Records that a connection with tracked keys was lost or replaced. Returns whether all held
+    /// locks must be renewed now.
     fn replaced(&mut self, now: Moment) -> bool {
         let is_time = self.renewed_all.is_none_or(|last| now >= last + RENEW_ALL);
         if is_time {
@@ -113,11 +117,12 @@ impl Node {
         Ok(())
     }
 
-    /// Records that the server refuses the reports: losses are then noticed at the next renewal
-    /// only.
+    /// Records that the server refuses the reports. A lost lock is then not noticed before its next
+    /// renewal.
     pub(super) fn reports_are_refused(&self, subscriber: u64, error: ServerError) {
         self.inner.renewals.reports.lock().refused = subscriber;
-        // The subscriber may have reconnected meanwhile, with another number.
+        // An unknown client ID is no reason to warn: the subscriber has reconnected meanwhile, with
+        // another ID.
         if !error.detail.contains("client ID") {
             warn_of_tracking(self.inner.dialer.server(), &NotTracked::Refused(error));
         }
@@ -134,7 +139,8 @@ impl Node {
     }
 }
 
-/// The parts of a node that handle reported changes of held locks.
+/// The listener for reported changes of held locks. Owns parts of the node, but not the node, which
+/// owns the subscriber and thus this listener.
 struct HeldLocks {
     notices: Notices,
     keys: Keys,
@@ -156,8 +162,9 @@ impl ChangeListener for HeldLocks {
         }
     }
 
-    /// Renews all held locks if a connection that has read their keys is lost: the server no longer
-    /// tracks those keys, so a loss would go unnoticed until the next regular renewal.
+    /// Renews all held locks if a connection that has read their keys was lost, or if such a
+    /// renewal was postponed. The server no longer tracks those keys, so a lost lock would go
+    /// unnoticed until its next regular renewal.
     fn look(&self) {
         let is_lost = self.renewals.has_lost_reports();
         let mut reports = self.renewals.reports.lock();

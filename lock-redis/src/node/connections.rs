@@ -6,8 +6,8 @@ use lock_core::Moment;
 use lock_core::backend::Failure;
 
 impl Node {
-    /// Returns the connection that all threads share; a borrowed one for a slot that is being moved
-    /// here.
+    /// Returns the connection that all threads share. For a slot that is being moved to this node,
+    /// borrows a connection of the pool: no other request may follow `ASKING`.
     pub(super) fn connection(&self, by: Moment) -> Result<FramedConnection<'_>, Failure> {
         match self.mode {
             RequestMode::Direct => self.inner.link.connection(by).map(FramedConnection::shared),
@@ -24,8 +24,9 @@ impl Node {
         })
     }
 
-    /// Borrows a connection after all releases without a waiting caller have been answered, because
-    /// those use the shared connection.
+    /// Borrows a connection after all releases that no caller waits for have been answered.
+    /// Otherwise a request on the borrowed connection could overtake those releases on the shared
+    /// one.
     pub(super) fn borrow_behind_releases(
         &self,
         by: Moment,
@@ -34,8 +35,8 @@ impl Node {
         self.borrow(by)
     }
 
-    /// Returns the first connection for renewals that is not in use. If all are in use, borrows one
-    /// of the pool, for which no changes are reported.
+    /// Returns the first connection for renewals that is not in use. If all are in use, or requests
+    /// need `ASKING`, borrows a connection of the pool, and no key changes are reported.
     pub(super) fn renewal_connection(&self, by: Moment) -> Result<FramedConnection<'_>, Failure> {
         let is_direct = self.mode == RequestMode::Direct;
         let Some(slot) = self.inner.renewals.free_slot().filter(|_| is_direct) else {

@@ -25,7 +25,7 @@ pub struct Account {
 }
 
 impl Account {
-    /// Returns the IDs of all servers of the deployment, by this account.
+    /// Returns the IDs of all servers of the deployment, according to this account.
     pub fn ids(&self) -> impl Iterator<Item = &str> {
         let listed = self.listed.iter().map(|(id, _)| id.as_str());
         std::iter::once(self.id.as_str()).chain(listed.filter(|id| *id != self.id))
@@ -44,9 +44,9 @@ impl Account {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Deployment {
-    /// The indexes of the accounts of its servers.
+    /// The indexes of the accounts that the servers of this deployment gave.
     pub accounts: Vec<usize>,
-    /// The number of configured servers that belong to it.
+    /// The number of configured servers that belong to this deployment.
     pub covered: usize,
     /// The number of configured servers that answered, or that an answering server lists.
     pub known: usize,
@@ -123,7 +123,7 @@ impl Deployment {
     }
 }
 
-/// The time until which a lock granted to this client may be believed to be held.
+/// The latest end of the leases that this client was granted, or may be granted by a release.
 #[derive(Debug, Default)]
 pub struct Granted(AtomicU64);
 
@@ -222,7 +222,8 @@ mod tests {
             found(&[1, 2, 3], &accounts),
             [(vec![1, 2], 2, 3), (vec![0], 1, 3)]
         );
-        // If only one sentinel answers, the addresses of the others count because it lists them.
+        // If only one of the three sentinels answers, the addresses of the other two count, too,
+        // because the answering one lists them.
         assert_eq!(
             found(&[1, 2, 3], &accounts[..2]),
             [(vec![1], 2, 3), (vec![0], 1, 3)]

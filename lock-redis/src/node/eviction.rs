@@ -1,9 +1,10 @@
-//! [`Eviction`]: the check whether a server may evict a held lock when its memory is full. With the
-//! rule to warn, the server is queried at the first release or renewal, and from time to time after
-//! later ones. With the rule to refuse, it is queried before a lock is acquired.
+//! [`Eviction`]: the check whether a server may evict a held lock when its memory is full. Under
+//! the rule `warn`, the server is queried after the first release or renewal, and then after a
+//! later one at most every five minutes. Under the rule `refuse`, the server is queried before a
+//! lock is acquired, unless the last result is recent.
 //!
-//! The query is never sent between a request and its reply: its own reply would hide that the
-//! connection does not answer that request.
+//! Under `warn`, a query is only sent behind other requests, never in front of one: its reply would
+//! hide that the server does not answer that request.
 
 use crate::connection::error_mapping::{self, Asked};
 use crate::connection::{
@@ -20,7 +21,7 @@ use std::time::Duration;
 pub(crate) const OPTION: &str = "eviction";
 
 /// The time between two checks of a server's eviction policy, and between two warnings, because
-/// operators change it by hand.
+/// operators change the policy by hand.
 const INTERVAL: Duration = Duration::from_secs(5 * 60);
 /// The time between two checks while locks are refused, so that locks become available soon after
 /// the policy is corrected.
@@ -120,8 +121,8 @@ impl Eviction {
         }
     }
 
-    /// Queries the server behind the requests sent before, without waiting for the reply, if the
-    /// rule is to warn and it is time for that.
+    /// Queries the server behind the requests that were already sent, without waiting for the
+    /// reply, if the rule is to warn and it is time for that.
     pub(crate) fn look_behind(&self, link: &SharedConnection, by: Moment) {
         if self.rule != OnEviction::Warn || !self.is_due(by) {
             return;
@@ -141,7 +142,7 @@ impl Eviction {
     /// Returns whether a query is due, and if so, sets the time of the next. `by` stands for the
     /// present time: it is at most a command timeout ahead, and saves reading the clock.
     fn is_due(&self, by: Moment) -> bool {
-        // The thread that has the mutex queries for all.
+        // The thread that has locked the mutex queries for all.
         let Some(mut state) = self.state.try_lock() else {
             return false;
         };
@@ -195,7 +196,7 @@ impl Memory {
         self.has_limit && self.policy != "noeviction"
     }
 
-    /// Returns an error that describes the danger to locks and its remedy; `None` if none is
+    /// Returns an error that describes the danger to locks and its remedy; `None` if no lock can be
     /// evicted.
     fn danger(&self, server: &Server) -> Option<Error> {
         self.evicts().then(|| {

@@ -19,8 +19,8 @@ const INTERVAL: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct Heartbeat {
     dialer: Arc<Dialer>,
-    /// The time of the next check, in nanoseconds; 0 before the first request, because its
-    /// connection has just been checked.
+    /// The time of the next check, in nanoseconds; 0 before the first request, which causes no
+    /// check, because its connection has just been checked.
     next: AtomicU64,
 }
 
@@ -46,8 +46,8 @@ impl Heartbeat {
         }
     }
 
-    /// Reads the history behind the requests sent before, without waiting for the reply, if it is
-    /// time for that.
+    /// Reads the history behind the requests that were already sent, without waiting for the reply,
+    /// if it is time for that.
     pub(super) fn look_behind(&self, link: &SharedConnection, by: Moment) {
         if !self.is_due(by) {
             return;

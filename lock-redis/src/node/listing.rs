@@ -7,7 +7,7 @@ use crate::protocol::driver::drive;
 use lock_core::backend::{Failure, LockInfo};
 use lock_core::{LockName, Moment};
 
-/// The ability of formats that record the holder, in the words of a refusal.
+/// The ability that only formats with recorded holders have, as an error message names it.
 const LISTED: &str = "tell locks from other keys";
 
 impl Node {

@@ -130,7 +130,7 @@ impl Drop for NodeInner {
     }
 }
 
-/// A node that may have been dropped.
+/// A reference to a node that does not keep the node alive.
 #[derive(Debug)]
 pub struct WeakNode(Weak<NodeInner>);
 
@@ -317,8 +317,9 @@ impl Node {
         self.inner.dialer.identity().and_then(Identity::noted)
     }
 
-    /// Connects until `by`, and returns whether this server has at least a part of this history. If
-    /// so, this server was a replica of the server with this history, or is that server.
+    /// Connects, at most until `by`, and returns whether this server has at least a part of this
+    /// history. If so, this server was a replica of the server with this history, or is that
+    /// server.
     pub(crate) fn succeeds(&self, noted: &(Noted, Moment), by: Moment) -> bool {
         self.inner.dialer.succeeds(noted, by)
     }

@@ -168,7 +168,8 @@ impl Node {
     }
 }
 
-/// Returns the outcome of each renewal of a batch. If the request failed, each has that failure.
+/// Returns the outcome of each renewal of a batch. If the request failed, each renewal has that
+/// failure.
 fn of_each<T>(
     batch: &[RenewalRequest],
     renewals: Result<Vec<Result<T, Failure>>, Failure>,

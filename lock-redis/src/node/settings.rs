@@ -129,9 +129,9 @@ impl NodeSettings {
     }
 
     /// Returns a cluster node that may leave the cluster: [`Node::retire`] ends all connections to
-    /// it. Each new connection checks the node's ID, and is refused unless that is `id`, or without
-    /// one, the ID of the node that answered first. `replicas` returns the number of its replicas,
-    /// and `addresses` their addresses.
+    /// it. Each new connection checks the node's ID, and fails unless that ID is `id`; without an
+    /// `id`, unless it is the ID of the node that answered first. `replicas` returns the number of
+    /// the node's replicas, and `addresses` their addresses.
     ///
     /// # Errors
     ///
@@ -152,8 +152,8 @@ impl NodeSettings {
         self.node(destination, Some(replicas), Some(addresses), Arc::default())
     }
 
-    /// Returns any node of a cluster, for queries about the cluster only. Its reply to these
-    /// contains its ID, so its connections do not check that.
+    /// Returns any node of a cluster, for queries about the cluster only. The reply to such a query
+    /// contains the node's ID, so the node's connections do not check the ID.
     ///
     /// # Errors
     ///
@@ -167,10 +167,10 @@ impl NodeSettings {
 
     /// Returns a server that is a master for as long as the sentinels consider it one:
     /// [`Node::retire`] ends all connections to it. Each new connection checks that the server is a
-    /// master and which one it is. It is refused unless the `run_id` is this one, or without one,
-    /// that of the server that answered first, or the server was a replica of the one with the
-    /// history `former`. `map` has the real addresses of its replicas. The error of a failed
-    /// connection ends with `advice`.
+    /// master, and which one. The connection fails unless the server has this `run_id` (without a
+    /// `run_id`, that of the server that answered first), or was a replica of the server with the
+    /// history `former`. `map` has the real addresses of the master's replicas. The error of a
+    /// failed connection ends with `advice`.
     ///
     /// # Errors
     ///
@@ -192,7 +192,7 @@ impl NodeSettings {
         self.node(destination, Some(replicas), None, map)
     }
 
-    /// Returns the node at any endpoint, where another server may take its place: see [`Identity`].
+    /// Returns the node at this endpoint, where another server may later answer: see [`Identity`].
     pub(crate) fn followed(&self, place: Endpoint) -> Result<Node, Error> {
         let identity = Identity::followed(self.terms.lease);
         let destination = self
@@ -284,7 +284,7 @@ impl NodeSettings {
         &self.destinations.clock
     }
 
-    /// Returns the receiver of notices about the servers that were found.
+    /// Returns the receiver of notices about this client's servers.
     #[must_use]
     pub fn notices(&self) -> &Notices {
         &self.destinations.notices

@@ -21,7 +21,7 @@ struct Registry {
     last: u64,
 }
 
-/// Returns whether a node's grants of a lock count at the moment. Never waits.
+/// The function that returns whether a node's grants of a lock count at the moment. Never waits.
 pub(crate) type Counts = Arc<dyn Fn(&LockName, &WeakNode) -> bool + Send + Sync>;
 
 struct WatchEntry {
@@ -40,8 +40,8 @@ struct SubscribedOn {
 }
 
 /// Wakes the waiter for messages of one node. Once the watch has moved to another node, a late
-/// message wakes the waiter without a grant, because the former node's grants no longer count. The
-/// same is asked again when the waiter takes the grant.
+/// message wakes the waiter without a grant, because the former node's grants no longer count.
+/// Whether a grant counts is checked again when the waiter takes the grant.
 struct WakeFromNode {
     wake: Arc<dyn Wake>,
     has_left: Arc<AtomicBool>,
@@ -124,7 +124,7 @@ impl WatchRegistry {
     }
 
     /// Moves the watches whose locks are on another node now, and wakes their waiters. `home`
-    /// returns the node of a lock; a watch stays where it is if there is none.
+    /// returns the node of a lock; without a node, the watch stays where it is.
     ///
     /// Does not wait: a waiter is woken again when its subscription is confirmed.
     pub fn relocate(&self, home: impl Fn(&LockName) -> Option<Node>) {
@@ -146,8 +146,8 @@ impl std::fmt::Debug for WatchRegistry {
     }
 }
 
-/// The former subscription of a moved watch. Its waiter is woken without the registry's lock,
-/// because waking runs foreign code.
+/// The former subscription of a moved watch. Its waiter is woken after the registry's mutex is
+/// unlocked, because waking runs foreign code.
 struct Left {
     subscribed: Option<SubscribedOn>,
     wake: Arc<dyn Wake>,
@@ -166,7 +166,7 @@ impl WatchEntry {
         if self.is_on(node) {
             return None;
         }
-        // If it fails, the waiter polls by itself after a bounded wait.
+        // If the subscription fails, the waiter polls after a bounded wait.
         let wake = WakeFromNode::new(&self.name, node, &self.wake, &self.counts);
         let watch = node.follow(&self.name, Arc::clone(&wake) as _).ok();
         let subscribed = watch.map(|watch| SubscribedOn::new(node, wake, watch));
@@ -202,8 +202,8 @@ impl Drop for SubscribedOn {
 
 impl RelocatableWatch {
     /// Subscribes the watch on this node, and waits for the confirmation until `by`. The lock may
-    /// move meanwhile: check afterwards if it is still on this node, and call this again for its
-    /// new node if not.
+    /// move meanwhile: the caller must check afterwards that the lock is still on this node, and
+    /// otherwise call this function for the lock's new node.
     ///
     /// # Errors
     ///
@@ -225,7 +225,8 @@ impl RelocatableWatch {
     }
 
     /// Moves this watch, as [`WatchRegistry::relocate`] does. `home` returns the node of the lock,
-    /// and is called while no watch can be moved, so that this does not move the watch back.
+    /// and is called while the registry is locked. Otherwise the watch could be moved to a newer
+    /// node between the two steps, and this function would move it back.
     pub fn follow(&self, home: impl FnOnce() -> Option<Node>) {
         let mut registry = self.registry.lock();
         let Some(node) = home() else {
@@ -266,7 +267,7 @@ mod tests {
     use std::num::NonZeroU64;
     use std::sync::atomic::AtomicU32;
 
-    /// Counts the wake-ups, and those that name an owner.
+    /// Counts the wake-ups that name no owner, and those that name one.
     #[derive(Default)]
     struct Told(AtomicU32, AtomicU32);
 
@@ -301,7 +302,7 @@ mod tests {
         }
     }
 
-    /// Returns what the node wakes on which the only watch is subscribed.
+    /// Returns the receiver of messages of the node on which the only watch is subscribed.
     fn present(watches: &WatchRegistry) -> Arc<WakeFromNode> {
         let registry = watches.0.lock();
         let entry = registry.entries.values().next().unwrap();
@@ -340,7 +341,8 @@ mod tests {
         assert_eq!((woken, named), (3, 2), "the former node's wakes only");
     }
 
-    /// The waiter takes the grant later than the message comes.
+    /// The waiter may take the grant long after the message has arrived, so the node is checked
+    /// again then.
     #[test]
     fn grant_counts_only_while_its_node_does() {
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -16,7 +16,8 @@ use lock_core::backend::{
 use lock_core::{ClientId, LockName};
 
 impl OwnedFormat {
-    /// Returns the commands on keys that the scripts run, as an access control list writes them.
+    /// Returns the commands that the scripts for mutexes run, as an access control list writes
+    /// them.
     pub(super) fn commands(&self) -> Vec<String> {
         let Scripts {
             acquire,
@@ -57,7 +58,9 @@ impl OwnedFormat {
             let answer = kind.acquire(self, attempt, is_tracked)?;
             let key = self.keys.lock(attempt.name);
             let knows_first = attempt.name.kind().permits().is_some();
-            // Only a client that the store cannot notify goes on without a number.
+            // With a number, the caller may wait for a message of the store, so the time to its
+            // next attempt is bounded. Without a number, the caller does not wait, or cannot be
+            // notified yet.
             return Ok(answer.map(move |answer| match attempt.direct {
                 Some(_) if !knows_first => self.bounded(answer, true, is_tracked(&key, true)),
                 _ => answer,
@@ -96,15 +99,16 @@ impl OwnedFormat {
         })
     }
 
-    /// Returns the argument of acquire.lua that says how the caller waits, if it waits in the
-    /// queue.
+    /// Returns the argument of acquire.lua that says how the caller waits; `None` if the caller
+    /// does not wait in the queue.
     pub(super) fn wait(&self, attempt: &Attempt<'_>, owner: &Text) -> Option<String> {
         let kind = attempt.name.kind();
         let enters = attempt.waits && (kind.is_queued() || attempt.direct.is_some());
         if !enters || !self.has_queue() {
             return None;
         }
-        // No release grants other kinds than mutexes, nor where it cannot count whom it reaches.
+        // A release grants only mutexes, and only where the command that publishes counts all
+        // clients that it reaches.
         let is_granted = kinds::format_of(kind).is_none() && self.counts_all();
         let number = match attempt.direct.filter(|_| is_granted) {
             Some(number) => number.to_string(),
@@ -112,7 +116,8 @@ impl OwnedFormat {
             None => "-".to_owned(),
         };
         let name = kinds::waiter(kind, owner);
-        // Where releases grant nothing, the first waiter keeps a free lock for itself.
+        // Where releases grant nothing, a free lock is reserved for the first waiter while it is
+        // present, so its presence is as short as the lease of a grant.
         let presence = match self.counts_all() {
             true => attempt.presence,
             false => attempt.direct_lease,
@@ -130,8 +135,9 @@ impl OwnedFormat {
         Some(format!("{name} {number} {presence} {granted} {publish}"))
     }
 
-    /// Sends an attempt with a queue. A user that may not use the queue waits without it, by
-    /// `again`. If something else is refused, the same error follows.
+    /// Sends an attempt that uses the queue. If the server refuses the user a key or a command,
+    /// sends the attempt without the queue, by `again`. If that succeeds, later attempts leave the
+    /// queue out, too. If the queue was not the refused key, `again` gets the same error.
     pub(super) fn send_with_queue<'a, T: 'a>(
         &'a self,
         batch: Batch,
@@ -203,7 +209,8 @@ impl OwnedFormat {
         Ok(Some(kind))
     }
 
-    /// Returns the formats of the other kinds of locks.
+    /// Returns the formats of all kinds of locks besides the mutex; none if this dialect has only
+    /// mutexes.
     fn kinds(&self) -> &'static [&'static dyn KindFormat] {
         if self.dialect.has_all_kinds {
             kinds::ALL
@@ -216,7 +223,8 @@ impl OwnedFormat {
     pub(crate) fn watched_channel(&self, name: &LockName, client: ClientId) -> ReleaseChannel {
         let key = self.keys.lock(name);
         let kind = kinds::format_of(name.kind());
-        // In strict order each thread waits, and a report would cause a read for each client.
+        // The key of a fair mutex is not tracked: each change would cause a report to every client,
+        // although only one waiter is next.
         let is_tracked = kind.map_or(!name.kind().is_queued(), |kind| {
             kind.is_tracked(name.kind())
         });
@@ -249,14 +257,14 @@ impl OwnedFormat {
         channels
     }
 
-    /// Returns the channels on which a client is notified which of its owners in a queue is next,
-    /// for all kinds, if there is a queue.
+    /// Returns the channel on which a client is notified which of its owners in the queue is next
+    /// or was granted the lock, for all kinds; `None` without a queue.
     pub(crate) fn inbox(&self, name: &LockName, client: ClientId) -> Option<String> {
         self.queue(name).map(|queue| inbox(&queue, client))
     }
 
-    /// Returns for each other kind of lock the keys that it has besides those of a mutex, and the
-    /// commands that it sends to these keys and to the lock.
+    /// Returns for each kind besides the mutex the keys that a mutex does not have, and the
+    /// commands that the kind's scripts run on these keys and on the lock.
     pub(crate) fn kinds_beside(
         &self,
         name: &LockName,
@@ -284,7 +292,8 @@ impl OwnedFormat {
     }
 }
 
-/// Returns the channel on which a client is notified which of its owners in a queue is next.
+/// Returns the channel on which a client is notified which of its owners in this queue is next or
+/// was granted the lock.
 fn inbox(queue: &str, client: ClientId) -> String {
     format!("{queue}:{client}")
 }
@@ -366,8 +375,8 @@ mod tests {
         let (names, owner) = (names(), OwnerId::new(ClientId::random(), 7));
         assert!(names.len() > 100, "{}", names.len());
         let mut pairs = 0;
-        // The names of all formats together, because clients with other settings use the same
-        // server.
+        // The names of all formats are compared together, because clients with other settings may
+        // use the same server.
         let mut found: HashMap<(String, bool), String> = HashMap::new();
         for format in &formats() {
             let wakes_others = format.dialect.wakes().is_some();

@@ -19,7 +19,7 @@ pub(crate) struct Dialect {
     pub(crate) scripts: Scripts,
     /// The rules by which several acquires, or several releases, become one request.
     pub(crate) joins: &'static [Join],
-    /// True if the format has all kinds of locks; those besides the mutex are in
+    /// True if the format has all kinds of locks, not only mutexes. The other kinds are in
     /// [`kinds`](super::kinds).
     pub(crate) has_all_kinds: bool,
     /// True if the scripts can tell from the value under the key if its holder will publish its
@@ -41,7 +41,7 @@ impl Dialect {
         }
     }
 
-    /// Returns the library whose waiters a release wakes besides our own.
+    /// Returns the library whose waiters a release wakes, as it wakes our own waiters.
     pub(crate) fn wakes(&self) -> Option<ForeignClient> {
         self.scripts.release.wakes
     }

@@ -4,7 +4,8 @@
 //! - A script is sent by its hash, which is short, or by its text if the server does not know the
 //!   hash (after a restart or `SCRIPT FLUSH`, or at first use). The reply `NOSCRIPT` means that
 //!   nothing was carried out. The text teaches the server the hash.
-//! - An error is explained, if need be by the value that is found under the key.
+//! - An error of the server becomes an error that names the cause; if the key holds other data, the
+//!   hint describes the value that is found there.
 //! - A connection is closed if it leads to a replica, or if a reply does not fit its request.
 
 use super::exchange::{Exchange, Received, Replies};
@@ -223,8 +224,9 @@ fn transmit_many(
     // again.
     let (answers, outcome) = link.exchange(&batch.repeated(|at| unknown.contains(&at)), by);
     if let Err(error) = outcome {
-        // Replies have no gaps, so all from the first unknown script on are dropped. A script among
-        // these may have been carried out, so the error must not say that nothing was sent.
+        // The returned replies must have no gaps, so all from the first unknown script on are
+        // dropped. A script among these may have been carried out, so the error must not say that
+        // nothing was sent.
         replies.truncate(first);
         return match (error, known.last().is_some_and(|last| *last > first)) {
             (CallError::NotSent(error), true) => (replies, Err(CallError::Unknown(error))),

@@ -15,7 +15,7 @@ pub(crate) enum Exchange<'a, T> {
     Done(Result<T, Failure>),
     /// These requests are sent next, in one write. The operation continues with their replies.
     Send(Batch, Continuation<'a, T>),
-    /// The last reply is none that this command can give. The connection is closed, and the
+    /// The last reply is one that this command cannot give. The connection is closed, and the
     /// operation fails.
     Unexpected(String),
 }
@@ -96,7 +96,8 @@ impl<'a, T: 'a> Exchange<'a, T> {
         self.then(|value| Exchange::done(change(value)))
     }
 
-    /// Returns the operation with its failure as a result.
+    /// Returns an operation that does not fail, but has the outcome of this operation as its
+    /// result.
     pub(crate) fn caught(self) -> Exchange<'a, Result<T, Failure>> {
         self.then_with_outcome(Exchange::done)
     }
@@ -241,7 +242,7 @@ impl Received<'_> {
         mark.map_or_else(String::new, |mark| self.batch.key_of(mark).into_owned())
     }
 
-    /// Returns the failure of a request whose reply is none that the script at this place can give.
+    /// Returns the failure of a request whose reply the script at this place cannot give.
     pub(crate) fn unexpected_at(&mut self, place: usize) -> Failure {
         match self.batch.marks().nth(place).and_then(Mark::script) {
             Some(script) => self.unexpected(script),
@@ -249,7 +250,7 @@ impl Received<'_> {
         }
     }
 
-    /// Has the failure of the operation describe the value that is found under this key.
+    /// Makes the failure of the operation describe the value that is found under this key.
     pub(crate) fn set_found_key(&mut self, key: &str) {
         self.found_under = Some(key.to_owned());
     }
@@ -259,14 +260,15 @@ impl Received<'_> {
         self.closes.get_or_insert_with(|| self.server.out_of_step());
     }
 
-    /// Returns the failure of a request whose reply is none that this script can give. Closes the
-    /// connection: if requests and replies are out of step, the next ones are, too.
+    /// Returns the failure of a request whose reply this script cannot give. Closes the connection:
+    /// if this reply belongs to another request, so do all later replies.
     pub(crate) fn unexpected(&mut self, script: &Script) -> Failure {
         self.close();
         unexpected_reply(self.server, &format!("the script `{}`", script.name))
     }
 
-    /// Returns the failure of a request whose reply is none that this command can give.
+    /// Returns the failure of a request whose reply this command cannot give. Closes the
+    /// connection.
     pub(crate) fn unexpected_to(&mut self, command: &str) -> Failure {
         self.close();
         unexpected_reply_to(self.server, command)

@@ -1,4 +1,4 @@
-//! Describes the value under a key that is no lock of this format, as a hint in the error.
+//! Describes the value under a key if that value is no lock of this format, as a hint in the error.
 
 use crate::connection::{ConnectionLike, Reply, Request, ServerError, with_server_kind};
 use lock_core::Moment;

@@ -1,11 +1,12 @@
 //! The label of a lock's owner: for people, the owner's name and the time since which it holds the
-//! lock. Stored in a companion key of the lock; with several holders, in a key for each.
+//! lock. Stored in a companion key of the lock; with several holders, in a companion key for each
+//! holder.
 //!
 //! The label is written by a separate command, behind the script that renews and in the same write.
-//! As a key of that script, it would make renewals fail for users without a right to it, and on a
-//! cluster while a slot moves. As it may arrive late, it names its owner, and is shown for no other
-//! owner. It is written again in every two leases, because the late label of a former owner may
-//! have replaced it.
+//! If the script declared the label's key, renewals would fail for users without a right to that
+//! key, and on a cluster while the slot is being moved. A label may arrive late, so it names its
+//! owner, and is shown for no other owner. One renewal in every two leases writes the label again,
+//! because the late label of a former owner may have replaced it.
 
 use crate::connection::{Reply, Text};
 use crate::keys;
@@ -28,8 +29,8 @@ pub(super) struct LabelWrite {
 }
 
 impl LabelWrite {
-    /// Returns the label of the lock under `key`, if the renewal has one, for the owner as
-    /// inspections show it.
+    /// Returns the label to write for the lock under `key`; `None` if the renewal carries no label.
+    /// `owner` is the owner as inspections show it.
     pub(super) fn of(renewal: &RenewalRequest, key: &str, owner: &str) -> Option<Self> {
         let OwnerLabel { text, since, .. } = renewal.label.as_ref()?;
         let is_shared = renewal.acquisition.name.kind().is_shared();

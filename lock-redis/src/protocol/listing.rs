@@ -12,8 +12,8 @@ use crate::wakeups::ChannelKind;
 use lock_core::backend::{Failure, LockInfo, LockPage, PagePosition, RENEW_BATCH};
 use lock_core::{FencingToken, LockKind, LockName};
 
-/// The number of keys that the server scans for a page. Meanwhile, for some hundred microseconds,
-/// it serves no other client.
+/// The number of keys that the server scans for a page. For some hundred microseconds, the server
+/// meanwhile serves no other client.
 const KEYS_OF_A_PAGE: u64 = 1000;
 
 /// The state of a lock, or the failure of its inspection.
@@ -60,7 +60,7 @@ impl OwnedFormat {
         })
     }
 
-    /// Returns the held locks among these.
+    /// Returns the held locks among these names.
     fn held_of(&self, names: Vec<LockName>) -> Exchange<'_, Vec<(LockName, LockState)>> {
         self.holders(names.clone()).then(|infos| {
             let is_lock = |info: &LockState| match info {
@@ -77,8 +77,8 @@ impl OwnedFormat {
         })
     }
 
-    /// Reads the state of these locks, with the number of waiters and the largest token if the
-    /// server tells them.
+    /// Reads the state of these locks, with the number of waiters, the largest token and the
+    /// labels, as far as the server shows them.
     pub(crate) fn inspect_all<'a>(&'a self, names: &'a [LockName]) -> Exchange<'a, Vec<LockState>> {
         let all = in_turn(names.chunks(RENEW_BATCH), move |names| {
             let infos = self.holders(names.to_vec());
@@ -92,7 +92,8 @@ impl OwnedFormat {
         info.holder.as_ref().is_some_and(self.dialect.is_lock)
     }
 
-    /// Returns the names of the next keys that have the type of a lock.
+    /// Returns the cursor of the next page, and the names of the next keys that have the type of a
+    /// lock.
     fn scan<'a>(&'a self, pattern: &str, cursor: u64) -> Exchange<'a, (u64, Vec<LockName>)> {
         let (glob, cursor) = (self.keys.glob(pattern), Text::of(cursor));
         let count = Text::number(KEYS_OF_A_PAGE);
@@ -137,7 +138,8 @@ impl OwnedFormat {
             .iter()
             .any(|name| kinds::format_of(name.kind()).is_some())
         {
-            // Other kinds have their own scripts, and are rarely inspected.
+            // Other kinds have their own scripts. They are rarely inspected, so one after the other
+            // is good enough.
             return in_turn(names.into_iter(), |name| {
                 self.inspect(&name, Labels::LeftOut).caught()
             });
@@ -162,8 +164,8 @@ impl OwnedFormat {
         });
         found.then(|found| {
             in_turn(found.into_iter(), |found| match found {
-                // A read-write lock: reads its readers. If the user has no right to that, or the
-                // slot is moving, `info` suffices.
+                // The readers of a read-write lock are read separately. If the user has no right to
+                // that, or the slot is being moved, `info` suffices.
                 Ok((info, Some(name))) => {
                     let readers = self
                         .inspect(&name.of_kind(LockKind::Write), Labels::LeftOut)
@@ -177,7 +179,7 @@ impl OwnedFormat {
     }
 
     /// Adds the number of waiters, the largest token and the labels. What the server refuses to
-    /// tell stays unknown.
+    /// show stays unknown.
     fn tell_more(
         &self,
         names: &[LockName],
@@ -233,8 +235,8 @@ impl OwnedFormat {
                 // Collected even for a lock with a failure, so that the next lock gets its own
                 // counts.
                 let counts: Vec<_> = waiters.collect();
-                // Without a right to the queues, the waiters in them are not counted. Each is two
-                // members.
+                // Without a right to the queues, the waiters in them are not counted. Each waiter
+                // is two members of a queue.
                 let count = |reply: &Reply| match reply {
                     Reply::Int(count) => u64::try_from(*count / 2).ok(),
                     _ => None,

@@ -1,15 +1,15 @@
-//! [`Redirect`]: the error of a cluster node that did not execute a request because of the slot.
+//! [`Redirect`]: the error of a cluster node that refused a request because of its slot.
 
 use crate::connection::{Address, ServerError};
 use lock_core::backend::Failure;
 use std::error::Error as _;
 
-/// The error of a cluster node that did not execute a request because of the slot.
+/// The error of a cluster node that refused a request because of its slot.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Redirect {
-    /// Another node serves the slot. Its host may be empty ([`Address::said_by`]), or unknown
-    /// ([`Address::has_host`]).
+    /// Another node serves the slot. The host of its address may be empty ([`Address::said_by`]),
+    /// or unknown ([`Address::has_host`]).
     Moved(Address),
     /// The slot is moving to another node, which has this key or will create it.
     Ask(Address),

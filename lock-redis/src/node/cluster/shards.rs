@@ -1,8 +1,9 @@
 //! [`Shards`]: the slots and nodes of a cluster, as one of its nodes lists them.
 //!
-//! `CLUSTER SHARDS` (Redis 7, Valkey) lists all nodes with their health. If its reply does not name
-//! one master for each slot, `CLUSTER SLOTS` is sent: always before Redis 7, and from 7.2.0 to
-//! 7.4.1 also after a failover, until the replaced master is back.
+//! `CLUSTER SHARDS` (Redis 7, Valkey) lists all nodes with their health. `CLUSTER SLOTS` is sent,
+//! too, if the reply does not name one master for each slot, or lists a healthy master without
+//! slots. That is always so before Redis 7; and from 7.2.0 to 7.4.1 after a failover, until the
+//! replaced master is back.
 
 use crate::connection::error_mapping::{self, Asked};
 use crate::connection::{Address, ConnectionLike, Reply, Request, info_field};
@@ -19,8 +20,8 @@ pub struct Shards {
     /// The ID of the replying node.
     pub id: String,
     /// The newest epoch that the node knows. Of two masters, the one with the larger epoch has
-    /// newer information; a replica that the others cannot reach increases its own with each
-    /// election.
+    /// newer information. The epoch of a replica says less: a replica that the other nodes cannot
+    /// reach increases its epoch with each election that it starts.
     pub epoch: u64,
     /// The masters that serve slots.
     pub shards: Vec<Shard>,
@@ -29,8 +30,9 @@ pub struct Shards {
     pub nodes: Vec<(String, Address)>,
     /// True if the server supports sharded channels.
     pub sharded_channels: bool,
-    /// True if the node takes writes. A node that the others cannot reach stops taking writes as
-    /// soon as it notices. No node takes writes while slots are missing that the cluster requires.
+    /// True unless the node reports that the cluster has failed; the node then refuses writes. A
+    /// node that cannot reach most masters reports that as soon as it notices. So does every node
+    /// while a slot has no master, if the cluster requires all slots.
     pub is_up: bool,
 }
 
@@ -40,7 +42,7 @@ pub struct Shards {
 pub struct Shard {
     /// The ID of the master.
     pub id: String,
-    /// Its slots.
+    /// The slots of the master.
     pub slots: Vec<RangeInclusive<u16>>,
     /// The address of the master.
     pub master: Address,
@@ -48,8 +50,8 @@ pub struct Shard {
     pub replicas: Vec<Address>,
     /// The replicas that are down. Empty before Redis 7, which does not list these.
     pub replicas_down: Vec<Address>,
-    /// True if the node lists no replica of this master, not even one that is down. Always false
-    /// before Redis 7, which does not list replicas that are down.
+    /// True if the replying node lists no replica of this master, not even one that is down. Always
+    /// false before Redis 7, which does not list replicas that are down.
     pub has_no_replica: bool,
 }
 
@@ -95,7 +97,7 @@ impl Shards {
     }
 }
 
-/// The kind of a node's port that is used.
+/// The port of a node that the client connects to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Port {
     Plain,
@@ -146,7 +148,8 @@ pub(crate) fn ask(
     } else {
         let reply = link.call(&Request(&[&[CLUSTER, b"SLOTS"]]), by)?;
         match &reply {
-            // The refused reply is not needed.
+            // `CLUSTER SHARDS` named a master for each slot, so the client can do without this
+            // reply.
             Reply::Error(_) if has_all_slots(&groups) => None,
             Reply::Error(error) => {
                 return Err(error_mapping::refused(
@@ -200,7 +203,7 @@ fn is_up(info: &Reply) -> bool {
 /// The masters that serve slots, and all listed nodes.
 type Listed = (Vec<Shard>, Vec<(String, Address)>);
 
-/// The node whose reply lists the nodes.
+/// The replying node.
 struct Reporter<'a> {
     /// The host at which this node was queried.
     host: &'a str,
@@ -209,9 +212,10 @@ struct Reporter<'a> {
 }
 
 impl Reporter<'_> {
-    /// Returns the address of the node `id` that is listed with this endpoint, and perhaps with an
-    /// IP address. An absent or empty endpoint stands for the queried host; `?` for a host name
-    /// that the node does not have.
+    /// Returns the address of the listed node `id`. An absent or empty endpoint stands for the host
+    /// at which the replying node was queried. The endpoint `?` stands for a missing host name: the
+    /// IP address replaces it, or for the replying node itself the queried host. Otherwise the host
+    /// stays unknown.
     fn address(&self, id: &str, endpoint: &Reply, ip: Option<&Reply>, port: u16) -> Address {
         let text = |reply: &Reply| {
             reply
@@ -248,7 +252,7 @@ struct Node {
 }
 
 impl Group {
-    /// Returns the only master, or the only healthy one.
+    /// Returns the only healthy master; if none is healthy, the only master.
     fn master(&self) -> Option<&Node> {
         let masters = || self.nodes.iter().filter(|node| node.is_master);
         let best = masters().map(|node| node.is_well).max()?;
@@ -260,8 +264,8 @@ impl Group {
         self.nodes.iter().find(|node| node.id == id)
     }
 
-    /// Returns whether there is one master for the slots; without slots, whether no master is
-    /// healthy.
+    /// Returns whether the group names one master for its slots. A group without slots is clear if
+    /// it has no healthy master: the reply may omit the slots of a healthy one.
     fn is_clear(&self) -> bool {
         if self.slots.is_empty() {
             !self.nodes.iter().any(|node| node.is_master && node.is_well)
@@ -304,7 +308,7 @@ fn read_shards(reply: &Reply, reporter: &Reporter<'_>) -> Option<Vec<Group>> {
     reply.as_array()?.iter().map(group).collect()
 }
 
-/// Returns whether every slot has an owner.
+/// Returns whether every slot has one master.
 fn has_all_slots(groups: &[Group]) -> bool {
     let owned = groups.iter().filter(|group| group.master().is_some());
     let owned: usize = owned
@@ -314,12 +318,12 @@ fn has_all_slots(groups: &[Group]) -> bool {
     owned == usize::from(SLOTS)
 }
 
-/// Returns whether every slot has an owner, and every healthy master has slots.
+/// Returns whether every slot has one master, and every healthy master has slots.
 fn names_all_owners(groups: &[Group]) -> bool {
     has_all_slots(groups) && groups.iter().all(Group::is_clear)
 }
 
-/// Returns the owners that `CLUSTER SHARDS` names.
+/// Returns the masters of all slots, and all nodes, as `CLUSTER SHARDS` lists them.
 fn owners(groups: &[Group]) -> Listed {
     let groups_with_slots = groups.iter().filter(|group| !group.slots.is_empty());
     let shard = |group: &Group| Some(group.shard(group.slots.clone(), group.master()?));
@@ -329,8 +333,8 @@ fn owners(groups: &[Group]) -> Listed {
     )
 }
 
-/// Returns the owners that `CLUSTER SLOTS` names, with their replicas from `CLUSTER SHARDS`, which
-/// also lists the replicas that are down.
+/// Returns the masters that `CLUSTER SLOTS` lists, with their replicas from `CLUSTER SHARDS`, which
+/// also lists the replicas that are down; and the nodes of both replies.
 fn merge(groups: &[Group], (shards, mut all): Listed) -> Listed {
     let merged = |shard: Shard| {
         let found = groups
@@ -349,8 +353,7 @@ fn merge(groups: &[Group], (shards, mut all): Listed) -> Listed {
     )
 }
 
-/// Omits the shards whose master has no known address: it cannot be queried, so their slots have no
-/// node.
+/// Omits the shards whose master has no known host: no request can be sent to that master.
 fn with_known_masters(shards: impl Iterator<Item = Shard>) -> Vec<Shard> {
     shards.filter(|shard| shard.master.has_host()).collect()
 }
@@ -411,7 +414,7 @@ impl Node {
             Port::Plain => field(reply, "port"),
             Port::Tls => field(reply, "tls-port"),
         };
-        // A replica without a usable port is still listed.
+        // A node without a port of this kind is still listed, with port 0.
         let port = port.map_or(Some(0), number)?;
         let id = self::word(field(reply, "id")?)?;
         let endpoint = field(reply, "endpoint").unwrap_or(&Reply::Nil);

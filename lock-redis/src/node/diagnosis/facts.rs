@@ -29,8 +29,8 @@ impl Facts {
             .map(|it| String::from_utf8_lossy(it).into_owned());
         let mut settings = HashMap::new();
         for name in SETTINGS {
-            // One in each request, because Redis before 7 accepts no more. A server that refuses
-            // one refuses all.
+            // One setting in each request, because Redis before 7 accepts no more. A server that
+            // refuses the first request refuses all.
             let Reply::Array(pair) = asking.ask(&[b"CONFIG", b"GET", name.as_bytes()])? else {
                 break;
             };

@@ -86,7 +86,7 @@ struct Examination<'a> {
     findings: Vec<Finding>,
 }
 
-/// A separate connection for the examination, on which every request has its deadline.
+/// A separate connection for the examination. Each request on this connection has its own deadline.
 struct Asking<'a> {
     node: &'a Node,
     link: Connection,
@@ -108,11 +108,11 @@ impl Asking<'_> {
             .min(self.node.inner.dialer.clock().now() + self.node.inner.dialer.command_timeout())
     }
 
-    /// Sends a request. A connection that is closed instead of an answer counts as a refusal, if
-    /// another one can be made.
+    /// Sends a request. If the server closes the connection instead of replying, but accepts new
+    /// connections, the reply is a refusal.
     fn ask(&mut self, words: &[&[u8]]) -> Result<Reply, Failure> {
         use crate::connection::ConnectionLike;
-        // Twice, because a server that was restarted closes a connection once.
+        // Twice, because a restart of the server also closes a connection, but only once.
         for _ in 0..2 {
             let by = self.deadline();
             let answer = self.link.call(&Request(&[words]), by);
@@ -211,8 +211,8 @@ impl Examination<'_> {
         self.findings.push(finding);
     }
 
-    /// Tries on a connection of its own whether the server would report changes of keys, as
-    /// renewals request it. Returns the error if not.
+    /// Requests reports of key changes on a new connection, as renewals do. Returns the server's
+    /// error if the server refuses them.
     fn ask_for_tracking(
         &self,
         rights: &Rights,

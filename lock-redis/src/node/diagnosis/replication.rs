@@ -12,8 +12,9 @@ use std::time::Duration;
 
 /// The ID of the finding about the clock of a replica.
 const REPLICA_CLOCK: &str = "replica_clock";
-/// A replica whose clock is ahead by more than this part of a lease is a danger: a lease is renewed
-/// after a third of it, and the validity has no reserve for more.
+/// A replica whose clock is certainly ahead by more than a tenth of a lease is reported as a
+/// danger: after a failover to it, leases end that much earlier than their holders know. The
+/// validity allows for a drift of only a hundredth.
 const DANGEROUS_PART: u32 = 10;
 
 /// A replica acknowledges once a second, so a lag of up to this many seconds is normal.
@@ -144,8 +145,8 @@ impl Examination<'_> {
         }
     }
 
-    /// Judges the clocks of the replicas, because a lease is replicated as the time of day of its
-    /// end.
+    /// Judges the clocks of the replicas. A lease is replicated as the time of day of its end, so a
+    /// replica whose clock is ahead ends the lease early once it is promoted.
     pub(super) fn examine_replica_clocks(&mut self, by: Moment) {
         if self.facts.field("role") != Some("master") {
             return;

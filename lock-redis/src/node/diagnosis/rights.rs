@@ -1,8 +1,8 @@
 //! [`Rights`]: the commands, keys and channels of the library that the user may use.
 //!
-//! A script queries the server about each command with each key, and executes none of them. A
-//! command is missing if it is refused with every key; a key is missing if every command is refused
-//! with it.
+//! A script checks the user's right to each command with each key, and executes none of the
+//! commands. A command counts as missing if it is refused with every key; a key counts as missing
+//! if every command is refused with that key.
 
 use super::{Asking, Examination, StoreKind};
 use crate::connection::error_mapping::acl_pattern;
@@ -26,13 +26,14 @@ struct Resource {
     /// The rule of an access control list that allows the resource.
     rule: String,
     name: String,
-    /// True if this is the key of a lock, and no prefix shows the names of the user's own locks.
+    /// True if this is the key of a lock, and no prefix is configured: then it is not known which
+    /// locks the user is meant to use.
     is_any_lock: bool,
 }
 
 /// A question to the server: may the user run this command, with this resource?
 struct Question {
-    /// The command in the form of an access control list.
+    /// The command as an access control list writes it, such as `client|tracking`.
     command: String,
     resource: Option<usize>,
     is_needed: bool,
@@ -59,7 +60,8 @@ enum Outcome {
     Answered,
     /// Scripts cannot be run.
     NoScripts(ServerError),
-    /// The server's answer is invalid.
+    /// The server is older than Redis 7, which cannot check rights in a script, or its answer is
+    /// invalid.
     Unknown,
 }
 
@@ -70,12 +72,14 @@ struct Missing {
     needed: Vec<String>,
     /// The rules that grant optional commands and keys.
     optional: Vec<String>,
-    /// True if the name of no lock is known that the user may use.
+    /// True if the user may not use the key that was checked, and no prefix shows which locks the
+    /// user may use.
     is_lock_unknown: bool,
 }
 
-/// Returns a command with as many words as it needs, because the server looks for the keys among
-/// them before it checks their number. `None` for a command that is not known here.
+/// Returns a command with as many words as it needs; `None` for a command that is not listed here.
+/// The server looks for keys among the words before it checks their number: with too few words it
+/// might stop.
 fn words(command: &str, name: &str) -> Option<Vec<String>> {
     let more: &[&str] = match command {
         "exec" | "info" | "multi" | "ping" | "role" | "sunsubscribe" | "time" | "unsubscribe" => {
@@ -109,7 +113,7 @@ fn words(command: &str, name: &str) -> Option<Vec<String>> {
 }
 
 impl Rights {
-    /// Queries the server.
+    /// Queries the server about the user's rights.
     pub(super) fn ask(
         asking: &mut Asking<'_>,
         format: &Format,
@@ -163,7 +167,8 @@ impl Rights {
                     .names_beside(&name)
                     .map(|name| rights.add(acl_pattern('~', &name), name, false)),
             );
-            // Also if the server has refused the queue to this client, which then leaves it out.
+            // The queue is checked even if the server has refused it before, so that this client no
+            // longer uses it.
             let is_quorum = matches!(store, StoreKind::Quorum { .. });
             queue = (owned.dialect.wakes().is_none() && !is_quorum).then(|| {
                 let name = keys::queue(&owned.keys.lock(&name));
@@ -228,7 +233,7 @@ impl Rights {
                 "pubsub" => rights.question("pubsub|numsub", None, false),
                 _ => {
                     // The queue is a mutex's only sorted set, and is optional: clients that may not
-                    // use it compete.
+                    // use the queue compete for the lock.
                     let is_of_queue = command.starts_with('z');
                     for key in keys.iter().copied().chain(queue) {
                         let is_needed = !is_of_queue && Some(key) != queue;
@@ -300,7 +305,7 @@ impl Rights {
         });
     }
 
-    /// Returns the error of a command that is known to be refused.
+    /// Returns the error for a command that is known to be refused; `None` for any other command.
     pub(super) fn refusal_of(&self, command: &str) -> Option<ServerError> {
         let is_it = |it: &&Question| it.command == command && it.answer == Answer::Refused;
         let is_refused = matches!(self.outcome, Outcome::Answered)
@@ -364,7 +369,7 @@ impl Rights {
         missing
     }
 
-    /// Returns the commands that the server, or a proxy before it, does not know.
+    /// Returns the commands that the server, or a proxy in front of the server, does not know.
     fn unknown_commands(&self, is_needed: bool) -> Vec<String> {
         let mut names = Vec::new();
         for question in &self.questions {
@@ -469,7 +474,7 @@ mod tests {
     use crate::lua::Scripts;
     use crate::protocol::{DIALECTS, kinds};
 
-    /// No question is made for a command that `words` does not know.
+    /// The diagnosis skips a command that `words` does not know.
     #[test]
     fn every_command_of_a_script_can_be_asked_about() {
         for dialect in DIALECTS {

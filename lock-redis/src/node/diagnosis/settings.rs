@@ -16,7 +16,7 @@ const NEARLY_FULL: u64 = 90;
 /// The remedy if `INFO` is refused.
 const ALLOW_INFO: &str = "allow it with `+info`";
 
-/// Returns the level and the reason if a version lacks something.
+/// Returns the level and the reason of a finding if a version lacks something; otherwise `None`.
 fn judge_version(version: [u32; 3]) -> Option<(FindingLevel, &'static str)> {
     if version < OLDEST_VERSION {
         Some((Danger, OLDEST))
@@ -31,7 +31,7 @@ fn judge_version(version: [u32; 3]) -> Option<(FindingLevel, &'static str)> {
 }
 
 impl Examination<'_> {
-    /// Returns the remedy that sets this now, and in the configuration file.
+    /// Returns the remedy that changes this setting at once, and in the configuration file.
     fn config_set(&self, setting: &str) -> String {
         format!(
             "`CONFIG SET {setting}` on {}, and `CONFIG REWRITE`",

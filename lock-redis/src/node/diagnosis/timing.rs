@@ -12,10 +12,11 @@ use std::time::Duration;
 const ROUND_TRIPS: usize = 50;
 /// The longest time for the measurement, so that the diagnosis of a slow server ends.
 const MEASURING: Duration = Duration::from_secs(2);
-/// A round trip of a tenth of `command_timeout` is a warning, one of half of it a danger.
+/// A round trip of a tenth of `command_timeout` is a warning, a round trip of half of
+/// `command_timeout` a danger.
 const PART_OF_TIMEOUT: [u32; 2] = [10, 2];
-/// A round trip of this part of a lease is a warning or a danger, because a renewal at a third of
-/// the lease must leave time to repeat it.
+/// A round trip of a thirtieth of a lease is a warning, a round trip of a tenth a danger, because a
+/// renewal starts at a third of the lease and must leave time for a second try.
 const PART_OF_LEASE: [u32; 2] = [30, 10];
 
 impl std::fmt::Display for ServerClock {
@@ -94,7 +95,7 @@ impl ServerClock {
 pub(super) const SYNCHRONISE: &str =
     "set the clock that is wrong, and run chrony or ntpd on every machine";
 
-/// Returns the consequence of this difference of two clocks.
+/// Returns the consequence of this difference of two clocks; `None` if the difference is harmless.
 fn judge(difference: Duration, store: StoreKind) -> Option<(FindingLevel, &'static str)> {
     match store {
         StoreKind::Quorum { max_lease, .. } if difference >= max_lease => Some((

@@ -193,8 +193,9 @@ pub struct ServerState {
     pub is_copy: bool,
     /// The version of the marker, for [`Admission::replaces`]; "" without one.
     pub version: Arc<str>,
-    /// The epoch in which the server was admitted; 0 for one of the first members. The server does
-    /// not choose the next members in that epoch, because it may have forgotten a promise.
+    /// The epoch in which the server was admitted; 0 for one of the first members. In that epoch
+    /// the server does not take part in the choice of the next members, because it may have
+    /// forgotten a promise.
     pub admitted: u64,
     /// True if the server executed the request.
     pub is_done: bool,
@@ -252,14 +253,16 @@ impl ServerState {
 pub enum MarkerRequest<'a> {
     /// Reads the marker.
     Look,
-    /// Promises to accept no smaller ballot for the epoch after this one. The quorum and the epoch
-    /// are "" and 0 for a server without a marker.
+    /// Promises to accept no smaller ballot in the choice of the next members. The fields are the
+    /// present quorum and epoch, which are "" and 0 for a server without a marker, and the ballot.
     Promise(&'a str, u64, u64),
-    /// Accepts this choice at this ballot.
+    /// Accepts a choice of the next members. The fields are the present quorum and epoch, the
+    /// ballot, and the choice.
     Accept(&'a str, u64, u64, &'a Agreement),
     /// Records these members of this epoch. With an admission, the server becomes a node.
     Record(u64, &'a Agreement, Option<&'a Admission>),
-    /// Records that this client cannot reach these members of this quorum and epoch, and no others.
+    /// Records which members a client cannot reach. The fields are the quorum, the epoch, the
+    /// client, and the IDs of the members.
     Note(&'a str, u64, &'a str, &'a [Arc<str>]),
     /// Makes the server vote earlier than its marker says, on these terms.
     Shorten(&'a Admission),
@@ -281,12 +284,14 @@ pub struct Admission {
     pub clock: Arc<str>,
     /// The version of the marker to replace: see [`ServerState::version`].
     pub replaces: Arc<str>,
-    /// True if the server chooses the next members now; otherwise from the next epoch on.
+    /// True if the server takes part in the choice of the next members now; false if only from the
+    /// next epoch on.
     pub chooses: bool,
 }
 
 impl Admission {
-    /// Returns the admission of a node that chooses the next members, and votes after this pause.
+    /// Returns the admission of a node that takes part in the choice of the next members at once,
+    /// and votes after this pause.
     #[must_use]
     pub fn at_once(pause: Duration, replaces: &str) -> Self {
         let (clock, replaces) = ("".into(), replaces.into());
@@ -301,8 +306,8 @@ impl Admission {
 }
 
 impl OwnedFormat {
-    /// Sends a request to the server with this `run_id`, or to any server if it is empty. A server
-    /// with another `run_id` changes nothing.
+    /// Returns the exchange of a request about the marker. Any server answers a read, but only the
+    /// server with this `run_id` changes its marker.
     pub(crate) fn mark<'a>(
         &self,
         run_id: &str,
@@ -431,7 +436,8 @@ fn state(reply: &Reply) -> Option<ServerState> {
     let (max_lease, keep) = (millis(&field(3)?)?, millis(&field(4)?)?);
     let node: Arc<str> = field(5)?.into();
     if node != run_id && members.contain(&run_id) {
-        // A restarted server has a `run_id` that no member ever had.
+        // This member has the marker of another member, so its data were copied. A restarted server
+        // would have a `run_id` that no member ever had.
         state.is_copy = true;
         state.accepted = None;
         return Some(state);

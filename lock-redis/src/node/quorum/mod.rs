@@ -1,4 +1,4 @@
-//! A server as a node of a quorum: its marker, the scripts that vote on it, and the requests to it.
+//! A server as a node of a quorum: its marker, its votes, and the requests to the server.
 
 mod marker;
 mod proposal;

@@ -308,7 +308,8 @@ impl<'a> ProposalRequest<'a> {
         [&*self.key, &self.counter, &self.tombstone, &self.marker].map(str::as_bytes)
     }
 
-    /// Returns the arguments. The first request on a connection also checks the server's identity.
+    /// Returns the arguments. Unless the server has proved its identity on this connection, the
+    /// script checks its `run_id`.
     fn arguments(&self, is_verified: bool) -> [&[u8]; 14] {
         let flag = |is_set| if is_set { &b"1"[..] } else { b"0" };
         let [keep, first, last] = self.numbers.each_ref().map(Text::as_bytes);

@@ -1,5 +1,5 @@
-//! Requests to a node of a quorum. A request that does not change the marker also reads it, on the
-//! same connection: the answer counts as that of the node which the marker names.
+//! Requests to a node of a quorum. Inspections, renewals and forced releases also read the marker
+//! on the same connection: the answer counts as the answer of the node that the marker names.
 
 use super::{MarkerRequest, NodeView, ProposalReply, ServerState, VoteTerms};
 use crate::connection::ConnectionLike;
@@ -183,7 +183,7 @@ impl Node {
         freed.map_err(on(name))
     }
 
-    /// Renews these acquisitions. Each answer has the node that gave it.
+    /// Renews these acquisitions. Each answer comes with the node that gave it.
     pub fn renew_with_view(
         &self,
         batch: &[RenewalRequest],

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// earlier than the end of the lease that was confirmed before.
 pub(in crate::node) const PART_OF_LEASE: u32 = 3;
 
-/// A replica, and its clock compared with its master's, if that could be read.
+/// A replica, and its clock compared with its master's; without the clock if it could not be read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ReplicaClock {
     pub(crate) address: Address,
@@ -29,7 +29,7 @@ impl ReplicaClock {
     }
 }
 
-/// The replicas of a master, as listed last.
+/// The replicas of a master, as they were listed last.
 #[derive(Default, Debug)]
 pub(super) struct KnownClocks(Vec<ReplicaClock>);
 
@@ -57,12 +57,12 @@ impl KnownClocks {
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 
-    /// Returns how many replicas must confirm a request of this lease, if the policy requires
+    /// Returns how many replicas must confirm a request for this lease, if the policy requires
     /// `count`.
     ///
     /// `WAIT` returns the number of confirming replicas, but not which they are. So for each
-    /// replica that does not count, one more must confirm. A policy that requires all replicas
-    /// cannot be met then, because there are no more.
+    /// replica that does not count, one more must confirm. Then a policy that requires all replicas
+    /// cannot be met, because there are no further replicas.
     pub(super) fn needed(
         &self,
         count: u32,
@@ -83,8 +83,8 @@ impl KnownClocks {
     }
 
     /// Returns by how much earlier than on the master a lease may end on a replica that counts. If
-    /// too few count, the others matter, too, unless the policy accepts that: they may have
-    /// confirmed an earlier lease.
+    /// too few replicas count, the other replicas matter, too, unless the policy accepts that too
+    /// few confirm: the other replicas may have confirmed an earlier lease.
     pub(super) fn lead(&self, lease: LeaseTime, replication: Replication) -> Duration {
         let is_short = match replication.count() {
             Replicas::AtLeast(count) => {
@@ -132,7 +132,8 @@ mod tests {
         let accept =
             |policy: Replication| policy.on_insufficient_replicas(OnInsufficientReplicas::Accept);
         let tenths = |tenths| SECOND / 10 * tenths;
-        // Replicas, policy, the number that it requires; ahead and awaited; the lead.
+        // The columns: the replicas, the policy, the number that the policy requires; ahead and
+        // awaited; the lead.
         for (ahead, policy, count, needed, lead) in [
             (&[Some(0)][..], one, 1, (0, 1), tenths(1)),
             (&[Some(-40)], one, 1, (0, 1), tenths(0)),

@@ -33,12 +33,14 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// The time between two reads of the clocks, because clocks drift slowly. While a clock is ahead,
-/// all are read as often as the replicas are listed, so that a corrected clock counts again soon.
+/// all clocks are read as often as the replicas are listed, so that a corrected clock counts again
+/// soon.
 const SAMPLE: Duration = Duration::from_secs(60);
-/// The time between two lists of the master's replicas, so that a new one is sampled soon.
+/// The time between two lists of the master's replicas, so that the clock of a new replica is read
+/// soon.
 const LIST: Duration = Duration::from_secs(5);
 /// The shortest time from one list to the next if more replicas acknowledge than are known, because
-/// one is new or has come back.
+/// a replica is new or has come back. Otherwise every confirmed request could cause a list.
 const EARLY_LIST: Duration = Duration::from_secs(1);
 /// The time that a server has to answer, because a replica that does not answer must not prevent
 /// the read of the next clock. No call waits for these answers.
@@ -50,7 +52,8 @@ pub(super) type ReplicaDialer = Box<dyn Fn(&Address) -> Result<Dialer, Error> + 
 /// The function that returns the known addresses at which the replicas of a node can be reached.
 pub(crate) type ReplicaAddresses = Arc<dyn Fn() -> Vec<Address> + Send + Sync>;
 
-/// The clocks of a master's replicas; see the [module](self). Dropping it ends its task.
+/// The clocks of a master's replicas; see the [module](self). Dropping them ends the background
+/// task.
 pub(super) struct ReplicaClocks(Arc<Sampler>);
 
 struct Sampler {
@@ -69,7 +72,7 @@ struct Sampler {
     task: BackgroundTask,
 }
 
-/// The task's state between two turns.
+/// The state that the background task keeps from one turn to the next.
 #[derive(Default)]
 struct Watched {
     master: Option<Connection>,
@@ -111,7 +114,7 @@ impl ReplicaClocks {
         let _started = self.0.task.start(self.0.master.clock(), turn);
     }
 
-    /// Returns how many replicas must confirm a request of this lease, if the policy requires
+    /// Returns how many replicas must confirm a request for this lease, if the policy requires
     /// `count`.
     pub(super) fn needed(
         &self,
@@ -267,7 +270,7 @@ impl Sampler {
         Ok(Listing { addresses, history })
     }
 
-    /// Reads the clock of this replica, and compares it with its master's.
+    /// Reads the clock of this replica, and compares it with the master's clock.
     fn ask(&self, address: &Address, listing: &Listing, own: ServerClock, by: Moment) -> Lead {
         let dialer = (self.dialer)(address).map_err(Failure::NotSent)?;
         let mut link = dialer.dial(self.patience(by))?;
@@ -288,7 +291,7 @@ impl Sampler {
         Err(Failure::NotSent(Error::unavailable(why)))
     }
 
-    /// Warns of clocks that are ahead, once for each. Returns whether there are any.
+    /// Warns of clocks that are ahead, once for each. Returns whether any clock is ahead.
     fn report(&self, clocks: &[ReplicaClock]) -> bool {
         let server = self.master.server();
         let limit = WRONG.min(self.lease / PART_OF_LEASE);

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 /// A hook that is notified of every step between two commands of an algorithm.
 ///
-/// To delay a client at a step, `at` blocks. It runs on the caller's thread, in the middle of an
-/// attempt.
+/// `at` runs on the caller's thread, in the middle of an attempt. To delay the client at a step,
+/// `at` blocks.
 pub trait StepHook: fmt::Debug + Send + Sync {
     /// Called before this client takes `step` with the lock `name`.
     fn at(&self, step: &'static str, name: &LockName);
@@ -38,7 +38,7 @@ pub(super) enum Stop {
     /// The algorithm needs the reply to this step.
     Needs(Box<CommandStep>),
     Failed(Failure),
-    /// The last reply is none that this command can give.
+    /// The last reply is one that this command cannot give.
     Unexpected(String),
 }
 
@@ -86,7 +86,7 @@ impl<'a> CommandSequence<'a> {
         self.progress.begin_or(now)
     }
 
-    /// Sends a command about the lock's key.
+    /// Returns the reply to a command on the lock's key.
     pub(super) fn ask(
         &mut self,
         command: &'static str,
@@ -95,7 +95,7 @@ impl<'a> CommandSequence<'a> {
         self.once(|key| CommandStep::Request(Batch::command(command, key.as_bytes(), arguments)))
     }
 
-    /// Runs a script on the lock's key.
+    /// Returns the reply of a script that runs on the lock's key.
     pub(super) fn run(
         &mut self,
         script: &'static Script,
@@ -104,7 +104,7 @@ impl<'a> CommandSequence<'a> {
         self.once(|key| CommandStep::Request(Batch::script(script, &[key.as_bytes()], arguments)))
     }
 
-    /// Sends commands as one transaction, and returns their replies.
+    /// Returns the replies to these commands, which are sent as one transaction.
     pub(super) fn transact(&mut self, commands: &[&[&[u8]]]) -> Result<Vec<Reply>, Stop> {
         match self.once(|key| transaction(key, commands))? {
             Reply::Array(answers) => Ok(answers),
@@ -112,9 +112,10 @@ impl<'a> CommandSequence<'a> {
         }
     }
 
-    /// Sets the expiry of the key that was made just now. A failure from here on has an unknown
-    /// outcome, because the key exists and may have no expiry yet. Returns `false` if the key is
-    /// gone: another client may have deleted it in between, or the master that made it may be gone.
+    /// Sets the expiry of the key that this attempt has just made. A failure from here on has an
+    /// unknown outcome, because the key exists and may have no expiry yet. Returns `false` if the
+    /// key is gone: another client may have deleted it in between, or the master that made it may
+    /// be gone.
     pub(super) fn expire_in(&mut self, seconds: &[u8]) -> Result<bool, Stop> {
         self.progress.wrote();
         self.step("EXPIRE");
@@ -131,7 +132,7 @@ impl<'a> CommandSequence<'a> {
         self.progress.wrote();
     }
 
-    /// Returns the answer for a lock that another client holds, for as long as the key lives.
+    /// Returns the answer that another client holds the lock, with the remaining time of the key.
     pub(super) fn busy_from_pttl(&mut self) -> Result<Answer, Stop> {
         self.step("PTTL");
         match self.ask("PTTL", &[])? {
@@ -141,7 +142,8 @@ impl<'a> CommandSequence<'a> {
         }
     }
 
-    /// Returns the text under the key, if there is one. Reads no more of it than a lock may have.
+    /// Returns the text under the key, if there is one. Fails without reading the whole text if it
+    /// is too long for a lock.
     pub(super) fn get(&mut self) -> Result<Option<String>, Stop> {
         let last = Text::of(LONGEST_TEXT);
         let begin = match self.ask("GETRANGE", &[b"0", last.as_bytes()])? {
@@ -157,8 +159,8 @@ impl<'a> CommandSequence<'a> {
         Ok(Some(text))
     }
 
-    /// Returns the text under the key, as [`get`](Self::get), by a command that a replica refuses,
-    /// because its master may have another value.
+    /// Returns the text under the key, if there is one, by a command that a replica refuses: the
+    /// replica's master may have another value.
     pub(super) fn look(&mut self) -> Result<Option<String>, Stop> {
         match self.ask("STRLEN", &[])? {
             Reply::Int(length) if length > LONGEST_TEXT => {
@@ -169,7 +171,7 @@ impl<'a> CommandSequence<'a> {
         }
     }
 
-    /// Returns the text under the key, which this command replies.
+    /// Returns the text under the key, with which this command replies; `None` for the reply nil.
     pub(super) fn text(
         &mut self,
         command: &'static str,
@@ -204,7 +206,7 @@ impl<'a> CommandSequence<'a> {
         )))
     }
 
-    /// Returns the stop for a reply that is none that this command can give.
+    /// Returns the stop for a reply that this command cannot give.
     pub(super) fn unexpected(&self, command: &str) -> Stop {
         Stop::Unexpected(command.to_owned())
     }
@@ -251,8 +253,8 @@ impl CommandStep {
 /// Reads the replies to the commands of a transaction.
 fn executed(received: &mut Received<'_>, key: &str) -> Result<Vec<Reply>, Failure> {
     if let Err(error) = received.take_outcome() {
-        // Also closed if nothing was sent: the next request's commands would be queued in this
-        // transaction.
+        // Closed even if nothing was sent: otherwise the commands of the next request would be
+        // queued in this transaction.
         received.close();
         return Err(error.into());
     }

@@ -1,6 +1,6 @@
 //! `counter`: the client whose `INCR` returns 1 has the lock, and sets its expiry; a plain `DEL`
-//! frees it. This is the second form of "Pattern: Locking with INCR" that programs copied, in the
-//! three ways in which they write it.
+//! frees it. This is the second form of "Pattern: Locking with INCR". Programs copied it, and write
+//! it in three ways.
 
 use super::commands::{CommandSequence, Stop};
 use super::plain::{held, lease};
@@ -12,12 +12,13 @@ use std::time::Duration;
 /// The way in which the key gets its expiry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Counter {
-    /// By a second command of the winner. If the command never comes, the lock never ends.
+    /// By a second command of the winner. If the winner never sends that command, the lock never
+    /// ends.
     Commands,
     /// In one transaction, which cannot react to the reply of `INCR`: a failed attempt extends the
     /// winner's lease.
     Transaction,
-    /// In a script. What it wrote before an error stays.
+    /// In a script. What the script wrote before an error is not undone.
     Script,
 }
 

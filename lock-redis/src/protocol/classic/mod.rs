@@ -59,8 +59,8 @@ enum Algorithm {
 }
 
 impl Format {
-    /// Reads the format that `config` names, without `ClassicRules`, to show what they prevent.
-    /// `hook` is notified of the steps of a format of this module.
+    /// Reads the format that `config` names, without `ClassicRules`, so that a test can show what
+    /// these rules prevent. `hook` is notified of the steps of a format of this module.
     ///
     /// # Errors
     ///
@@ -90,7 +90,8 @@ impl ClassicFormat {
         }
     }
 
-    /// Returns the commands on keys that the format sends, as an access control list writes them.
+    /// Returns the commands for which a diagnosis checks the user's rights, as an access control
+    /// list writes them.
     pub(super) fn commands(&self) -> Vec<String> {
         let commands: &[&str] = match &self.algorithm {
             Algorithm::Plain(_) => &["set", "setnx", "expire", "strlen", "getex", "pttl", "del"],
@@ -114,7 +115,8 @@ impl ClassicFormat {
             .replication(ReplicaSupport::Never)
     }
 
-    /// Returns true for a transaction, which must not have other requests in between.
+    /// Returns true for a transaction: on a shared connection, other requests would become part of
+    /// it.
     pub(super) fn needs_own_connection(&self) -> bool {
         matches!(self.algorithm, Algorithm::Counter(Counter::Transaction))
     }
@@ -214,7 +216,8 @@ impl ClassicFormat {
         progress.unwrap_or_default().settle(outcome)
     }
 
-    /// Runs an algorithm from `progress` on. An attempt has an `owner`.
+    /// Runs an algorithm from `progress` on. `owner` is set if this is an attempt to acquire the
+    /// lock.
     fn begin<'a, T: 'a>(
         &'a self,
         name: &LockName,
@@ -247,7 +250,7 @@ struct AlgorithmRun<'a, T> {
 }
 
 impl<'a, T: 'a> AlgorithmRun<'a, T> {
-    /// Runs the algorithm with the replies received so far, up to the next one that it needs.
+    /// Runs the algorithm with the replies received so far, up to the next reply that it needs.
     fn next(mut self) -> Exchange<'a, T> {
         let key = self.format.keys.lock(&self.name).into_owned();
         let hook = self.format.hook.as_deref();

@@ -15,11 +15,11 @@ use std::time::Duration;
 pub(super) enum Plain {
     /// By one command.
     Set,
-    /// By two commands. If the second never comes, the lock never ends.
+    /// By two commands. If the client never sends the second, the lock never ends.
     Commands,
 }
 
-/// The beginning of our values, before the owner.
+/// The prefix of our values, before the owner.
 const OURS: &str = "distlock:";
 
 impl Plain {
@@ -28,7 +28,8 @@ impl Plain {
         commands: &mut CommandSequence<'_>,
         attempt: &Attempt<'_>,
     ) -> Result<Answer, Stop> {
-        // Without the prefix, a client of `format=token` would rely on a published release.
+        // Without the prefix, a client of `format=token` would take the value for that of its own
+        // format, and rely on a published release.
         let (owner, lease) = (format!("{OURS}{}", attempt.owner), lease(attempt));
         let reply = match self {
             Self::Set => {
@@ -45,8 +46,8 @@ impl Plain {
         };
         match reply {
             Reply::Text(_) => Ok(Answer::Granted(Grant::new(None))),
-            // Any value excludes us. `STRLEN` fails for a value that is no text, and so no lock of
-            // this format.
+            // Any value makes the lock busy. `STRLEN` fails for a value that is no text, and so no
+            // lock of this format.
             Reply::Nil => match commands.ask("STRLEN", &[])? {
                 Reply::Int(_) => commands.busy_from_pttl(),
                 _ => Err(commands.unexpected("STRLEN")),

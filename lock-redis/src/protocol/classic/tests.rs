@@ -1,4 +1,4 @@
-//! The requests that a store with [`ClassicRules`] sends and does not send, in memory.
+//! Tests of [`ClassicRules`] on a store in memory: which requests are sent, and which are not.
 
 use super::*;
 use lock_core::backend::{

@@ -27,7 +27,7 @@ pub(super) enum Spelling {
     Float,
 }
 
-/// The check before a release deletes the key.
+/// The check that a release makes before it deletes the key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Rule {
     /// No check here: `ClassicRules` releases only while the lease lasts by this client's clock.
@@ -77,8 +77,8 @@ const FOREVER: u64 = (1 << 31) + 1;
 /// The earliest time of a lock (2001). A smaller number is other data.
 const EARLIEST: f64 = 1e9;
 
-/// The most rounds of an attempt. A round fails if the key exists at `SETNX` and is gone when its
-/// value is read.
+/// The largest number of rounds of an attempt. A round fails if the key exists at `SETNX` and is
+/// gone when its value is read.
 const LOOKS: usize = 3;
 
 impl Timestamp {
@@ -198,8 +198,8 @@ impl Timestamp {
         }
     }
 
-    /// Returns the remaining time of a lock with this stored time, with `None` inside for a lock
-    /// without an end. Returns `None` if the lock is free.
+    /// Returns the remaining time of a lock with this stored time: `Some(None)` for a lock without
+    /// an end, and `None` for a free lock.
     fn left(
         &self,
         commands: &mut CommandSequence<'_>,

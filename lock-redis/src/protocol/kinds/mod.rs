@@ -1,8 +1,8 @@
 //! [`KindFormat`]: the bytes and scripts of the kinds of locks besides the mutex, in
 //! `format=redisson`.
 //!
-//! [`OwnedFormat`] has what all kinds have in common: the connection of a request, the meaning of a
-//! release, the waiters to wake. The files here have what differs: the keys, the scripts and the
+//! [`OwnedFormat`] implements what all kinds have in common: the outcome of a release, the wait
+//! queue, and reads of labels. The files here implement what differs: the keys, the scripts and the
 //! scripts' replies.
 
 /// Creates a script of these files, which publishes on the `CHANNEL` of the module that uses this
@@ -47,21 +47,21 @@ pub(crate) trait KindFormat: fmt::Debug + Sync {
         Ok(())
     }
 
-    /// Returns the name under which this owner waits in the queue: its client's, whose threads wait
-    /// for their turn inside of it, or its own.
+    /// Returns the name under which this owner waits in the queue: the owner itself, or a name of
+    /// its client, whose threads then wait in a local queue.
     fn waiter(&self, kind: LockKind, owner: &Text) -> String;
 
     /// Returns true if the server also reports changes of the lock's key to its waiters.
     fn is_tracked(&self, kind: LockKind) -> bool;
 
-    /// Returns the keys that the kind has besides those of a mutex.
+    /// Returns the companion keys that the kind has in addition to those of a mutex.
     fn names_beside(&self, key: &str) -> Vec<String> {
         self.scripts()
             .first()
             .map_or_else(Vec::new, |script| (script.names_beside)(key))
     }
 
-    /// Returns the scripts that the kind has besides those of a mutex.
+    /// Returns the scripts that the kind has in addition to those of a mutex.
     fn scripts(&self) -> &'static [&'static Script];
 
     /// Tries once to acquire the lock. `is_tracked` as for
@@ -86,8 +86,8 @@ pub(crate) trait KindFormat: fmt::Debug + Sync {
     /// the lock.
     fn renew(&self, format: &OwnedFormat, acquisition: &AcquisitionId) -> ScriptCall;
 
-    /// Reads the holders, and whatever else the store knows of the lock. By default, reads those of
-    /// a mutex.
+    /// Reads the holders, and whatever else the store knows of the lock. By default, reads them as
+    /// for a mutex.
     fn inspect<'a>(
         &'static self,
         format: &'a OwnedFormat,
@@ -150,8 +150,8 @@ pub(crate) fn format_of(kind: LockKind) -> Option<&'static dyn KindFormat> {
 /// The format whose inspection also shows the readers of a read-write lock.
 pub(super) const READERS: &dyn KindFormat = &WRITE;
 
-/// Returns the name of a waiter, which is its owner if the kind keeps the order of arrival of all
-/// threads, and otherwise its client's, whose threads are a local queue.
+/// Returns the name of a waiter: the owner, if the kind keeps the order of arrival of all threads;
+/// otherwise the client, whose threads wait in a local queue.
 fn owner_or_client(kind: LockKind, owner: &Text) -> &str {
     let owner = owner.as_str();
     let client = owner.split(':').next().unwrap_or_default();
@@ -166,7 +166,7 @@ pub(super) fn waiter(kind: LockKind, owner: &Text) -> String {
     }
 }
 
-/// Returns the owner of an acquisition as [`KindFormat::inspect`] shows it.
+/// Returns the owner of an acquisition as [`KindFormat::inspect`] shows the owner.
 pub(super) fn shown_owner(kind: LockKind, owner: OwnerId) -> String {
     match kind.permits() {
         Some((_, count)) => permits::shown_owner(owner, count),

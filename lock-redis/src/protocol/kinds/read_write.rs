@@ -3,12 +3,14 @@
 //! Under the lock's name is a hash: the field `mode`, which is `read` or `write`; a field `owner`
 //! with a hold count for each reader; and `owner:write` for the writer. Each hold of a reader has a
 //! key that lasts as long as its lease; the hash lasts as long as the longest lease. So the hold of
-//! a dead reader ends although others renew the hash: a writer that finds readers has those deleted
-//! whose keys are gone.
+//! a dead reader ends although other readers renew the hash: a writer that finds readers deletes
+//! the fields of readers whose keys are gone.
 //!
-//! Readers and writers wait in the queue of the mutex of their name, because all of these exclude
-//! each other. A writer is named there as in the hash, or as its client with the same end. So a
-//! writer that waits keeps new readers out, and readers that wait get their turn after it.
+//! Readers and writers wait in the queue of the mutex of the same name, because mutex, readers and
+//! writer exclude each other. In the queue, a writer is called `owner:write` if the lock is fair,
+//! and otherwise its client's ID and `:write`. A waiting writer of a fair lock, or of any lock with
+//! `writers_first`, keeps new readers out: they wait behind the writer in the queue. Otherwise a
+//! reader joins other readers before a waiting writer.
 
 use super::readers::{CHANNEL, Field, INSPECT, LEFT, PURGE, Purged, WRITER, hold, names_beside};
 use super::{KindFormat, ScriptCall, owner_or_client, renewal};
@@ -33,12 +35,13 @@ pub(super) struct Read;
 #[derive(Debug)]
 pub(super) struct Write;
 
-/// The most times that an attempt of a writer is repeated after it has ended holds of dead readers.
+/// The largest number of times that an attempt of a writer is repeated after it has ended holds of
+/// dead readers.
 const MOST_PURGES: usize = 16;
 
-/// Creates a script of readers, with the queue of waiters before it. The end of a reader's hold
-/// grants no waiter the lock, but tells it (`turns` is "free"). So only a script that acquires
-/// needs the functions that grant.
+/// Creates a script of readers, which follows the functions of the wait queue. The end of a
+/// reader's hold grants the lock to no waiter, but notifies the next one (`turns` is "free"). So
+/// only a script that acquires needs the functions that grant.
 macro_rules! of_readers {
     ($name:literal: $([$($grants:literal),+])? $($file:literal),+) => {
         script!($name:
@@ -47,7 +50,7 @@ macro_rules! of_readers {
         )
     };
 }
-/// Creates a script of a writer, with these files before it. The end of a writer's hold may grant
+/// Creates a script of a writer, which ends with these files. The end of a writer's hold may grant
 /// the mutex of the name to its next waiter.
 macro_rules! of_writer {
     ($name:literal: $($file:literal),+) => {
@@ -58,7 +61,7 @@ macro_rules! of_writer {
         )
     };
 }
-/// Creates a script that ends all holds, with these files before it.
+/// Creates a script that ends all holds. These files precede its last part.
 macro_rules! force {
     ($($file:literal),*) => {
         of_writer!("force":
@@ -91,7 +94,7 @@ fn writer(owner: OwnerId) -> String {
 }
 
 impl Read {
-    /// Returns the call that takes the lock, after those that wait in this queue.
+    /// Returns the call that takes the lock, unless waiters in `queue` are next.
     fn acquire_call(
         format: &OwnedFormat,
         attempt: &Attempt<'_>,
@@ -192,7 +195,8 @@ impl KindFormat for Read {
         attempt: &'a Attempt<'a>,
         _is_tracked: &'a dyn Fn(&str, bool) -> bool,
     ) -> Result<Exchange<'a, Answer>, Failure> {
-        // A try takes a free lock whoever waits, but goes behind a writer that waits for readers.
+        // A try takes a free lock before all waiters. With `writers_first`, it does not join other
+        // readers while a writer waits for them.
         let queue = match format.writers_first {
             true => format.queue(attempt.name),
             false => format.queue_before(attempt),

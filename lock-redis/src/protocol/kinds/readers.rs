@@ -13,13 +13,13 @@ use lock_core::backend::{Answer, HolderInfo, LockInfo, Readers};
 use lock_core::{LockName, OwnerText};
 use std::time::Duration;
 
-/// The most readers whose holds one request reads, which bounds the request.
+/// The largest number of readers whose holds one request reads, which bounds the request.
 pub(super) const MOST_READERS: usize = 100;
-/// The most holds that one request reads. Redisson counts re-entries as holds.
+/// The largest number of holds that one request reads. Redisson counts re-entries as holds.
 const MOST_HOLDS: usize = 1_000;
 
 pub(super) const CHANNEL: &str = "redisson_rwlock";
-/// The end of a writer's field name, behind the owner.
+/// The suffix of a writer's field name, after the owner.
 pub(super) const WRITER: &str = ":write";
 
 pub(super) static PURGE: Script = script!("purge":
@@ -120,7 +120,7 @@ pub(super) struct Purged {
 
 impl OwnedFormat {
     /// Returns the answer for a busy lock with this `PTTL`. For a key without expiry, first checks
-    /// that it is a lock.
+    /// that the key holds a lock.
     pub(super) fn busy_kind<'a>(&'a self, name: &'a LockName, pttl: i64) -> Exchange<'a, Answer> {
         let busy = busy_from_pttl(pttl);
         if pttl == FOR_EVER {
@@ -129,7 +129,7 @@ impl OwnedFormat {
         Exchange::done(busy)
     }
 
-    /// Ends the holds of those of these readers whose leases are over.
+    /// Ends those holds of these readers whose leases are over.
     pub(super) fn purge<'a>(&self, key: &str, fields: Vec<Field>) -> Exchange<'a, Purged> {
         let readers = Holds::new(key, fields);
         let channel = keys::channel(CHANNEL, key);

@@ -1,4 +1,4 @@
-//! Replies of several versions, and the slots and nodes that are read from them.
+//! Tests of [`Shards`]: replies of several server versions, and the slots and nodes read from them.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn list<const N: usize>(items: [Reply; N]) -> Reply {
     Reply::Array(items.into())
 }
 
-/// The node that lists the others, on `teller`.
+/// The replying node, queried at the host `teller`.
 const TELLER: Reporter<'_> = Reporter {
     host: "teller",
     id: "self",
@@ -108,7 +108,7 @@ fn shards_list_the_replicas_that_are_not_down() {
     assert_eq!(tls[0].master, Address::new("a", 2));
 }
 
-/// The address of a master for each endpoint and IP address, or none.
+/// For each endpoint and IP address, the address that the master gets, or none.
 #[test]
 fn only_an_absent_endpoint_is_the_address_asked() {
     let reporter = Reporter {
