@@ -3,9 +3,10 @@
 //! the last form of a lock on its page about `SET`).
 //!
 //! This library acquires such a lock by a script, which also makes the fencing token, in a
-//! companion key. With tokens switched off, it uses one plain `SET key owner NX PX lease`, as other
-//! libraries do. A client that only polls sees no difference. Our waiters receive our releases on a
-//! channel of this library.
+//! companion key. With tokens switched off, an attempt first sends one plain `SET key owner NX PX
+//! lease`, as other libraries do, unless its caller waits in the queue in the store. A foreign
+//! client that polls sees no difference. Our waiters receive our releases on a channel of this
+//! library.
 
 use super::Dialect;
 use super::exchange::Exchange;
@@ -16,15 +17,15 @@ use lock_core::backend::Attempt;
 
 pub(super) const CHANNEL: &str = "distlock_lock__channel";
 
-/// The dialect without `wakes=`.
+/// The dialect of `format=token` without `wakes=`.
 pub(crate) static TOKEN: Dialect =
     Dialect::token(scripts!(words: "token", channel: CHANNEL), &JOINS);
 
 static JOINS: [Join; 2] = joins!(TOKEN, words: "token", channel: CHANNEL);
 
-/// Acquires the lock as foreign clients do, if it is free. Otherwise it changes nothing, and the
-/// caller runs the script, which recognizes a lock that a copy of this attempt acquired. Unlike the
-/// script, this command does not check for a tombstone.
+/// Acquires the lock as foreign clients do, if it is free. Otherwise the command changes nothing,
+/// and the caller runs the script, which recognizes a lock that a copy of this attempt has
+/// acquired. Unlike the script, this command does not check for a tombstone.
 pub(super) fn take_by_set<'a>(key: &str, attempt: &Attempt<'_>) -> Exchange<'a, bool> {
     let (owner, lease) = (
         Text::owner(attempt.owner),
