@@ -1,4 +1,4 @@
-//! [`Agreement`]: the result of the sentinels' answers together.
+//! [`Agreement`]: the master that the sentinels' answers together name.
 
 use super::report::MasterReport;
 use crate::connection::Address;

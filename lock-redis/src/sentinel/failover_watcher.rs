@@ -57,8 +57,8 @@ mod tests {
     use lock_core::{ClientId, Clock, Config, Context, SystemClock};
     use std::sync::Arc;
 
-    /// The watcher's turn keeps the tracker alive for a moment, so the watcher's thread may drop
-    /// the last reference.
+    /// A sentinel's late answer starts a turn of the watcher, which keeps the tracker alive for a
+    /// moment. So the watcher's own thread may drop the last reference.
     #[test]
     fn watcher_ends_with_the_last_user_of_the_tracker() {
         let context = Context::new(Arc::new(SystemClock), ClientId::random());
