@@ -27,9 +27,10 @@ use std::sync::Arc;
 /// Attempts and releases of all threads share one connection, on which a request waits only for its
 /// own answer. Renewals have a connection of their own, so that other requests cannot delay them,
 /// and further connections while a renewal hangs. If no such connection can be made, renewals use
-/// the shared one. Listings, and the cleanup after a lost answer, borrow one of at most `pool`
-/// connections. One more connection receives releases and reports of changes, from the first wait
-/// or renewal on. No connection is made before it is needed.
+/// the shared one. Listings, attempts that replicas must confirm, and the cleanup after a lost
+/// answer borrow one of at most `pool` connections. One more connection receives releases and
+/// reports of changes, from the first wait or renewal on. No connection is made before it is
+/// needed.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct RedisScheme(Transport);

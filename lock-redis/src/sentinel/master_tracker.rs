@@ -342,7 +342,7 @@ impl MasterTracker {
 
     /// Connects to a named server that no sentinel has listed as a replica, to see if it continues
     /// the data of the known master, or of the former one if the known one never answered. Returns
-    /// the agreement with the result. Returns it unchanged in all other cases.
+    /// the agreement with the result. An agreement on any other server is returned unchanged.
     fn examine(&self, agreement: Agreement, by: Moment) -> Agreement {
         let state = self.state.lock();
         let present = state.present.clone().filter(|it| {

@@ -18,7 +18,7 @@ use std::time::Duration;
 /// The state that the worker and the watchers share.
 pub(super) struct Shared {
     pub(super) dialer: Arc<Dialer>,
-    /// While this is locked, no thread is woken and no foreign code runs.
+    /// While this is locked, no waiter is woken and no foreign code runs.
     pub(super) table: Mutex<SubscriptionTable>,
     /// Called when a connection is lost or cannot be made.
     pub(super) trouble: OnceLock<Trouble>,
@@ -30,15 +30,15 @@ pub(super) struct Shared {
     pub(super) reports_to: AtomicU64,
 }
 
-/// The type of a function that is called with the channel and the text of a message, before its
-/// watches are woken. Must be short.
+/// The type of a function that is called with the channel and the text of a message, before the
+/// channel's watches are woken. Must return quickly, because the worker calls it.
 pub(crate) type MessageListener = Arc<dyn Fn(&str, &str) + Send + Sync>;
 
 /// The type of the function for [`Subscriber::on_trouble`](super::Subscriber::on_trouble).
 pub(crate) type Trouble = Arc<dyn Fn() + Send + Sync>;
 
 /// The listener for [`Subscriber::reports_to`](super::Subscriber::reports_to). Its functions must
-/// be short.
+/// return quickly, because the worker calls them.
 pub(crate) trait ChangeListener: Send + Sync {
     /// Handles changes of these keys; `None`: of all keys.
     fn changed(&self, keys: Option<&[String]>);
@@ -57,7 +57,8 @@ pub(super) struct SubscriberWorker {
     tracking: Tracking,
     /// The budget for reports of keys that other connections have read.
     reports: ReadBudget,
-    /// The number of connections in a row that were lost before the server had switched to RESP3.
+    /// The number of connections in a row that were lost before the server had replied to the
+    /// request for reports.
     lost_over_hello: u32,
     /// The number of connections in a row that were lost soon after they had been made.
     lost_soon: u32,
@@ -120,7 +121,7 @@ impl SubscriberWorker {
         }
     }
 
-    /// Serves one connection, from the first watch to its end; then pauses.
+    /// Waits until a connection is needed, makes and serves one until it ends, and then pauses.
     fn serve_once(&mut self) -> Result<(), Closed> {
         self.wait_until_wanted()?;
         // Bounded by the connect timeout.
@@ -156,7 +157,8 @@ impl SubscriberWorker {
         self.pause_before_retry()
     }
 
-    /// Counts a lost connection as a short one. The count is reset when a connection lasts.
+    /// Counts a lost connection, and warns if too many in a row were lost soon after they had been
+    /// made. A connection that lasts resets the count.
     fn warn_if_lost_again(&mut self) {
         self.lost_soon = self.lost_soon.saturating_add(1);
         if self.lost_soon < Self::SHORT_CONNECTIONS {
@@ -265,8 +267,8 @@ impl SubscriberWorker {
         }
     }
 
-    /// Requests reports of key changes. Returns the end of the connection's use: if the request is
-    /// left out, a later connection must try it again.
+    /// Requests reports of key changes. Returns the time until which the connection is used. That
+    /// time is limited if the request is left out, so that a later connection tries it again.
     fn begin_tracking(&mut self, connection: &mut PubSubConnection, now: Moment) -> Moment {
         if self.tracking == Tracking::Off {
             return Moment::NEVER;
@@ -386,8 +388,8 @@ impl SubscriberWorker {
                 drop(table);
                 if let Some(id) = here.id {
                     self.shared.reports_to.store(id, Ordering::Release);
-                    // Makes the held locks be renewed, because only renewals from now on direct
-                    // reports here.
+                    // Causes the renewal of all held locks, because only renewals from now on
+                    // direct reports to this connection.
                     self.tell_changed(None);
                 }
                 self.lost_over_hello = 0;
@@ -447,8 +449,8 @@ impl SubscriberWorker {
     }
 
     /// Passes on changes of keys that other connections have read; `None`: of all keys. The budget
-    /// limits this: if the server tracks fewer keys than are held, the renewal of one lock leads to
-    /// the report of another. Beyond the budget, the next regular renewal notices a loss.
+    /// limits how often: if the server tracks fewer keys than are held, the renewal of one lock
+    /// leads to the report of another. Beyond the budget, the next regular renewal notices a loss.
     fn pass_on(&mut self, keys: Option<Vec<String>>, now: Moment) {
         let is_news = keys.as_ref().is_none_or(|keys| !keys.is_empty());
         if !is_news || self.shared.on_change.get().is_none() {
