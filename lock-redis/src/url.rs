@@ -26,7 +26,7 @@ pub(crate) const TLS: &str = "rediss";
 pub(crate) const UNIX: &str = "redis+unix";
 pub(crate) const SENTINEL: &str = "redis+sentinel";
 pub(crate) const SENTINEL_TLS: &str = "rediss+sentinel";
-/// Schemes with TLS of `lock-cluster`: this one and the next.
+/// The schemes of `lock-cluster` with TLS: this constant and the next.
 const TLS_CLUSTER: &str = "rediss+cluster";
 const TLS_QUORUM: &str = "redlocks";
 

@@ -31,8 +31,7 @@ use std::time::Duration;
 const FALLBACK_POLL: Duration = Duration::from_secs(1);
 
 /// The time from a grant to the first renewal, if a third of the lease is longer, so that the
-/// server reports changes of the lock from then on. A hold that ends before needs no request for
-/// that.
+/// server reports changes of the lock from then on. A hold that ends sooner needs no such renewal.
 const MOMENT: Duration = Duration::from_secs(1);
 
 /// The number of attempts that a waiter sends, where releases grant nothing, within the time for

@@ -32,7 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The first pause before failing requests query the sentinels again, so that one failing request
 /// queries for all. The pause doubles while the answers stay the same.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// The longest such pause, so that a failover is noticed within a fraction of a lease.
+/// The longest pause before failing requests query the sentinels again, so that a failover is
+/// noticed within a fraction of a lease.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The time for which the number of replicas is still counted after its last use, so that an idle

@@ -27,7 +27,7 @@ pub(super) struct Rounds {
 }
 
 struct State {
-    /// The start of the last round whose answers were judged.
+    /// The start of the round under way, or else of the last one.
     since: Moment,
     is_under_way: bool,
     /// True if an answer has arrived since the answers were judged.

@@ -9,7 +9,7 @@
 //!
 //! - `table`: the watches on each channel, and the state of its subscription
 //! - `tracked_keys`: the keys of watched locks, whose changes the server reports
-//! - `tracking`: the setting for these reports
+//! - `tracking`: the setting `tracking=`, for reports of key changes
 //! - `channel`: the channels on which releases are published
 //! - `worker`: the thread, one connection after the other
 //! - `connection`: one connection in subscriber mode

@@ -79,7 +79,8 @@ impl SubscriberWorker {
     /// The first pause before the subscriber connects again. The pause doubles, with jitter, so
     /// that clients do not reconnect together.
     const FIRST_PAUSE: Duration = Duration::from_millis(10);
-    /// The longest such pause, because waiters get no messages meanwhile.
+    /// The longest pause before the subscriber connects again, because waiters get no messages
+    /// meanwhile.
     const LONGEST_PAUSE: Duration = Duration::from_secs(1);
     /// The time without any arrival after which the server gets a `PING`, or a command timeout if
     /// that is longer, so that a dead connection is found while most of a lease remains.
@@ -87,8 +88,8 @@ impl SubscriberWorker {
     /// The number of connections in a row, each lost within a second, at which a warning is given.
     /// Fewer may have a harmless cause, such as a restart.
     const SHORT_CONNECTIONS: u32 = 5;
-    /// The time that a connection has to last before that warning can be repeated, so that one
-    /// fault does not lead to several warnings.
+    /// The time that a connection has to last before the warning of short connections can be
+    /// repeated, so that one fault does not lead to several warnings.
     const STEADY: Duration = Duration::from_secs(60);
     /// The number of messages that are read before new subscriptions are sent, so that a flood of
     /// releases does not delay new waiters.
@@ -268,7 +269,7 @@ impl SubscriberWorker {
     }
 
     /// Requests reports of key changes. Returns the time until which the connection is used. That
-    /// time is limited if the request is left out, so that a later connection tries it again.
+    /// time is limited if the request is left out, so that a later connection sends it again.
     fn begin_tracking(&mut self, connection: &mut PubSubConnection, now: Moment) -> Moment {
         if self.tracking == Tracking::Off {
             return Moment::NEVER;
@@ -463,15 +464,16 @@ impl SubscriberWorker {
         }
     }
 
-    /// Calls the listener for changes, without a mutex. A panic in it ends nothing else.
+    /// Calls the listener for changes, while no mutex is held. A panic of the listener ends nothing
+    /// else.
     fn tell_changed(&self, keys: Option<&[String]>) {
         if let Some(tell) = self.shared.on_change.get() {
             contain(|| tell.changed(keys));
         }
     }
 
-    /// Wakes waiters, without a mutex. A panic of one waiter does not prevent the wake-up of the
-    /// others.
+    /// Wakes waiters, while no mutex is held. A panic of one waiter does not prevent the wake-up of
+    /// the others.
     fn deliver(&self, wakes: DeferredWakeups) {
         wakes.raise_confirmations();
         for wake in wakes.watches {

@@ -373,8 +373,8 @@ impl SubscriptionTable {
         }
     }
 
-    /// Records that connecting failed. Watchers continue to wait until their deadlines, unless the
-    /// server refuses this client permanently.
+    /// Records that the connection was lost, or could not be made. Watchers continue to wait until
+    /// their deadlines, unless the server refuses this client permanently.
     pub(super) fn failed(&mut self, failure: &Failure, now: Moment) -> DeferredWakeups {
         self.trouble = Some(failure.error().clone());
         let mut wakes = DeferredWakeups::default();

@@ -36,7 +36,8 @@ const AFTER_MESSAGE: Duration = Duration::from_millis(20);
 /// The first pause before an unreadable key is read again, because a script may block the server.
 /// The pause doubles, with jitter.
 const FIRST_RETRY: Duration = Duration::from_millis(500);
-/// The longest such pause, because a waiter may miss a release meanwhile.
+/// The longest pause before an unreadable key is read again, because a waiter may miss a release
+/// meanwhile.
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
 
 /// The delay of the first read of a key for a waiter in a queue, because most grants come sooner,
@@ -45,7 +46,7 @@ const AFTER_FIRST: Duration = Duration::from_millis(5);
 
 /// The number of keys that are read in a second, and the number that are read at once after a quiet
 /// time. More are due if the server tracks fewer keys than are watched (`tracking-table-max-keys`):
-/// for each key that is read, it reports a change of another.
+/// for each key that is read, the server reports a change of another key.
 const READS_PER_SECOND: u32 = 1_000;
 const READS_AT_ONCE: u32 = 10_000;
 
@@ -81,7 +82,7 @@ struct TrackedKey {
     /// The watched channels on which releases are published: one for each kind of lock of the name.
     channels: Vec<Arc<str>>,
     phase: Phase,
-    /// True if the key is the number of a semaphore's free permits.
+    /// True if the key holds the number of a semaphore's free permits.
     has_permits: bool,
     /// True if a waiter needs the reports: the first in the queue, or each if there is no queue.
     is_wanted: bool,
@@ -122,7 +123,8 @@ pub(super) enum KeyState {
 
 impl TrackedKeys {
     /// Records that the lock of this key is watched, with its releases on `channel`; `queued` is
-    /// the present time if its waiters queue there. Returns whether the key must be read.
+    /// the present time if the lock's waiters queue in the store, and otherwise `None`. Returns
+    /// whether the key must be read.
     pub(super) fn watch(
         &mut self,
         key: &Arc<str>,
@@ -141,14 +143,15 @@ impl TrackedKeys {
         is_idle
     }
 
-    /// Records whether this key is the number of a semaphore's free permits, by its latest waiter.
+    /// Records whether this key holds the number of a semaphore's free permits, as its latest
+    /// waiter says.
     pub(super) fn set_meaning(&mut self, key: &str, has_permits: bool) {
         if let Some(entry) = self.keys.get_mut(key) {
             entry.has_permits = has_permits;
         }
     }
 
-    /// Returns whether this key is the number of a semaphore's free permits.
+    /// Returns whether this key holds the number of a semaphore's free permits.
     pub(super) fn has_permits(&self, key: &str) -> bool {
         self.keys.get(key).is_some_and(|entry| entry.has_permits)
     }
