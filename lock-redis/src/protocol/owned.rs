@@ -265,9 +265,9 @@ impl OwnedFormat {
     }
 
     /// Returns the answer for a lock that another client holds, by the key's `PTTL`. The time in
-    /// the answer ends no later than the time of the waiter's next poll. `is_told` is true if the
-    /// holder is expected to publish its release, and `is_tracked` if the server reports changes of
-    /// the key.
+    /// the answer is at most the time until the waiter's next poll. `is_told` is true if the holder
+    /// is expected to publish its release, and `is_tracked` if the server reports changes of the
+    /// key.
     pub(crate) fn busy(&self, pttl: i64, is_told: bool, is_tracked: bool) -> Answer {
         self.bounded(busy_from_pttl(pttl), is_told, is_tracked)
     }
@@ -294,7 +294,8 @@ impl OwnedFormat {
             Some(polls) if is_told && self.dialect.detects_silent_holders => {
                 polls.at_least(FALLBACK_POLL)
             }
-            // A holder may publish nothing although it is expected to, as Redisson's spin locks.
+            // A holder may publish nothing although it is expected to, as is the case with
+            // Redisson's spin locks.
             Some(polls) => polls,
         };
         Some(polls.pause())
@@ -379,8 +380,8 @@ impl OwnedFormat {
                     Reply::Int(told),
                     ref first @ ..,
                 ] => {
-                    // Only the first waiter of a queue has the key tracked, or polls: it alone may
-                    // acquire the lock after a release that is not published.
+                    // Only the first waiter of a queue has the key tracked, or polls: of all
+                    // waiters, it alone may acquire the lock after a release that is not published.
                     let is_first = !matches!(first, [Reply::Int(0)]);
                     if matches!(first, [Reply::Int(2)]) {
                         self.leave_out_queues();

@@ -18,7 +18,7 @@ pub(super) struct Agreement {
     /// True if the sentinels are of another deployment than those before, which no longer answer.
     pub(super) are_others: bool,
     /// True if the named server showed by the history of its data that it was a replica of the
-    /// known master, or of the one before that never answered.
+    /// known master or, if that master never answered, of the former one.
     pub(super) is_proven: bool,
     /// The number of replicas that may be promoted: those that at least one of the sentinels has
     /// reached and does not consider down.

@@ -148,7 +148,7 @@ impl Answers {
     /// Returns the time until which a round that began at `start` waits for the answer of this
     /// sentinel, if another sentinel answered at `first`. `are_most` is true if a majority has
     /// answered. A round does not wait for a sentinel that hangs, or that did not answer the last
-    /// query and has sent no message since: its answer counts when it arrives.
+    /// query and has announced no new master: its answer counts when it arrives.
     pub(super) fn awaited_until(
         &self,
         (start, by): (Moment, Moment),

@@ -29,7 +29,7 @@ pub(super) struct SentinelInstance {
     id: Mutex<Option<String>>,
     pub(super) answers: Arc<Answers>,
     subscriber: Subscriber,
-    /// The watches on the sentinel's channels. Empty before [`listen`](Self::listen).
+    /// The watches on the sentinel's channels. Empty before `listen` is called.
     watches: Mutex<Vec<Watch>>,
 }
 

@@ -205,7 +205,8 @@ impl MasterTracker {
 
     /// Returns whether another master has replaced this one. Called after a request to this master
     /// has failed in a way that a failover may explain. Queries the sentinels, once for all
-    /// requests that fail meanwhile.
+    /// requests that fail meanwhile. In the pause after a query, leaves the next one to the
+    /// watcher.
     pub(super) fn check_superseded(&self, master: &Master, by: Moment) -> bool {
         let now = self.now();
         if self.is_present(master) {

@@ -30,7 +30,7 @@ pub(super) struct Succession {
 pub(super) struct Stranger {
     address: Address,
     run_id: Option<String>,
-    /// The time at which it was first named.
+    /// The time at which the sentinels first named the server.
     since: Moment,
 }
 

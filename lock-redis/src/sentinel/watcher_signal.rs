@@ -26,8 +26,9 @@ pub(super) struct WatcherSignal {
 }
 
 impl WatcherSignal {
-    /// Records a failed request, and wakes the watcher, which queries the sentinels. Does nothing
-    /// if the watcher has yet to query them for an earlier failure.
+    /// Records a failed request, and wakes the watcher, which queries the sentinels as soon as the
+    /// pause after the last query is over. Does nothing if the watcher has yet to query them for an
+    /// earlier failure.
     pub(super) fn report_failure(&self) {
         if !self.has_failed_request.swap(true, Ordering::SeqCst) {
             self.task.wake();
