@@ -3,7 +3,7 @@
 use lock_core::backend::{Grant, Receipt};
 use lock_core::{FencingToken, TokenRange};
 
-/// The receipt of a grant with more than one token, or by a release.
+/// The receipt of a grant with more than one token, or of a grant by a release.
 pub(crate) struct GrantReceipt {
     /// The last of the tokens that were set aside.
     pub(crate) last: Option<FencingToken>,
@@ -25,7 +25,7 @@ pub(crate) fn granted(tokens: Option<TokenRange>, reserve: u32) -> Grant {
 
 /// Returns the grant of a release, as its message describes it: the first token, how many are set
 /// aside behind it (`None` if there are no tokens), and the argument `turns` for the next release.
-/// `None` if no release can have said this.
+/// `None` if no release can have sent these values.
 pub(crate) fn granted_by_release(token: i64, reserve: Option<u32>, turns: &str) -> Option<Grant> {
     let tokens = match reserve {
         Some(reserve) => Some(token_range(token, reserve)?),

@@ -25,10 +25,12 @@ use std::sync::Arc;
 /// The option `format=` selects the wire format (`docs/INTEROP.md`).
 ///
 /// Attempts and releases of all threads share one connection, on which a request waits only for its
-/// own answer. Renewals have a connection of their own, so that traffic cannot starve them, and
-/// further ones while a renewal hangs. If none can be made, they use the shared one. The cleanup
-/// after a lost answer borrows one of at most `pool` connections. One more connection receives
-/// releases, from the first watch on. No connection is made before it is needed.
+/// own answer. Renewals have a connection of their own, so that other requests cannot delay them,
+/// and further connections while a renewal hangs. If no such connection can be made, renewals use
+/// the shared one. Listings, attempts that replicas must confirm, and the cleanup after a lost
+/// answer borrow one of at most `pool` connections. One more connection receives releases and
+/// reports of changes, from the first wait or renewal on. No connection is made before it is
+/// needed.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct RedisScheme(Transport);
@@ -67,7 +69,7 @@ impl RedisScheme {
         Self(Transport::Tcp)
     }
 
-    /// Returns the scheme `rediss://`. Options describe the expected server:
+    /// Returns the scheme `rediss://`. Options for the certificates:
     ///
     /// - `tls_ca=FILE`: certificates of the authorities to trust, instead of those that the system
     ///   trusts

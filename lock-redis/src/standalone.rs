@@ -14,8 +14,8 @@ impl RedisStore<Node> {
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] if the URL does not name exactly one server, or no database
-    /// number, or a setting contradicts another.
+    /// [`Error::is_configuration`] if the URL does not name exactly one server, if its database is
+    /// not a number, or if a setting contradicts another.
     pub fn standalone(config: &Config, context: &Context, format: Format) -> Result<Self, Error> {
         config.check()?;
         let (place, database) = url::address(config)?;

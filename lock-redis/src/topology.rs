@@ -65,8 +65,8 @@ pub trait Topology: fmt::Debug + Send + Sync + 'static {
         by: Moment,
     ) -> Result<Hop<Self::RouteState>, Failure>;
 
-    /// Returns the nodes that a listing goes through, in the order of their numbers, beginning with
-    /// this number. A node that is added meanwhile comes last.
+    /// Returns the nodes that a listing has yet to visit: those with this number or a larger one,
+    /// in the order of their numbers. A node that is added during the listing comes last.
     ///
     /// # Errors
     ///
@@ -112,7 +112,7 @@ pub trait Topology: fmt::Debug + Send + Sync + 'static {
         by: Moment,
     ) -> Result<Hop<Self::RouteState>, Failure>;
 
-    /// Returns the failure with which a request ends, as the caller sees it.
+    /// Converts the failure with which a request ends to the failure that the caller receives.
     fn settle(failure: Failure) -> Failure {
         failure
     }
@@ -123,8 +123,8 @@ pub trait Topology: fmt::Debug + Send + Sync + 'static {
         let _nothing_to_ask = (request, by);
     }
 
-    /// Returns true if no other server can take over from this node, so that missing confirmations
-    /// of replicas are no loss. May query servers.
+    /// Returns true if no other server can take over from this node, so that a grant cannot be lost
+    /// although replicas have not confirmed it. May query servers.
     fn check_unreplicated(&self, hop: &Hop<Self::RouteState>, by: Moment) -> bool {
         let _unknown = (hop, by);
         false
@@ -210,7 +210,7 @@ impl<'a> RoutedRequest<'a> {
     reason = "for the crate of the same workspace"
 )]
 pub enum Effect {
-    /// None, so another node may be asked instead.
+    /// No effect, so the request may be sent to another node instead.
     None,
     /// The store was changed, or may have been.
     Changed,

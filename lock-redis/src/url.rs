@@ -10,7 +10,7 @@ use options::{
 };
 use std::sync::Arc;
 
-/// Options of the URLs of some schemes.
+/// The options that the URLs of some schemes may have.
 pub(crate) mod options {
     pub(crate) const DB: &str = "db";
     pub(crate) const SENTINEL_USER: &str = "sentinel_user";
@@ -26,7 +26,7 @@ pub(crate) const TLS: &str = "rediss";
 pub(crate) const UNIX: &str = "redis+unix";
 pub(crate) const SENTINEL: &str = "redis+sentinel";
 pub(crate) const SENTINEL_TLS: &str = "rediss+sentinel";
-/// Schemes with TLS of `lock-cluster`: this one and the next.
+/// The schemes of `lock-cluster` with TLS: this constant and the next.
 const TLS_CLUSTER: &str = "rediss+cluster";
 const TLS_QUORUM: &str = "redlocks";
 
@@ -66,7 +66,7 @@ pub(crate) fn sentinels(config: &Config) -> Result<Sentinels, Error> {
     })
 }
 
-/// Reads the credentials for the sentinels. A file must be read in `time`.
+/// Reads the credentials for the sentinels. A password file must be readable within `time`.
 pub(crate) fn sentinel_secrets(
     config: &Config,
     time: &DialTime<'_>,
@@ -104,7 +104,8 @@ pub(crate) fn address(config: &Config) -> Result<(Endpoint, u32), Error> {
     }
 }
 
-/// Reads the TLS settings; `None` if the scheme does not use TLS. Files must be read in `time`.
+/// Reads the TLS settings; `None` if the scheme does not use TLS. The files must be readable within
+/// `time`.
 pub(crate) fn tls(config: &Config, time: &DialTime<'_>) -> Result<Option<TlsSettings>, Error> {
     if ![TLS, SENTINEL_TLS, TLS_CLUSTER, TLS_QUORUM].contains(&config.scheme()) {
         return Ok(None);

@@ -1,35 +1,46 @@
 //! [`Format`], the wire format: the value under a lock's key, and the requests that acquire, renew
-//! and release the lock. An operation is a value; only [`driver`] and `foreign_value`, which it
-//! calls, do I/O.
+//! and release the lock. An operation is a value ([`Exchange`]). Only [`driver`] does I/O, and
+//! `foreign_value`, which the driver calls.
 //!
 //! - [`redisson`]: a hash of one field, as Redisson's `RLock`; the default
 //! - [`token`]: a string, as most others write it: `SET key token NX PX lease`
-//! - [`owned`]: the common part of both: the owner is stored under the key, and scripts compare it
+//! - [`owned`]: the common part of `redisson` and `token`: the owner is stored under the key, and a
+//!   script changes the lock only for that owner
 //! - [`by_kind`]: the operations of a format with owners, for each kind of lock
-//! - [`exchange`]: an operation: the requests that are sent next, and how it continues
-//! - [`driver`]: the only place where operations meet a connection
+//! - [`exchange`]: an operation: the requests that are sent next, and the continuation for their
+//!   replies
+//! - [`driver`]: carries out operations on a connection
 //! - `release`: the request that ends holds, and how its reply is read
-//! - `renewal`: the requests that extend leases, of all kinds in one write
-//! - [`label`]: the labels of owners, for people
+//! - `renewal`: the requests that extend leases, for locks of all kinds in one write
+//! - [`label`]: the labels that describe owners to operators
 //! - `listing`: lists the locks of a server, and reads many locks at once
-//! - [`wakes`]: which library's waiters a release wakes besides our own, a setting of `token`
+//! - [`wakes`]: the setting `wakes=` of `token`: the library whose waiters a release wakes besides
+//!   our own
 //! - [`classic`]: formats that do not say who holds a lock
 //!
-//! By its `prefix` and `wakes`, [`token`] interoperates with libraries that lock by `SET key owner
-//! NX PX`.
+//! With the settings `prefix` and `wakes`, [`token`] interoperates with libraries that lock by `SET
+//! key owner NX PX`.
 //!
-//! A new format with owners needs: a file here with its [`Dialect`], the six functions that
-//! `lua/mod.rs` lists in `lua/NAME`, an arm and its name in [`settings`], and a place in
-//! `DIALECTS`; its new commands, if any, in `node/diagnosis/rights.rs`; a description of its key in
-//! [`foreign_value`]; its name in `stands_apart` of `cli/src/rows.rs` and in the help of `list`;
-//! for the tests a `Format` in `tests/src/subjects/format.rs`, mounts in
-//! `tests/conformance/mounts.rs` and libraries in `tests/interop`; and a description in INTEROP,
-//! DEFAULTS, OPERATIONS and COMMAND.
+//! A new format with owners needs:
 //!
-//! A library that locks as `token` does, and wakes its waiters by another signal, needs a setting
-//! of [`wakes`] instead: a variant in `lua/foreign_client.rs`, an ending of the scripts in
-//! `lua/endings`, a [`Dialect`] in [`wakes`] and a place in `DIALECTS`; its words in [`settings`];
-//! a `Format` in `tests/src/subjects`, mounts and libraries as above; and INTEROP and OPERATIONS.
+//! - a file here with its [`Dialect`], which is also added to `DIALECTS`
+//! - in `lua/NAME`, the six functions that `lua/mod.rs` lists
+//! - in [`settings`], a `match` arm and the name of the format
+//! - in `node/diagnosis/rights.rs`, the commands that no other format sends
+//! - in [`foreign_value`], a description of the format's key
+//! - in `cli/src/rows.rs`, the name in `stands_apart`, and the name in the help of `list`
+//! - for the tests, a `Format` in `tests/src/subjects/format.rs`, mounts in
+//!   `tests/conformance/mounts.rs`, and libraries in `tests/interop`
+//! - a description in INTEROP, DEFAULTS, OPERATIONS and COMMAND
+//!
+//! A library that locks as `token` does, but wakes its waiters by another signal, needs no new
+//! format, but a further value of the setting `wakes=`:
+//!
+//! - a variant in `lua/foreign_client.rs`, and an ending of the scripts in `lua/endings`
+//! - in [`wakes`], a [`Dialect`], which is also added to `DIALECTS`, and the value in `WORDS`
+//! - in [`settings`], the value in the message that lists the settings
+//! - a `Format`, mounts and libraries for the tests, as above
+//! - a description in INTEROP and OPERATIONS
 
 mod by_kind;
 pub(crate) mod classic;
@@ -77,12 +88,11 @@ use release::ReleaseCall;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The URL option that names the format, followed by the format's own settings: `token,poll=10ms`,
-/// or `token,wakes=python-redis-lock`, by which releases wake that library's waiters, too.
-/// `docs/INTEROP.md` lists all settings.
+/// The URL option `format=`. Its value is the name of a format, followed by the format's own
+/// settings, as in `token,poll=10ms`. `docs/INTEROP.md` lists all settings.
 pub(crate) const OPTION: &str = "format";
 
-/// The formats with owners, for the tests that go through all of their scripts.
+/// The dialects of the formats with owners, for the tests that go through all scripts.
 #[cfg(test)]
 pub(crate) const DIALECTS: [&Dialect; 4] =
     [&REDISSON, &TOKEN, &PYTHON_REDIS_LOCK, &SPRING_INTEGRATION];
@@ -102,12 +112,13 @@ pub(crate) enum FormatKind {
 pub struct Format(pub(crate) Arc<FormatKind>);
 
 impl Format {
-    /// Reads the format that `config` names; `config` was checked. It must say who holds a lock.
+    /// Reads the format that `config` names, which must be one that says who holds a lock. `config`
+    /// must have been checked.
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] if `config` names no such format, or gives it a setting that it
-    /// does not have.
+    /// [`Error::is_configuration`] if `config` names no such format, or a setting that the format
+    /// does not have or does not accept.
     pub fn of(config: &Config) -> Result<Self, Error> {
         let format = settings::read_owned_format(config)?;
         Ok(Self(Arc::new(FormatKind::Owned(format))))
@@ -155,15 +166,17 @@ impl Format {
         }
     }
 
-    /// Returns true if an attempt must go on a connection with no other requests in between.
+    /// Returns true if an attempt needs a connection of its own, because no other request may come
+    /// between its commands.
     pub(crate) fn needs_own_connection(&self) -> bool {
         self.as_classic()
             .is_some_and(ClassicFormat::needs_own_connection)
     }
 
     /// Tries once to acquire a lock. See [`Backend::acquire`](lock_core::Backend::acquire).
-    /// `is_tracked` returns true for a key if its waiters are woken after every release, and has
-    /// that done from now on for a waiter that is the first in its queue, and for no other one.
+    /// `is_tracked` is called with a key, and with true if the waiter is the first in its queue. It
+    /// requests reports of the key's changes for a first waiter, and ends such a request for any
+    /// other. It returns true if the key's waiters are already woken after every release.
     pub(crate) fn acquire<'a>(
         &'a self,
         attempt: &'a Attempt<'a>,
@@ -184,8 +197,9 @@ impl Format {
         }
     }
 
-    /// Makes an attempt of `owner`. If the format does not say who holds a lock, an attempt that a
-    /// cluster redirects continues at the next node where it stopped.
+    /// Runs `attempt`, an attempt of `owner`. In a format that does not say who holds a lock, an
+    /// attempt that a cluster redirects does not begin anew: on the next node it continues with the
+    /// command at which it stopped.
     pub(crate) fn attempt(
         &self,
         owner: OwnerId,
@@ -225,15 +239,15 @@ impl Format {
         }
     }
 
-    /// Returns the name, as in `wakes=`, of the library whose waiters a release wakes besides our
-    /// own.
+    /// Returns the value of the setting `wakes=`: the name of the library whose waiters a release
+    /// wakes besides our own. `None` without the setting.
     #[must_use]
     pub fn wakes(&self) -> Option<&'static str> {
         self.woken().map(ForeignClient::name)
     }
 
     /// Returns true if releases must be published on plain channels, because foreign clients listen
-    /// there that know no sharded channels.
+    /// on plain channels only.
     #[must_use]
     pub fn needs_plain_channels(&self) -> bool {
         self.woken() == Some(ForeignClient::SpringIntegration)
@@ -243,12 +257,14 @@ impl Format {
         self.as_owned().and_then(|format| format.dialect.wakes())
     }
 
-    /// Returns which requests may be sent as one: none if keys may be in different slots.
+    /// Returns the rules by which several requests are joined into one; no rules if keys may be in
+    /// different slots.
     pub(crate) fn joins(&self) -> &'static [Join] {
         self.as_owned().map_or(&[], OwnedFormat::joins)
     }
 
-    /// Leaves out the queue of waiters, for the nodes of a quorum: each would have one of its own.
+    /// Stops the use of the queue of waiters. For the nodes of a quorum, because each node would
+    /// have a queue of its own, with another order.
     pub fn leave_out_queues(&self) {
         if let Some(format) = self.as_owned() {
             format.leave_out_queues();
@@ -262,21 +278,22 @@ impl Format {
         }
     }
 
-    /// Has releases published on sharded channels, which reach only the nodes of the key's slot, or
-    /// on plain channels.
+    /// Sets on which channels releases are published: on sharded channels, whose messages reach
+    /// only the nodes of the key's slot, or on plain channels.
     pub fn use_sharded_channels(&self, sharded: bool) {
         if let Some(format) = self.as_owned() {
             format.use_sharded_channels(sharded);
         }
     }
 
-    /// Returns the slot of all keys and channels of a lock.
+    /// Returns the cluster slot of a lock's key. The lock's companion keys are in the same slot.
     #[must_use]
     pub fn slot(&self, name: &LockName) -> u16 {
         keys::slot(&self.keys().lock(name))
     }
 
-    /// Returns the abilities of a store of this format with this support by replicas.
+    /// Returns the abilities of a store of this format. `replication` is the way in which the
+    /// store's replicas can confirm a grant.
     #[must_use]
     pub fn abilities(&self, replication: ReplicaSupport) -> Abilities {
         match &*self.0 {
@@ -285,14 +302,14 @@ impl Format {
         }
     }
 
-    /// Returns true if a lock is held and its value looks like a lock, as far as this format can
-    /// tell.
+    /// Returns true if the lock is held, and its value looks like a lock of this format. Always
+    /// false if the format does not say who holds a lock.
     #[must_use]
     pub fn is_lock(&self, info: &LockInfo) -> bool {
         self.as_owned().is_some_and(|format| format.is_lock(info))
     }
 
-    /// Returns true if clients find out by their own clocks that a lease is over.
+    /// Returns true if clients decide by their own clocks whether a lease is over.
     pub(crate) fn reads_clients_clock(&self) -> bool {
         self.as_classic()
             .is_some_and(ClassicFormat::reads_clients_clock)
@@ -303,7 +320,8 @@ impl Format {
         self.as_owned().is_some()
     }
 
-    /// Returns the format if it says who holds a lock, and otherwise the refusal of `what`.
+    /// Returns the format if it says who holds a lock; otherwise the failure of a request that
+    /// needs this, which says that the format cannot `what`.
     pub(crate) fn owned(&self, what: &str) -> Result<&OwnedFormat, Failure> {
         self.as_owned().ok_or_else(|| {
             Failure::NotSent(Error::new(
@@ -333,32 +351,34 @@ impl Format {
         self.keys().marker()
     }
 
-    /// Returns how long a token counter is kept after the time that its value, a timestamp, stands
-    /// for.
+    /// Returns the retention of a token counter: its value is a timestamp, and its key expires this
+    /// long after that time.
     #[must_use]
     pub fn keep(&self) -> Duration {
         self.as_owned().map_or(Duration::ZERO, OwnedFormat::keep)
     }
 }
 
-/// Returns the refusal of another kind of lock by this format.
+/// Returns the failure of a request for another kind of lock than a mutex, in a format that has
+/// mutexes only.
 pub(crate) fn mutexes_only(format: &str) -> Failure {
     let message = format!("the format `{format}` has mutexes only");
     Failure::NotSent(Error::new(ErrorKind::Unsupported, message))
 }
 
-/// Returns the failure of a command whose reply does not fit it.
+/// Returns the failure of a command that cannot give the reply that arrived.
 pub(crate) fn unexpected_reply_to(server: &Server, command: &str) -> Failure {
     unexpected_reply(server, &format!("the command {command}"))
 }
 
-/// Returns the failure of a request whose reply is none that `asked` can give.
+/// Returns the failure of a request whose reply is not one that `asked`, the command or script, can
+/// give.
 pub(crate) fn unexpected_reply(server: &Server, asked: &str) -> Failure {
     Failure::Unknown(server.garbage(&format!("not one that {asked} gives")))
 }
 
-/// Reads the reply of a script that frees a lock and publishes that on `channel`; `None` if the
-/// script cannot have replied this.
+/// Reads the reply of a script that frees a lock and publishes the release on `channel`; `None` if
+/// the script cannot have replied this.
 pub(crate) fn released(
     server: &Server,
     channels: ChannelKind,
@@ -387,8 +407,8 @@ pub(crate) fn released(
 /// The reply of `PTTL` for a key without expiry.
 pub(crate) const FOR_EVER: i64 = -1;
 
-/// Returns the answer for a lock that another client holds, by the key's `PTTL`. -2 is also the
-/// reply to an owner with a tombstone.
+/// Returns the answer for a lock that another client holds, by the key's `PTTL`. With -2 the answer
+/// has no time: the key is gone, or the owner has a tombstone.
 pub(crate) fn busy_from_pttl(pttl: i64) -> Answer {
     if pttl == FOR_EVER {
         Answer::BusyWithoutExpiry(None)

@@ -1,5 +1,5 @@
 //! [`OwnedFormat`]: formats that store the owner under the key, so that no client frees or renews
-//! another client's lock. They share their scripts, and differ only in the [`Dialect`].
+//! another client's lock. These formats share this code, and differ only in the [`Dialect`].
 
 use super::dialect::Dialect;
 use super::exchange::{Exchange, Received, is_refusal};
@@ -30,11 +30,12 @@ use std::time::Duration;
 /// no release.
 const FALLBACK_POLL: Duration = Duration::from_secs(1);
 
-/// The time after which a held lock is renewed first, if a third of its lease is longer, so that
-/// the server reports changes of the lock from then on. Shorter holds cost nothing.
+/// The time from a grant to the first renewal, if a third of the lease is longer, so that the
+/// server reports changes of the lock from then on. A hold that ends sooner needs no such renewal.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// The number of attempts that a waiter sends within its presence, where releases grant nothing.
+/// The number of attempts that a waiter sends, where releases grant nothing, within the time for
+/// which one attempt counts it as present in the queue.
 const ATTEMPTS_OF_A_PRESENCE: u32 = 3;
 
 /// A format that stores owners, with the settings that it depends on.
@@ -46,13 +47,14 @@ pub(crate) struct OwnedFormat {
     pub(super) naming: Naming,
     pub(crate) policy: TokenPolicy,
     keep: Duration,
-    /// The interval at which a waiter polls if it is not certain that the holder publishes its
-    /// release.
+    /// The interval at which a waiter polls if the key's changes are not reported. `None` if all
+    /// holders are expected to publish their releases: then a waiter polls at [`UNTRACKED`].
     pub(super) polls: Option<PollInterval>,
-    /// The shortest lifetime of a tombstone. A request may be under way for as long as a command
-    /// may take, and the lease that it asks for may be shorter.
+    /// The shortest lifetime of a tombstone, however short the lease is. Otherwise a late request
+    /// of the owner could arrive after the end of the tombstone, and acquire the lock.
     shortest_tombstone: Duration,
-    /// The time after which a held lock is renewed first, so that its changes are reported.
+    /// The time from a grant to the first renewal, so that changes of the lock are reported; `None`
+    /// without tracking.
     pub(super) first_renewal: Option<Duration>,
     /// True if a waiting writer keeps new readers out.
     pub(super) writers_first: bool,
@@ -64,8 +66,8 @@ pub(crate) struct OwnedFormat {
     /// True once the server has refused this user the keys of labels. Labels are left out from then
     /// on.
     labels_refused: AtomicBool,
-    /// True if there are no queues of waiters, or once the server has refused them to this user:
-    /// they are not used from then on.
+    /// True if queues of waiters are not used: on the nodes of a quorum, and once the server has
+    /// refused this user the keys of queues.
     are_queues_left_out: AtomicBool,
 }
 
@@ -93,8 +95,8 @@ pub(super) fn has_mode(reply: &Reply) -> bool {
 }
 
 impl OwnedFormat {
-    /// Returns how long a token counter is kept after the time that its value, a timestamp, stands
-    /// for.
+    /// Returns the retention of a token counter: its value is a timestamp, and its key expires this
+    /// long after that time.
     pub(crate) fn keep(&self) -> Duration {
         self.keep
     }
@@ -142,24 +144,25 @@ impl OwnedFormat {
         self.has_slots.load(Ordering::Relaxed)
     }
 
-    /// Has releases published on sharded channels, which reach only the nodes of the key's slot, or
-    /// on plain channels.
+    /// Sets on which channels releases are published: on sharded channels, whose messages reach
+    /// only the nodes of the key's slot, or on plain channels.
     pub(super) fn use_sharded_channels(&self, sharded: bool) {
         self.sharded.store(sharded, Ordering::Relaxed);
     }
 
-    /// Returns the command that publishes.
+    /// Returns the command that publishes a release.
     pub(super) fn publish(&self) -> &'static [u8] {
         self.channels().publish().as_bytes()
     }
 
-    /// Returns true if a release counts all listeners that it reaches. A release on a plain channel
-    /// of a cluster reaches the listeners on other nodes, but does not count them.
+    /// Returns true if the reply to the command that publishes counts all listeners that the
+    /// message reaches. On a plain channel of a cluster, the message also reaches listeners on
+    /// other nodes, which the reply does not count.
     pub(super) fn counts_all(&self) -> bool {
         !self.has_slots() || self.channels() == ChannelKind::Sharded
     }
 
-    /// Returns the kind of the channels.
+    /// Returns the kind of the release channels.
     pub(crate) fn channels(&self) -> ChannelKind {
         if self.sharded.load(Ordering::Relaxed) {
             ChannelKind::Sharded
@@ -207,30 +210,32 @@ impl OwnedFormat {
         !self.labels_refused.load(Ordering::Relaxed)
     }
 
-    /// Notes a refusal of the keys of labels among these replies. Each further attempt would be
-    /// refused as well, and the server logs refusals.
+    /// Records if one of these replies refuses the keys of labels to this user. Labels are left out
+    /// from then on: each further use would be refused as well, and the server logs refusals.
     pub(super) fn note_refusal(&self, replies: &[Reply]) {
         note_refusal(&self.labels_refused, replies);
     }
 
-    /// Returns true if the queues of waiters are read.
+    /// Returns true if queues of waiters are used.
     pub(super) fn sees_queues(&self) -> bool {
         !self.are_queues_left_out.load(Ordering::Relaxed)
     }
 
-    /// Uses no queues of waiters from now on: each node of a quorum would have one of its own, or
-    /// this user may not use them (see [`note_refusal`](Self::note_refusal)).
+    /// Stops the use of queues of waiters. Called for the nodes of a quorum, because each would
+    /// have a queue of its own, and when the server refuses queues to this user.
     pub(super) fn leave_out_queues(&self) {
         self.are_queues_left_out.store(true, Ordering::Relaxed);
     }
 
-    /// Notes a refusal of queues among these replies. See [`note_refusal`](Self::note_refusal).
+    /// Records if one of these replies refuses the key of a queue to this user. Queues are not used
+    /// from then on, for the reasons in [`note_refusal`](Self::note_refusal).
     pub(super) fn note_refused_queue(&self, replies: &[Reply]) {
         note_refusal(&self.are_queues_left_out, replies);
     }
 
-    /// Returns the other keys that a lock needs: the counter of its tokens, a tombstone, and the
-    /// list of foreign waiters. The [queue](Self::queue) is optional.
+    /// Returns the keys that a lock needs besides its own: the counter of its tokens, a tombstone,
+    /// and the list of foreign waiters. The [queue](Self::queue) is not among them, because a lock
+    /// works without a queue.
     pub(crate) fn names_beside(&self, name: &LockName) -> impl Iterator<Item = String> {
         let key = self.keys.lock(name);
         let token = self.has_tokens().then(|| keys::token_counter(&key));
@@ -244,9 +249,9 @@ impl OwnedFormat {
         self.dialect.wakes().and_then(|wakes| wakes.list(key))
     }
 
-    /// Refuses a key whose list is in another slot of the cluster. No script could reach that list,
-    /// so the lock could not be released. The library with that list has the same limit, and fails
-    /// with `CROSSSLOT`.
+    /// Refuses a key whose list is in another slot of the cluster. No script could use both the key
+    /// and the list, so the lock could not be released. The library that uses such lists has the
+    /// same limit, and fails with `CROSSSLOT`.
     pub(super) fn refuse_apart(&self, key: &str) -> Result<(), Failure> {
         match self
             .list(key)
@@ -259,14 +264,15 @@ impl OwnedFormat {
         }
     }
 
-    /// Returns the answer for a lock that another client holds, by the key's `PTTL`, bounded by the
-    /// time until the waiter's next attempt. `is_told`: the holder should publish its release.
-    /// `is_tracked`: the server reports changes of the key.
+    /// Returns the answer for a lock that another client holds, by the key's `PTTL`. The time in
+    /// the answer is at most the time until the waiter's next poll. `is_told` is true if the holder
+    /// is expected to publish its release, and `is_tracked` if the server reports changes of the
+    /// key.
     pub(crate) fn busy(&self, pttl: i64, is_told: bool, is_tracked: bool) -> Answer {
         self.bounded(busy_from_pttl(pttl), is_told, is_tracked)
     }
 
-    /// Bounds the time in this answer by the time until the waiter's next attempt.
+    /// Limits the time in this answer to the time until the waiter's next poll.
     pub(super) fn bounded(&self, answer: Answer, is_told: bool, is_tracked: bool) -> Answer {
         let pause = self.poll_pause(is_told, is_tracked);
         match (answer, pause) {
@@ -278,7 +284,8 @@ impl OwnedFormat {
         }
     }
 
-    /// Returns the longest time until a waiter's next attempt.
+    /// Returns the time until a waiter's next poll; `None` if the server reports changes of the
+    /// key.
     fn poll_pause(&self, is_told: bool, is_tracked: bool) -> Option<Duration> {
         let polls = match self.polls {
             _ if is_tracked => return None,
@@ -287,7 +294,8 @@ impl OwnedFormat {
             Some(polls) if is_told && self.dialect.detects_silent_holders => {
                 polls.at_least(FALLBACK_POLL)
             }
-            // A holder may look as if it told, like Redisson's spin locks.
+            // A holder may publish nothing although it is expected to, as is the case with
+            // Redisson's spin locks.
             Some(polls) => polls,
         };
         Some(polls.pause())
@@ -323,14 +331,15 @@ impl OwnedFormat {
         self.dialect.wakes().is_none() && self.sees_queues()
     }
 
-    /// Returns the queue of this lock, if the attempt must not take the lock before those who wait.
+    /// Returns the queue of this lock, if the attempt must not acquire the lock before earlier
+    /// waiters.
     pub(super) fn queue_before(&self, attempt: &Attempt<'_>) -> Option<String> {
         let goes_behind = attempt.waits || attempt.name.kind().is_queued();
         goes_behind.then(|| self.queue(attempt.name)).flatten()
     }
 
-    /// Returns the queue of those who wait for a lock of this name, of any kind, if this user may
-    /// use it.
+    /// Returns the queue of the waiters for a lock of this name, of any kind; `None` if queues are
+    /// not used.
     pub(super) fn queue(&self, name: &LockName) -> Option<String> {
         self.has_queue().then(|| keys::queue(&self.keys.lock(name)))
     }
@@ -366,7 +375,8 @@ impl OwnedFormat {
                     Reply::Int(told),
                     ref first @ ..,
                 ] => {
-                    // Only the first of a queue is woken by a release that is not published.
+                    // Only the first waiter of a queue has the key tracked, or polls: of all
+                    // waiters, it alone may acquire the lock after a release that is not published.
                     let is_first = !matches!(first, [Reply::Int(0)]);
                     if matches!(first, [Reply::Int(2)]) {
                         self.leave_out_queues();
@@ -519,7 +529,7 @@ impl AcquireRequest {
         ]
     }
 
-    /// Returns the keys of acquire.lua of a mutex.
+    /// Returns the keys of acquire.lua for a mutex.
     pub(super) fn keys_with_queue<'a>(&'a self, key: &'a str) -> [&'a [u8]; 4] {
         let [lock, counter, tombstone] = self.keys(key);
         let queue = self.queue.as_ref().map_or(lock, |queue| queue.as_bytes());
@@ -531,7 +541,7 @@ impl AcquireRequest {
         self.queue.is_some()
     }
 
-    /// Leaves the queue out, which the server refuses to this user.
+    /// Returns the request without the queue, which the server refuses to this user.
     pub(super) fn without_queue(self) -> Self {
         Self {
             queue: None,
@@ -577,7 +587,7 @@ pub(super) struct ReleaseRequest<'a> {
 }
 
 /// The data of a release that does more than free the lock: it returns unused tokens, closes the
-/// owner, or passes the lock to an owner that is no client.
+/// owner by a tombstone, or passes the lock to the owner of a minimum hold.
 struct Closing {
     token: String,
     tombstone: String,
@@ -585,7 +595,7 @@ struct Closing {
     unused: Option<[Text; 2]>,
     /// The lifetime of the tombstone.
     lifetime: Text,
-    /// The owner that the lock passes to, and for how many milliseconds.
+    /// The owner of the minimum hold that the lock passes to, and its time in milliseconds.
     kept: Option<[Text; 2]>,
 }
 
@@ -603,7 +613,7 @@ impl Closing {
 }
 
 impl ReleaseRequest<'_> {
-    /// Returns a call of this form of close.lua.
+    /// Returns a call of `script`, which has the keys and arguments of close.lua.
     pub(super) fn closed_by(mut self, script: &'static Script) -> ScriptCall {
         let (key, owner) = (&self.key, &self.owner);
         self.closing
@@ -624,7 +634,7 @@ impl ReleaseRequest<'_> {
         }
     }
 
-    /// Returns the arguments of release.lua.
+    /// Returns the arguments of release.lua without `turns`; close.lua begins with the same ones.
     pub(super) fn told(&self) -> [&[u8]; 3] {
         [self.owner.as_bytes(), self.channel.as_bytes(), self.publish]
     }

@@ -1,8 +1,8 @@
 //! [`ReleaseCall`]: the request that ends holds, of any kind of lock, and how its reply is read.
 //!
-//! A caller that waits for the reply sends the request, or a dropped guard sends it with a
-//! callback. It is no [`Exchange`](super::exchange::Exchange), because the continuation would cost
-//! each `unlock` an allocation.
+//! The request is sent by a caller that waits for the reply, or by the drop of a guard, with a
+//! callback for the reply. [`ReleaseCall`] is no [`Exchange`](super::exchange::Exchange): otherwise
+//! the boxed continuation would cost each `unlock` an allocation.
 
 use super::exchange::Received;
 use super::kinds::KindFormat;
@@ -77,7 +77,7 @@ impl OwnedFormat {
         }
     }
 
-    /// Returns the request of a kind that ends holds.
+    /// Returns the request for `call`, by which this kind of lock ends holds.
     fn release_call_of(
         &self,
         kind: &'static dyn KindFormat,
@@ -91,7 +91,7 @@ impl OwnedFormat {
         }
     }
 
-    /// Returns the request that ends a hold of any kind. See
+    /// Returns the request that ends a hold of a lock of any kind. See
     /// [`Backend::release`](lock_core::Backend::release).
     pub(crate) fn release<'a>(
         &self,
@@ -109,7 +109,7 @@ impl OwnedFormat {
         Ok(ReleaseCall { batch, reader })
     }
 
-    /// Returns the request that ends all holds. See
+    /// Returns the request that ends all holds of a lock. See
     /// [`Admin::force_release`](lock_core::backend::Admin::force_release).
     pub(crate) fn force<'a>(&self, name: &'a LockName) -> Result<ReleaseCall<'a>, Failure> {
         if let Some(kind) = self.kind_format(name)? {

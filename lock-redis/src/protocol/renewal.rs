@@ -16,13 +16,14 @@ enum Renewed {
 }
 
 impl OwnedFormat {
-    /// Renews all of `renewals`. Returns one answer for each, in the same order. The mutexes share
-    /// a script if `is_one_store` says that all keys are on one server.
+    /// Renews all of `renewals`. Returns one answer for each, in the same order. All mutexes share
+    /// one call of the script if all keys are on one server, as `is_one_store` says, and there are
+    /// no slots.
     ///
-    /// With several servers each key has its own script: two keys of one script could be in
-    /// different slots, or one of them could have moved to another node already. A hundred such
-    /// scripts take the server 0.5 ms, and one script for all takes 0.3 ms. Labels are written
-    /// after all scripts.
+    /// With several servers each mutex has a call of its own: two keys of one call could be in
+    /// different slots, or one of the keys could have moved to another node already. A hundred such
+    /// calls take the server 0.5 ms, and one call for all takes 0.3 ms. Labels are written after
+    /// all calls.
     pub(crate) fn renew<'a>(
         &'a self,
         renewals: &'a [RenewalRequest],
@@ -63,7 +64,7 @@ impl OwnedFormat {
         if requests.is_empty() {
             return Exchange::done(results.into_iter().flatten().collect());
         }
-        // If all renewals share one request, its failure is the failure of each.
+        // If all renewals share one request, its failure is the failure of the whole batch.
         let is_alone =
             matches!(requests[..], [Renewed::Mutexes]) && mutexes.len() == renewals.len();
         if is_alone {
@@ -102,7 +103,7 @@ impl OwnedFormat {
         })
     }
 
-    /// Adds the script that renews these mutexes.
+    /// Adds a call of the script that renews these mutexes to the batch.
     fn add_renewal<'r>(
         &self,
         batch: &mut Batch,

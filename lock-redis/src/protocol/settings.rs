@@ -84,8 +84,8 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// Returns the value of the setting among these that is present. Two of them contradict each
-    /// other.
+    /// Returns the value of the setting among `words` that is present; `None` if none is. Two of
+    /// these settings contradict each other, and are refused.
     pub(crate) fn one_of<T: Copy>(&mut self, words: &[(&str, T)]) -> Result<Option<T>, Error> {
         let mut found = None;
         for (word, value) in words {

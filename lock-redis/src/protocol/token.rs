@@ -14,7 +14,7 @@ use crate::lua::{joins, scripts};
 
 pub(super) const CHANNEL: &str = "distlock_lock__channel";
 
-/// The dialect without `wakes=`.
+/// The dialect of `format=token` without `wakes=`.
 pub(crate) static TOKEN: Dialect =
     Dialect::token(scripts!(words: "token", channel: CHANNEL), &JOINS);
 

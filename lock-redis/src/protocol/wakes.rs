@@ -2,11 +2,11 @@
 //! own.
 //!
 //! Two libraries notify their waiters of a release by a signal of their own, without which those
-//! waiters sleep on. With this setting, our releases send that signal as well, in the script that
-//! frees the lock. Each library has a [`Dialect`] with its own ending of the release scripts
-//! (`lua/endings`), and without the scripts for several locks, which have the usual ending.
-//! Separate endings, instead of a condition in a common one, add nothing to the requests and the
-//! server time of other dialects.
+//! waiters continue to sleep. With this setting, our releases send that signal as well, in the
+//! script that frees the lock. Each library has a [`Dialect`] with an ending of its own for the
+//! release scripts (`lua/endings`), and without joins, whose scripts have the usual ending.
+//! Separate endings cost other dialects nothing. A condition in a common ending would lengthen
+//! their requests and take server time.
 
 use super::Dialect;
 use crate::keys;
@@ -17,10 +17,11 @@ use std::time::Duration;
 
 /// The time between two attempts of a waiter with `wakes=python-redis-lock`, because that library's
 /// release hands the lock to one of its own waiters and publishes nothing. At ten times this
-/// interval, distlock got the lock once in a hundred times.
+/// interval, distlock got the lock in one of a hundred releases.
 const OFTEN: Duration = Duration::from_millis(10);
 
-/// The pattern of Spring's channels for an ACL: the script does not know the registry.
+/// The pattern of the channels of all Spring registries, for an ACL: the script does not contain
+/// the key of the registry.
 const ANY_REGISTRY: &str = "*-channel";
 
 pub(crate) static PYTHON_REDIS_LOCK: Dialect = Dialect::token(
@@ -44,7 +45,7 @@ pub(crate) static SPRING_INTEGRATION: Dialect = Dialect::token(
 );
 
 impl ForeignClient {
-    /// The settings, and the library that each of them names.
+    /// The values of the setting, each with the library that it names.
     pub(super) const WORDS: [(&str, Self); 2] = [
         ("wakes=python-redis-lock", Self::PythonRedisLock),
         ("wakes=spring-integration", Self::SpringIntegration),
@@ -65,8 +66,8 @@ impl ForeignClient {
         }
     }
 
-    /// Returns the fault of this prefix, if the signal of a lock with it would not reach the
-    /// library's waiters.
+    /// Returns what is wrong with this prefix, if signals for locks with this prefix would not
+    /// reach the library's waiters; otherwise `None`.
     pub(super) fn complaint(self, prefix: &str) -> Option<&'static str> {
         match self {
             Self::PythonRedisLock => (!prefix.starts_with(LOCK)).then_some(
@@ -84,9 +85,10 @@ impl ForeignClient {
 /// The rule for the name of a release channel.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Naming {
-    /// This text, followed by the lock's key.
+    /// This text and the lock's key, joined by [`keys::channel`].
     Ours(&'static str),
-    /// The registry's key, which is this many bytes of the lock's key, followed by the lock's key.
+    /// The registry's key, `-channel:`, and the lock's key. The registry's key is this many bytes
+    /// at the beginning of the lock's key.
     Registry(usize),
 }
 

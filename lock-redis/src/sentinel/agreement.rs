@@ -1,4 +1,4 @@
-//! [`Agreement`]: the result of the sentinels' answers together.
+//! [`Agreement`]: the master that the sentinels' answers together name.
 
 use super::report::MasterReport;
 use crate::connection::Address;
@@ -10,20 +10,22 @@ use std::collections::{HashMap, HashSet};
 pub(super) struct Agreement {
     pub(super) master: Address,
     pub(super) epoch: u64,
-    /// The `run_id` that most reports on this master contain; `None` if two are equally frequent.
+    /// The most frequent `run_id` in the reports on this master; `None` if there is none, or if two
+    /// are equally frequent.
     pub(super) run_id: Option<String>,
     /// True if more than half of all known sentinels name this master.
     pub(super) by_majority: bool,
     /// True if the sentinels are of another deployment than those before, which no longer answer.
     pub(super) are_others: bool,
-    /// True if the server itself proved that it was a replica of the known master.
+    /// True if the named server showed by the history of its data that it was a replica of the
+    /// known master or, if that master never answered, of the former one.
     pub(super) is_proven: bool,
     /// The number of replicas that may be promoted: those that at least one of the sentinels has
     /// reached and does not consider down.
     pub(super) replicas: u32,
     /// The replicas with a known `run_id`; `None` if the sentinels may not be queried for replicas.
     pub(super) replica_ids: Option<Vec<(Address, String)>>,
-    /// True if one of the sentinels has a replica that it has not reached yet.
+    /// True if one of the sentinels lists a replica that it has not reached yet.
     pub(super) has_unheard: bool,
     /// One of the sentinels that name this master.
     pub(super) said_by: Address,
@@ -32,8 +34,8 @@ pub(super) struct Agreement {
 impl Agreement {
     /// Returns the agreement of these reports, of which there is at least one.
     ///
-    /// Only reports that were requested in this round count for a majority: an answer to an earlier
-    /// query may be older than another sentinel's report.
+    /// Only reports that were requested at `since`, the start of the round, or later count for a
+    /// majority: an answer to an earlier query may be older than another sentinel's report.
     pub(super) fn of(counted: &[&MasterReport], since: Moment, sentinels: usize) -> Self {
         let epoch = counted
             .iter()
@@ -59,8 +61,8 @@ impl Agreement {
         let run_id = most_frequent(supporting().filter_map(|it| it.run_id.as_deref()));
         let replicas: HashSet<_> = supporting()
             .flat_map(|report| &report.replicas)
-            // During a failover, its leader already names the new master, and still lists it as a
-            // replica of the old one.
+            // During a failover, the sentinel that leads it already names the new master, but still
+            // lists that server as a replica.
             .filter(|replica| **replica != master)
             .collect();
         let replicas = u32::try_from(replicas.len()).unwrap_or(u32::MAX);
@@ -91,7 +93,7 @@ impl Agreement {
     }
 }
 
-/// Returns the most frequent value; `None` if two are equally frequent.
+/// Returns the most frequent value; `None` if there is none, or if two are equally frequent.
 fn most_frequent<'a>(all: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let mut counts = HashMap::<_, usize>::new();
     all.for_each(|one| *counts.entry(one).or_default() += 1);

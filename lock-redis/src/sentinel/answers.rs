@@ -6,14 +6,14 @@ use lock_core::Moment;
 use parking_lot::Mutex;
 use std::time::Duration;
 
-/// The time for the answers of the other sentinels after the first answer, in addition to three
-/// times their usual time, because a new connection takes that long. The sentinel that knows the
-/// latest failover is right, and may be distant.
+/// The shortest time for which a round still waits for a sentinel after the first answer of
+/// another, because the sentinel that knows the latest failover is right, and may be distant. Also
+/// added to three times the sentinel's usual time, which a query on a new connection takes.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// The time for the answer of a sentinel that has never answered: half of the remaining time, and
-/// at most this once a majority has answered, because connecting takes several round trips and a
-/// minority may be cut off.
+/// The longest time for which a round waits for a sentinel that has never answered, once a majority
+/// has answered, because connecting takes several round trips. Before that, the round waits for
+/// half of the remaining time: the sentinels that have answered may be a minority that is cut off.
 const UNKNOWN: Duration = Duration::from_secs(1);
 
 /// The time for which a message counts if its sentinel does not answer queries, because within that
@@ -26,16 +26,18 @@ pub(super) struct Answers(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The start of the query that is under way, and whether another query must follow it.
+    /// The start of the query that is under way.
     asking: Option<Moment>,
+    /// True if another query must follow the one that is under way.
     is_asked_again: bool,
     last: Option<Answer>,
     /// The last report on the master.
     report: Option<MasterReport>,
-    /// The usual time of an answer: the longest of the recent ones, decreasing with each faster
-    /// answer.
+    /// The usual time from a query to its answer: that of the slowest recent answer. Each faster
+    /// answer lowers it, by an eighth at most.
     usual: Option<Duration>,
-    /// The master that the last message named, and when. Reset by the answer to a later query.
+    /// The master that the last message named, and when. Reset by a report that was requested
+    /// later, or that names the same master.
     announced: Option<(Moment, Address)>,
 }
 
@@ -70,7 +72,8 @@ impl Answers {
             state.usual = Some(taken.max(decayed));
         }
         if let SentinelReply::MasterReport(report) = &reply {
-            // This query may have been sent before the message, although its answer is newer.
+            // A message that arrived after this query was sent, and names another master, is newer
+            // than the report.
             let is_open =
                 |(at, master): &(Moment, Address)| *at > asked && *master != report.master;
             state.announced = state.announced.take().filter(is_open);
@@ -115,7 +118,8 @@ impl Answers {
     }
 
     /// Returns the last reply that came at `since` or later, whenever its query began. A message
-    /// that is newer than the last report replaces it: it counts as a report of the next failover.
+    /// that is newer than the last report takes the place of that report, and counts as a report of
+    /// the next failover.
     pub(super) fn said_since(&self, since: Moment, now: Moment) -> Option<SentinelReply> {
         let state = self.0.lock();
         let announced = state
@@ -141,9 +145,10 @@ impl Answers {
             .map(|it| it.reply.clone())
     }
 
-    /// Returns the time until which the answer is waited for in a round that began at `start`, once
-    /// another sentinel has answered, at `first`. A sentinel that hangs, or did not answer the last
-    /// query, is not waited for: its answer counts when it arrives.
+    /// Returns the time until which a round that began at `start` waits for the answer of this
+    /// sentinel, if another sentinel answered at `first`. `are_most` is true if a majority has
+    /// answered. A round does not wait for a sentinel that hangs, or that did not answer the last
+    /// query and has announced no new master: its answer counts when it arrives.
     pub(super) fn awaited_until(
         &self,
         (start, by): (Moment, Moment),
@@ -275,8 +280,8 @@ mod tests {
         assert!(answers.begin(at(70)));
     }
 
-    /// Otherwise the report would count as one of a later failover, and the client would switch
-    /// back.
+    /// A message and a report name the same new master. If the message counted as a further
+    /// failover, the client would switch to that failover, and back with the next report.
     #[test]
     fn message_that_crosses_its_own_report_is_no_other_failover() {
         let master = |port| Address::new("m", port);

@@ -9,8 +9,8 @@ use std::time::Duration;
 /// The smallest number of sentinels that can still fail over after the loss of one.
 const FEWEST: usize = 3;
 
-/// The time of a failover after the master counts as down, as in measurements, in addition to
-/// `down-after-milliseconds`.
+/// The time that a failover takes once the master counts as down, as in measurements. The master
+/// counts as down after `down-after-milliseconds`.
 const FAILOVER: Duration = Duration::from_secs(2);
 
 /// Returns the findings about these sentinels, all of which were queried. `lease` is the longest

@@ -1,9 +1,10 @@
-//! The background task of [`MasterTracker`]: it queries the sentinels after news of a failover, and
-//! after requests that failed. It keeps nothing alive, and ends when the tracker is dropped.
+//! The failover watcher: the background task of [`MasterTracker`] that queries the sentinels after
+//! a message about a failover, and after requests that failed. Between its turns the task does not
+//! keep the tracker alive, and it ends when the tracker is dropped.
 //!
-//! It listens to all sentinels at once, each on a connection of its own: often the sentinel on the
-//! master's machine fails together with the master. The first sentinel that announces a failover
-//! wakes the task.
+//! The client subscribes to the messages of all sentinels, each on a connection of its own, because
+//! the sentinel on the master's machine often fails together with the master. The first sentinel
+//! that announces a failover wakes the task.
 
 use super::master_tracker::MasterTracker;
 use super::watcher_signal::{LOOK_AGAIN, LOOKS};
@@ -12,11 +13,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// The time between two counts of the replicas while a request needs their number, or a sentinel
-/// has a replica that it has not reached, so that a new replica counts soon.
+/// lists a replica that it has not reached, so that a new replica counts soon.
 const RECOUNT: Duration = Duration::from_secs(1);
 
 impl MasterTracker {
-    /// Does the work that is due, and returns the time of the next turn.
+    /// Does the work of the failover watcher that is due, and returns the time of the next turn.
     pub(super) fn watch_for_failovers(&self) -> Moment {
         self.hear_late();
         self.release_again();
@@ -56,8 +57,8 @@ mod tests {
     use lock_core::{ClientId, Clock, Config, Context, SystemClock};
     use std::sync::Arc;
 
-    /// A late answer keeps the tracker alive for a moment, so its thread may drop the last
-    /// reference.
+    /// A sentinel's late answer starts a turn of the watcher, which keeps the tracker alive for a
+    /// moment. So the watcher's own thread may drop the last reference.
     #[test]
     fn watcher_ends_with_the_last_user_of_the_tracker() {
         let context = Context::new(Arc::new(SystemClock), ClientId::random());

@@ -23,21 +23,21 @@ pub(super) struct SentinelInstance {
     pub(super) is_given: bool,
     dialer: Arc<Dialer>,
     addresses: Arc<AddressMap>,
-    /// The connection for queries; locked while one is under way.
+    /// The connection for queries; locked while a query is under way.
     slot: Mutex<PoolSlot>,
     /// The sentinel's ID, because one sentinel may be known by several addresses.
     id: Mutex<Option<String>>,
     pub(super) answers: Arc<Answers>,
     subscriber: Subscriber,
-    /// The watches on the sentinel's channels. Empty until it is listened to.
+    /// The watches on the sentinel's channels. Empty before `listen` is called.
     watches: Mutex<Vec<Watch>>,
 }
 
-/// The channel on which a sentinel publishes that the master is another one.
+/// The channel on which a sentinel announces a new master.
 const SWITCH: &str = "+switch-master";
 
-/// The channels of a sentinel with messages about another master, other replicas, or restarted
-/// servers.
+/// The channels of a sentinel that a client subscribes to: messages about a new master, new
+/// replicas and sentinels, and servers that went down, came back or were restarted.
 const CHANNELS: [&str; 7] = [
     SWITCH,
     "+sdown",
@@ -82,7 +82,8 @@ impl SentinelInstance {
                     signal.note_announcement();
                 }
             }));
-            // Without a thread no messages arrive. A failed request still queries the sentinels.
+            // If the thread cannot be started, no messages arrive. Then only failed requests cause
+            // queries.
             let follow = |channel| {
                 self.subscriber
                     .follow(
@@ -96,7 +97,7 @@ impl SentinelInstance {
         }
     }
 
-    /// Ends the sentinel's connections, and makes no new ones.
+    /// Ends the connections to the sentinel, and prevents new ones.
     pub(super) fn close(&self) {
         self.dialer.retire();
     }
@@ -106,7 +107,8 @@ impl SentinelInstance {
     }
 
     /// Queries the sentinel about the master of this name, for at most `bound` each time, until no
-    /// further query is pending. Calls `answered` after each query. Only after [`Answers::begin`].
+    /// further query is pending. Calls `answered` after each query. Must be called only after
+    /// [`Answers::begin`] has returned true.
     pub(super) fn ask(&self, master: &str, bound: Duration, answered: impl Fn()) {
         loop {
             let asked = self.dialer.clock().now();
@@ -134,9 +136,9 @@ impl SentinelInstance {
     ) -> Result<SentinelReply, Failure> {
         const SENTINEL: &[u8] = b"SENTINEL";
         let name = master.as_bytes();
-        // The epoch is queried before the address. So if a failover happens in between, the address
-        // is that of the new master with the old epoch, and counts as an older report: it is
-        // queried again.
+        // The epoch is queried before the address. So if a failover happens in between, the report
+        // has the new master's address with the old epoch. It counts as an older report, and the
+        // next query corrects it.
         let questions: [&[&[u8]]; 5] = [
             &[SENTINEL, b"MASTER", name],
             &[SENTINEL, b"GET-MASTER-ADDR-BY-NAME", name],
@@ -281,7 +283,7 @@ fn text(reply: &Reply) -> Option<&str> {
         .and_then(|bytes| std::str::from_utf8(bytes).ok())
 }
 
-/// Returns the names and values of one instance.
+/// Returns the names and values of the fields of one instance in a sentinel's reply.
 fn fields(reply: &Reply) -> HashMap<&str, String> {
     let words = reply.as_array().unwrap_or_default();
     words
@@ -290,7 +292,7 @@ fn fields(reply: &Reply) -> HashMap<&str, String> {
         .collect()
 }
 
-/// Returns the names and values of each of several instances.
+/// Returns the fields of each instance in a sentinel's reply; see [`fields`].
 fn each(reply: &Reply) -> impl Iterator<Item = HashMap<&str, String>> {
     reply.as_array().unwrap_or_default().iter().map(fields)
 }
@@ -348,8 +350,8 @@ fn other(fields: &HashMap<&str, String>) -> Option<(String, Address)> {
     ))
 }
 
-/// Returns the `run_id` of the master at this address. During a failover these fields are still
-/// about the former master.
+/// Returns the `run_id` of the master at this address; `None` if the fields are about another
+/// server, as during a failover, when they still describe the former master.
 fn run_id(about: &HashMap<&str, String>, master: &Address) -> Option<String> {
     let field = |name| about.get(name).map(String::as_str);
     let is_of_it = named(field("ip"), field("port")).is_some_and(|address| address == *master);

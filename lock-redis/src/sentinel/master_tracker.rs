@@ -25,18 +25,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// The time for which a failed request, or `verify`, waits for the sentinels if a master is known,
-/// because the sentinels may be down while the master is up.
+/// The time for which a failed request, or the confirmation of a read, waits for the sentinels if a
+/// master is known, because the sentinels may be down while the master is up.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The first pause before failing requests query the sentinels again, so that one failing request
 /// queries for all. The pause doubles while the answers stay the same.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// The longest such pause, so that a failover is noticed within a fraction of a lease.
+/// The longest pause before failing requests query the sentinels again, so that a failover is
+/// noticed within a fraction of a lease.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The time for which the number of replicas is still counted after its last use, so that an idle
-/// client sends nothing. Clients with `replicas` use the number for each lock.
+/// client sends nothing. Clients with `replicas=all` use the number for each lock.
 const COUNTED: Duration = Duration::from_secs(5);
 
 /// A master, from the failover that promoted it to the next failover.
@@ -57,11 +58,11 @@ pub struct MasterTracker {
     pub(super) watches: WatchRegistry,
     recent: RecentReleases,
     /// The number of the last master on which recent releases were repeated. Set by the watcher;
-    /// reset to 0 by any thread if they must be repeated once more.
+    /// reset to 0 by any thread if the releases must be repeated once more.
     released_on: AtomicU64,
     state: Mutex<State>,
-    /// The number of the present master; 0 before the first. Written with the mutex of the state,
-    /// read without it.
+    /// The number of the present master; 0 before the first. Written while `state` is locked, and
+    /// read without that lock.
     number: AtomicU64,
     /// Concurrent queries of the sentinels share one query.
     pub(super) asking: SingleFlight,
@@ -74,8 +75,8 @@ pub struct MasterTracker {
     /// The time at which a master last answered, in nanoseconds.
     heard: AtomicU64,
     pub(super) granted: Granted,
-    /// True if the sentinels name a server that is not followed yet. Written with the mutex of the
-    /// state.
+    /// True if the sentinels name a server that is not followed yet. Written while `state` is
+    /// locked.
     pub(super) has_stranger: AtomicBool,
 }
 
@@ -89,10 +90,11 @@ struct Pace {
 #[derive(Default)]
 struct State {
     present: Option<Arc<Master>>,
-    /// The last known data history of a former master, with its time.
+    /// The last known position in the data history of a former master, and the time at which it was
+    /// read.
     former: Option<(Noted, Moment)>,
     replicas: Option<u32>,
-    /// True if the sentinels have a replica that they have not reached yet.
+    /// True if the sentinels list a replica that they have not reached yet.
     has_unheard: bool,
     succession: Succession,
 }
@@ -201,24 +203,26 @@ impl MasterTracker {
         }
     }
 
-    /// Finds out whether another master has replaced this one, after a request to it failed in a
-    /// way that may have this cause. Queries the sentinels, once for all requests that fail
-    /// meanwhile.
+    /// Returns whether another master has replaced this one. Called after a request to this master
+    /// has failed in a way that a failover may explain. Queries the sentinels, once for all
+    /// requests that fail meanwhile. In the pause after a query, leaves the next one to the
+    /// watcher.
     pub(super) fn check_superseded(&self, master: &Master, by: Moment) -> bool {
         let now = self.now();
         if self.is_present(master) {
             let have_answered =
                 now < by && now >= self.may_be_asked_at() && self.ask_until(by.min(now + PATIENCE));
             if !have_answered {
-                // Also if connecting used up all of the time, because the next request may fail in
-                // the same way.
+                // The watcher queries the sentinels, also if connecting used up all of the time:
+                // otherwise the next request may fail in the same way.
                 self.report_failure();
             }
         }
         !self.is_present(master)
     }
 
-    /// Makes the watcher find out if there is another master, after a failure of the present one.
+    /// Makes the watcher query the sentinels for another master, after a failure of the present
+    /// one.
     pub(super) fn report_failure(&self) {
         self.signal_to_watcher.report_failure();
     }
@@ -241,8 +245,8 @@ impl MasterTracker {
     /// otherwise frequent inspections would delay those queries.
     pub(super) fn confirm(&self, by: Moment) {
         let by = by.min(self.now() + PATIENCE);
-        // The answers to a query under way may be older than this call. The next query begins after
-        // it.
+        // The answers to a query under way may be older than this call, so a second round waits for
+        // a query that begins later.
         for _ in 0..2 {
             match self.asking.join(&**self.settings.clock(), by) {
                 Flight::Lead(doing) => {
@@ -324,21 +328,23 @@ impl MasterTracker {
         outcome
     }
 
-    /// Follows the answers that have arrived since the last query was judged.
+    /// Judges the answers of the sentinels that have arrived since the last query was judged, and
+    /// follows the master that they name.
     pub(super) fn hear_late(&self) {
         let number = self.number();
         if let Some(agreement) = self
             .sentinel_set
             .hear_late(&self.settings, &self.known_of_present())
         {
-            // If this is refused, so is the next query, which reports it.
+            // A failure is ignored: the next query fails in the same way, and reports it.
             let by = self.now() + self.settings.bounds().connect;
             let _followed = self.adopt_unless_outdated(number, &self.examine(agreement, by));
         }
     }
 
-    /// Finds out from a server that no sentinel has listed as a replica if it was a replica of the
-    /// known master; if that master never answered, of the former one.
+    /// Connects to a named server that no sentinel has listed as a replica, to see if it continues
+    /// the data of the known master, or of the former one if the known one never answered. Returns
+    /// the agreement with the result. An agreement on any other server is returned unchanged.
     fn examine(&self, agreement: Agreement, by: Moment) -> Agreement {
         let state = self.state.lock();
         let present = state.present.clone().filter(|it| {
@@ -388,9 +394,9 @@ impl MasterTracker {
         self.adopt_unless_outdated(self.number(), agreement)
     }
 
-    /// Follows this agreement of the sentinels. It was judged when the present master had this
-    /// `number`. If a later master is followed by now, an older epoch does not lead back, not even
-    /// with a majority.
+    /// Follows the master that the sentinels name. The agreement was made when the present master
+    /// had this `number`. If another master is followed by now, an agreement with an older epoch is
+    /// ignored, even if a majority supports it.
     pub(super) fn adopt_unless_outdated(
         &self,
         number: u64,
@@ -442,7 +448,8 @@ impl MasterTracker {
             .settings
             .master_on(&at, run_id, former, count, map, advice);
         let node = node.map_err(Failure::Refused)?;
-        // A waiter sends no request whose failure would be noticed.
+        // While a waiter sleeps it sends no request that could fail. The loss of its subscriber's
+        // connection reports the failure instead.
         let signal_to_watcher = Arc::clone(&self.signal_to_watcher);
         node.on_trouble(Arc::new(move || signal_to_watcher.report_failure()));
         let master = Arc::new(Master {
@@ -495,13 +502,14 @@ impl MasterTracker {
         is_over
     }
 
-    /// Refuses all grants while the sentinels name a server that is not followed yet, because that
-    /// server may grant the same locks as the present master.
+    /// Refuses all attempts while the sentinels name a server that is not followed yet, because
+    /// that server may grant the same locks as the present master.
     pub(super) fn check_strangers(&self, node: &Node) -> Result<(), Failure> {
         if !self.has_stranger.load(Ordering::SeqCst) {
             return Ok(());
         }
-        // By now the sentinels may name another server, or this one can be followed.
+        // By now the sentinels may name another server, or the named one can be followed, so the
+        // watcher queries them.
         self.report_failure();
         let state = self.state.lock();
         let Some(stranger) = state.succession.stranger() else {
@@ -536,8 +544,8 @@ impl MasterTracker {
         }
     }
 
-    /// Repeats recent releases on a new master: see [`RecentReleases`]. Waits for a connection, no
-    /// longer than a request may take, but for no replies.
+    /// Repeats recent releases on a new master: see [`RecentReleases`]. Waits for a connection, for
+    /// at most the command timeout, and for no replies.
     pub(super) fn release_again(&self) {
         let Some(master) = self.known() else { return };
         let number = master.number;
@@ -559,7 +567,7 @@ impl MasterTracker {
     /// Starts the watcher, unless it runs.
     pub(super) fn start_watcher(self: &Arc<Self>) -> Result<(), Failure> {
         let tracker = Arc::downgrade(self);
-        // The tracker stays alive during a turn, which is bounded, as each query is.
+        // A turn keeps the tracker alive, but not for long: each query has a time limit.
         let turn = move || Some(tracker.upgrade()?.watch_for_failovers());
         let started = self
             .signal_to_watcher
@@ -629,8 +637,9 @@ impl Master {
         self.is_at(agreement) && !agreement.run_id.as_ref().is_some_and(is_another)
     }
 
-    /// Returns whether another `run_id` is that of the same server after a restart. At the address
-    /// of a new master that never answered, there may be a server by now that was never listed.
+    /// Returns whether a new `run_id` at the known address is that of the same server after a
+    /// restart. At the address of a new master that has never answered, there may be another server
+    /// by now, which no sentinel has listed.
     fn is_restarted(&self, agreement: &Agreement) -> bool {
         let was_there = self.has_answered.load(Ordering::Relaxed) || self.number == 1;
         was_there && self.is_at(agreement)

@@ -4,8 +4,8 @@
 //! writes. Until clients learn of the new master, they continue to release locks on the old one:
 //! for seconds, at a manual failover. On the new master these locks still have their holders, and
 //! no other client could acquire them until their leases end. So the client that released them
-//! repeats the releases there. A closed owner is never used again, so a needless repetition does no
-//! harm.
+//! repeats the releases there. An owner is never used again after its release, so a needless
+//! repetition does no harm.
 
 use lock_core::Moment;
 use lock_core::backend::{AcquisitionId, Receipt};

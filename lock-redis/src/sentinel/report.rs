@@ -12,7 +12,7 @@ pub(super) struct MasterReport {
     pub(super) master: Address,
     /// The number of the last failover: the larger of two numbers belongs to the later failover.
     pub(super) epoch: u64,
-    /// The `run_id` of the master, if the sentinel has received it from there.
+    /// The `run_id` of the master, if the sentinel has received it from the master.
     pub(super) run_id: Option<String>,
     /// The time of the query.
     pub(super) asked: Moment,
@@ -37,7 +37,7 @@ pub(super) struct MasterReport {
 #[derive(Clone, Debug)]
 pub(super) enum SentinelReply {
     MasterReport(Box<MasterReport>),
-    /// The sentinel watches no master of this name; the names of those that it watches.
+    /// The sentinel watches no master of this name; the names of the masters that it watches.
     Unknown(Vec<String>),
     Failed(Failure),
 }

@@ -1,5 +1,5 @@
-//! [`Rounds`]: the queries of all sentinels together: the wait for the answers, and answers that
-//! arrive later.
+//! [`Rounds`]: the queries of all sentinels together: the wait for their answers, and the handling
+//! of answers that arrive after the wait.
 
 use super::instance::SentinelInstance;
 use super::report::SentinelReply;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// The reply of every sentinel, by its index among the members.
 pub(super) type Said = Vec<Option<SentinelReply>>;
 
-/// The part of the sentinels that have answered with a report that counts.
+/// How many of the sentinels have answered with a report that counts: none, some, or a majority.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Answered {
     None,
@@ -27,7 +27,7 @@ pub(super) struct Rounds {
 }
 
 struct State {
-    /// The start of the last round whose answers were judged.
+    /// The start of the round under way, or else of the last one.
     since: Moment,
     is_under_way: bool,
     /// True if an answer has arrived since the answers were judged.
@@ -69,7 +69,8 @@ impl Rounds {
         (state.is_under_way, state.is_unjudged) = (false, false);
     }
 
-    /// Records that a sentinel has answered.
+    /// Records that a sentinel has answered, and wakes the threads that wait for answers. After the
+    /// end of the round, also wakes the watcher.
     pub(super) fn answered(&self) {
         let mut state = self.state.lock();
         state.is_unjudged = true;

@@ -20,15 +20,15 @@ use std::sync::Arc;
 /// The sentinels are queried when the master is first needed, when one of them announces a
 /// failover, and when a request fails. Each master has connections of its own. The reply of a
 /// master after its replacement does not count: a grant or a renewal there may be lost with it, so
-/// its outcome is unknown, and the engine queries the new master. Watches move there, waiters poll
-/// again, and recent releases are repeated there.
+/// its outcome is unknown, and the engine queries the new master. Watches move to the new master,
+/// waiters make another attempt there, and recent releases are repeated there.
 ///
-/// `inspect` and `verify` also query the sentinels, after the master has answered, for one second
-/// at most. If no sentinel answers, the master's reply counts.
+/// `inspect`, `verify` and listings also query the sentinels, after the master has answered, for
+/// one second at most. If no sentinel answers, the master's reply counts.
 pub type SentinelBackend = RedisStore<MasterTracker>;
 
-/// The number of times that a request is sent on to the next master, if the master changes each
-/// time.
+/// The largest number of times that a request is sent on to the next master, if the master changes
+/// each time.
 const MOVES: usize = 3;
 
 /// The state of a request that may be sent on from one master to the next.
@@ -37,7 +37,7 @@ pub struct MasterRoute {
     master: Arc<Master>,
     /// The time just before the request was sent.
     sent: Moment,
-    /// The number of times that it was sent on.
+    /// The number of times that the request was sent on to the next master.
     moves: usize,
 }
 
@@ -115,7 +115,8 @@ impl Topology for MasterTracker {
         Some(self.hop(Self::known(self)?, 0))
     }
 
-    /// Nothing counts while the sentinels may name another master, as for an attempt.
+    /// Returns false while the sentinels may name another master: no attempt is sent to the known
+    /// master then, and no grant by it counts.
     fn counts(&self, _: &LockName, node: &WeakNode) -> bool {
         self.is_undisputed(node)
     }
@@ -255,7 +256,9 @@ impl MasterTracker {
         }
     }
 
-    /// Checks that an attempt may be sent to this master, and records it.
+    /// Returns the hop if the request may be sent to its master. While the sentinels name a server
+    /// that is not followed yet, an attempt is refused, or sent to the master that is followed
+    /// meanwhile.
     fn admit(
         self: &Arc<Self>,
         request: &RoutedRequest<'_>,
@@ -333,7 +336,7 @@ mod tests {
     use std::sync::atomic::Ordering;
     use std::time::Duration;
 
-    /// Returns a store whose master is on this port, without any sentinel.
+    /// Returns a store whose master is on this port. No sentinel runs.
     fn named(port: u16, epoch: u64) -> SentinelBackend {
         let context = Context::new(Arc::new(SystemClock), ClientId::random());
         let config = Config::from_url("redis+sentinel://127.0.0.1:1/m").unwrap();
@@ -483,7 +486,8 @@ mod tests {
         }
     }
 
-    /// The release of a client that has not heard of the failover may grant the lock there.
+    /// On a replaced master, the release of a client that does not know of the failover may grant
+    /// the lock.
     #[test]
     fn grant_of_a_disputed_or_replaced_master_does_not_count() {
         let lock = LockName::new("a").unwrap();

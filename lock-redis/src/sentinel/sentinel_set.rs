@@ -42,9 +42,9 @@ pub(super) struct SentinelSet {
 /// The Sentinels of the deployment that is in use.
 #[derive(Default)]
 struct KnownSentinels {
-    /// The IDs in their last answers; empty before the first answer.
+    /// The IDs in the last answers of these Sentinels; empty before the first answer.
     ids: BTreeSet<String>,
-    /// The time since which none of them has answered.
+    /// The time since which none of these Sentinels has answered.
     silent_since: Option<Moment>,
     /// The Sentinels of other deployments that were reported already, by their addresses.
     reported: HashMap<Address, String>,
@@ -84,8 +84,8 @@ impl SentinelSet {
         Ok(sentinel_set)
     }
 
-    /// Creates the sentinel at this address, announced by this other sentinel; `None`: the URL has
-    /// the address.
+    /// Creates the sentinel at this address, which the sentinel at `announced_by` has announced;
+    /// `None` if the URL contains the address.
     fn member(
         &self,
         address: Address,
@@ -177,7 +177,8 @@ impl SentinelSet {
         }
     }
 
-    /// Returns the agreement, with the answers that have arrived since the last round was judged.
+    /// Returns the agreement with the answers that have arrived since the last round was judged;
+    /// `None` if none have arrived, or no report counts.
     pub(super) fn hear_late(
         &self,
         settings: &NodeSettings,
@@ -331,8 +332,8 @@ impl SentinelSet {
             .for_each(|member| self.send(member, now, settings));
     }
 
-    /// Queries one sentinel, in the background: one thread can connect to only one at a time, and
-    /// an answer also counts after the caller has stopped waiting for it.
+    /// Queries one sentinel, on a thread in the background: one thread can connect to only one
+    /// sentinel at a time, and an answer also counts after the caller has stopped waiting for it.
     fn send(&self, member: &Arc<SentinelInstance>, now: Moment, settings: &NodeSettings) {
         if !member.answers.begin(now) {
             return;
@@ -354,7 +355,8 @@ impl SentinelSet {
         }
     }
 
-    /// Adds the sentinels that the reports list, and removes unlisted ones that have not reported.
+    /// Adds the sentinels that the reports list. Removes a sentinel that is not in the URL, that no
+    /// report lists, and that has not reported itself.
     fn learn(&self, counted: &[&MasterReport], settings: &NodeSettings) {
         let told: Vec<_> = counted
             .iter()
@@ -400,7 +402,8 @@ impl SentinelSet {
     }
 
     /// Returns the failure if no report counts, with each sentinel's reply and a remedy. The
-    /// settings are wrong if more than half of the replies will stay the same.
+    /// failure is one of configuration if more than half of the sentinels gave a reply that will
+    /// stay the same.
     fn no_agreement(
         &self,
         members: &[Arc<SentinelInstance>],
@@ -492,8 +495,8 @@ impl SentinelSet {
 }
 
 impl KnownSentinels {
-    /// Returns whether this account's Sentinel is of the deployment: if it knows most of the
-    /// others.
+    /// Returns whether this account's Sentinel belongs to the deployment: it does if it knows most
+    /// of the known Sentinels.
     fn knows(&self, account: &Account) -> bool {
         account.ids().filter(|id| self.ids.contains(*id)).count() * 2 > self.ids.len()
     }

@@ -3,8 +3,8 @@
 //!
 //! A failover promotes a replica that was known before. If two deployments use the same name for
 //! their masters, their Sentinels merge when an address is reused. Then all of them may name a
-//! server of the other deployment, which has none of this client's locks: it is not followed as
-//! long as one of these locks may be held.
+//! server of the other deployment, which has none of this client's locks. Such a server is not
+//! followed as long as one of these locks may be held.
 
 use super::agreement::Agreement;
 use crate::connection::Address;
@@ -12,7 +12,7 @@ use lock_core::{Error, Moment};
 use std::time::Duration;
 
 /// The largest number of servers whose `run_id` is remembered, to recognize the next master. The
-/// one recorded longest ago is forgotten first.
+/// server recorded longest ago is forgotten first.
 const MOST: usize = 64;
 
 /// The servers that may replace the master; see the [module](self).
@@ -30,7 +30,7 @@ pub(super) struct Succession {
 pub(super) struct Stranger {
     address: Address,
     run_id: Option<String>,
-    /// The time at which it was first named.
+    /// The time at which the sentinels first named the server.
     since: Moment,
 }
 

@@ -8,8 +8,9 @@ use std::time::Duration;
 /// failover at the same moment.
 pub(super) const LOOKS: u32 = 4;
 
-/// The time until the first of these queries, because a failover reaches the other sentinels within
-/// a few round trips. Each further query takes twice as long: 50, 100, 200 and 400 ms.
+/// The shortest time between the previous query of the sentinels and the first of these queries,
+/// because a failover reaches the other sentinels within a few round trips. Before each further
+/// query the time doubles: 50, 100, 200 and 400 ms.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// The failover watcher's task, and the reasons to run it.
@@ -25,7 +26,9 @@ pub(super) struct WatcherSignal {
 }
 
 impl WatcherSignal {
-    /// Records a failed request: the sentinels must be queried, unless that has just been done.
+    /// Records a failed request, and wakes the watcher, which queries the sentinels as soon as the
+    /// pause after the last query is over. Does nothing if the watcher has yet to query them for an
+    /// earlier failure.
     pub(super) fn report_failure(&self) {
         if !self.has_failed_request.swap(true, Ordering::SeqCst) {
             self.task.wake();
@@ -48,7 +51,8 @@ impl WatcherSignal {
     }
 }
 
-/// Runs after a sentinel's message.
+/// Called after each message of a sentinel, and after each new subscription, because messages may
+/// have been missed.
 impl Wake for WatcherSignal {
     fn wake(&self) {
         self.looks.store(LOOKS, Ordering::SeqCst);

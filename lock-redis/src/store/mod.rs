@@ -230,7 +230,7 @@ fn acquired(answer: &Answer) -> Effect {
     }
 }
 
-/// Returns the part of a listing that covers the node of this number.
+/// Returns the text that stands for the node of this number in a [`PagePosition`].
 fn part(number: u64) -> String {
     if number == 0 {
         String::new()
@@ -288,8 +288,8 @@ impl<T: Topology> Backend for RedisStore<T> {
                             Effect::Unconfirmed
                         }
                         Renewal::Extended => Effect::Granted,
-                        // `Gone`, too: this lease is over, and to note it for too long errs on the
-                        // safe side.
+                        // `Gone`, too: the lease is over, and counting the lock as held for longer
+                        // is safe.
                         _ => Effect::Granted,
                     });
                     renewals[*place] = match self.topology.judge(&request, hop, effect) {
@@ -408,7 +408,8 @@ impl<T: Topology> Backend for RedisStore<T> {
             let watch = |hop: &Hop<_>| hop.node.watch(name, Arc::clone(&wake), by);
             return self.request(&request, by, watch, |_| Effect::None);
         };
-        // The registry belongs to the topology, which this must not keep alive.
+        // Weak, because the topology owns the registry with this closure, which must not keep it
+        // alive.
         let topology = Arc::downgrade(&self.topology);
         let moving = watches.register(name, wake, move |name, node| {
             let topology = topology.upgrade();
@@ -421,9 +422,9 @@ impl<T: Topology> Backend for RedisStore<T> {
             }
             moving.subscribe_on(&hop.node, by)
         };
-        // A subscription on a node that no longer has the lock has no effect.
+        // A subscription has no effect on the lock, so it may be made again on another node.
         self.request(&request, by, subscribe, |()| Effect::None)?;
-        // The lock may have moved meanwhile. If so, this watch follows it, and no other watch does.
+        // The lock may have moved meanwhile. If so, this watch alone still has to follow it.
         moving.follow(|| self.topology.known(name).map(|home| home.node));
         Ok(Watch::new(moving))
     }

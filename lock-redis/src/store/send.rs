@@ -38,7 +38,8 @@ pub(crate) fn send<T: Topology, A>(
     }
 }
 
-/// Returns the failure with which a request about this lock ends, as the caller sees it.
+/// Converts the failure with which a request about this lock ends to the failure that the caller
+/// receives, which names the lock.
 pub(super) fn settled_on<T: Topology>(name: &LockName, failure: Failure) -> Failure {
     on(name)(T::settle(failure))
 }

@@ -30,9 +30,11 @@ impl ChannelKind {
 pub(crate) struct ReleaseChannel {
     pub(crate) kind: ChannelKind,
     pub(crate) name: String,
-    /// The key that does not exist while the lock is free; `None` if its changes are not used.
+    /// The key whose changes may show a release: it does not exist while the lock is free. `None`
+    /// if changes are not used.
     pub(crate) key: Option<String>,
-    /// True if the key is the number of a semaphore's free permits instead.
+    /// True if the key holds the number of a semaphore's free permits: then the number shows
+    /// whether permits are free, and not the existence of the key.
     pub(crate) has_permits: bool,
     /// The key of the lock that a message on this channel may grant, if messages grant any.
     pub(crate) grants: Option<String>,

@@ -22,8 +22,8 @@ pub(super) struct PubSubConnection {
     output: WriteBuffer,
     input: ReadBuffer,
     reader: ReplyReader,
-    /// Returns whether no other server is used at this address by now. Only then do grants count
-    /// that came over this connection.
+    /// Returns true until another server is used instead of this one, or this one loses its role.
+    /// Grants that arrive on this connection count only while this returns true.
     is_current: Arc<dyn Fn() -> bool + Send + Sync>,
     unsent: Vec<u8>,
     /// True if bytes that count as sent are still in `output`.
@@ -90,8 +90,8 @@ pub(super) struct ReportedHere {
     pub(super) id: Option<u64>,
 }
 
-/// The oldest version in which `NOLOOP` includes changes by scripts. Before it, each renewal would
-/// be reported.
+/// The oldest server version in which `NOLOOP` also excludes a client's own changes by scripts from
+/// the reports. With an older version, each renewal would be reported to its own client.
 pub(crate) const REPORTS_SINCE: [u32; 3] = [7, 0, 5];
 
 impl ReportedHere {
@@ -153,7 +153,8 @@ impl PubSubConnection {
         self.transport.fd()
     }
 
-    /// Returns whether another server is used at this address by now.
+    /// Returns true if another server is used instead of this one by now, or this one has lost its
+    /// role.
     pub(super) fn is_over(&self) -> bool {
         !(self.is_current)()
     }
@@ -193,7 +194,7 @@ impl PubSubConnection {
             PubSubRequest::Hello => &[b"HELLO", b"3"],
             PubSubRequest::Track => &[b"CLIENT", b"TRACKING", b"ON"],
             PubSubRequest::Read(key) => &[b"PTTL", key.as_bytes()],
-            // As in counted.lua: a number is no longer, and other data may be large.
+            // As in counted.lua: a number has at most 12 characters, and other data may be large.
             PubSubRequest::ReadPermits(key) => &[b"GETRANGE", key.as_bytes(), b"0", b"11"],
             PubSubRequest::Ping => &[b"PING"],
         };
@@ -321,7 +322,7 @@ impl PubSubConnection {
                 Ok(PubSubEvent::Read(key, state))
             }
             (Reply::Bulk(number), PubSubRequest::ReadPermits(key)) => {
-                // Without a number the next attempt sets it.
+                // Without a number, the next attempt sets the number, and may succeed.
                 let free = match &number[..] {
                     b"" => Some(1),
                     number => std::str::from_utf8(number)
@@ -343,8 +344,8 @@ impl PubSubConnection {
     }
 
     /// Returns whether the oldest request ends the subscription of this channel. If the server ends
-    /// that by itself at the same time, it sends two such messages, and either can count as the
-    /// reply.
+    /// the subscription by itself at the same time, it sends two such messages, and either can
+    /// count as the reply.
     fn is_unsubscribing(&self, channel: Option<&str>) -> bool {
         let oldest = self.pending.front().map(|(request, _)| request);
         matches!(oldest, Some(PubSubRequest::Unsubscribe(left)) if channel == Some(&*left.channel))

@@ -1,7 +1,7 @@
 //! [`Subscriber`]: receives the releases for all waiters, on one connection and one thread.
 //!
-//! A release is a message on the lock's channel, if the releasing client publishes any. It is also
-//! a change of the lock's key, which the server reports (client tracking).
+//! A release arrives as a message on the lock's channel, if the releasing client publishes one. It
+//! also arrives as a change of the lock's key, which the server reports (client tracking).
 //!
 //! Only the worker thread uses the connection. A watcher adds its watch to the
 //! [`SubscriptionTable`], wakes the worker through a socket pair, and waits for the confirmation:
@@ -9,7 +9,7 @@
 //!
 //! - `table`: the watches on each channel, and the state of its subscription
 //! - `tracked_keys`: the keys of watched locks, whose changes the server reports
-//! - `tracking`: the setting for these reports
+//! - `tracking`: the setting `tracking=`, for reports of key changes
 //! - `channel`: the channels on which releases are published
 //! - `worker`: the thread, one connection after the other
 //! - `connection`: one connection in subscriber mode
@@ -117,7 +117,8 @@ impl Subscriber {
         self.start_following(|table| table.add_waiter(releases, wake, now))
     }
 
-    /// Watches a channel of other messages in the same way. If the server refuses, there are none.
+    /// Watches a channel of messages that are no releases, without waiting for the confirmation. If
+    /// the server refuses the subscription, no messages arrive.
     pub(crate) fn follow(
         &self,
         kind: ChannelKind,
@@ -142,9 +143,9 @@ impl Subscriber {
         }))
     }
 
-    /// Has waiters for the lock with this key woken after every release from now on, including that
-    /// of a client that publishes none, if the waiter `is_first` in its queue. Returns whether they
-    /// already are.
+    /// Requests that waiters for the lock with this key are woken after every release, including
+    /// one that is not published, if the waiter `is_first` in its queue. For any other waiter, ends
+    /// such a request. Returns true if waiters are already woken after every release.
     pub(crate) fn track(&self, key: &str, is_first: bool) -> bool {
         let now = self.shared.dialer.clock().now();
         let mut table = self.shared.table.lock();
@@ -153,8 +154,8 @@ impl Subscriber {
     }
 
     /// Returns the number of the connection to which other connections can direct the reports of
-    /// changes of their keys; `None` if there is none. The listener of the first call receives each
-    /// report.
+    /// changes of their keys; `None` while there is none: then the worker is woken to make one. The
+    /// listener of the first call receives each report.
     pub(crate) fn reports_to(
         &self,
         on_change: impl FnOnce() -> Arc<dyn ChangeListener>,

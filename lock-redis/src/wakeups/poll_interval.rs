@@ -6,18 +6,18 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PollInterval {
     pub(crate) interval: Duration,
-    /// The maximum of the random part, which keeps waiters from polling all at once.
+    /// The largest random part that is added, so that waiters do not poll all at once.
     pub(crate) jitter: Duration,
 }
 
 /// The default interval of polls, as in the usual loop around Jedis.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// The random part that is added, so that clients do not poll all at once.
+/// The largest random part that is added by default, so that clients do not poll all at once.
 const JITTER: Duration = Duration::from_millis(25);
 
-/// The interval if every release should be published, but changes of keys are not reported: finds a
-/// release that was not published, and a lock that was deleted manually.
+/// The interval if every release should be published, but changes of keys are not reported. Polling
+/// then finds a release that was not published, and a lock that was deleted manually.
 pub(crate) const UNTRACKED: PollInterval = PollInterval {
     interval: Duration::from_secs(4),
     jitter: Duration::from_secs(1),
@@ -30,8 +30,8 @@ impl Default for PollInterval {
 }
 
 impl PollInterval {
-    /// Returns an interval of polls. If no jitter is given, it is at most a quarter of the
-    /// interval.
+    /// Returns an interval of polls. If no jitter is given, the default is used, but at most a
+    /// quarter of the interval.
     pub(crate) fn new(interval: Duration, jitter: Option<Duration>) -> Self {
         Self {
             interval,

@@ -11,7 +11,8 @@ pub(crate) const OPTION: &str = "tracking";
 /// because some proxies end a connection at `HELLO 3`.
 pub(super) const RETRY: Duration = Duration::from_secs(60);
 
-/// The number of such losses in a row: a single one may have another cause.
+/// The number of connections in a row that must be lost at that request before tracking is not
+/// requested. A single loss may have another cause.
 pub(super) const LOST_CONNECTIONS: u32 = 2;
 
 /// The setting for the server's reports of key changes.
@@ -28,7 +29,7 @@ impl Tracking {
     }
 }
 
-/// Warns that the server does not report changes, with the consequence.
+/// Warns that the server does not report changes of locks, and names the consequence.
 pub(crate) fn warn(server: &Server, why: &NotTracked) {
     let cause = Cause {
         change: why.to_string(),

@@ -25,8 +25,8 @@ impl Waker {
 
     /// Wakes the poller, now or from its next sleep.
     pub(super) fn wake(&self) {
-        // A full pipe means that the poller is about to wake up; a closed pipe, that there is no
-        // poller.
+        // A full socket means that the poller is about to wake up; a closed socket, that there is
+        // no poller.
         let _ignored = (&self.0).write(&[1]);
     }
 }

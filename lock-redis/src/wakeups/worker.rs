@@ -18,7 +18,7 @@ use std::time::Duration;
 /// The state that the worker and the watchers share.
 pub(super) struct Shared {
     pub(super) dialer: Arc<Dialer>,
-    /// While this is locked, no thread is woken and no foreign code runs.
+    /// While this is locked, no waiter is woken and no foreign code runs.
     pub(super) table: Mutex<SubscriptionTable>,
     /// Called when a connection is lost or cannot be made.
     pub(super) trouble: OnceLock<Trouble>,
@@ -30,15 +30,15 @@ pub(super) struct Shared {
     pub(super) reports_to: AtomicU64,
 }
 
-/// The type of a function that is called with the channel and the text of a message, before its
-/// watches are woken. Must be short.
+/// The type of a function that is called with the channel and the text of a message, before the
+/// channel's watches are woken. Must return quickly, because the worker calls it.
 pub(crate) type MessageListener = Arc<dyn Fn(&str, &str) + Send + Sync>;
 
 /// The type of the function for [`Subscriber::on_trouble`](super::Subscriber::on_trouble).
 pub(crate) type Trouble = Arc<dyn Fn() + Send + Sync>;
 
 /// The listener for [`Subscriber::reports_to`](super::Subscriber::reports_to). Its functions must
-/// be short.
+/// return quickly, because the worker calls them.
 pub(crate) trait ChangeListener: Send + Sync {
     /// Handles changes of these keys; `None`: of all keys.
     fn changed(&self, keys: Option<&[String]>);
@@ -57,7 +57,8 @@ pub(super) struct SubscriberWorker {
     tracking: Tracking,
     /// The budget for reports of keys that other connections have read.
     reports: ReadBudget,
-    /// The number of connections in a row that were lost before the server had switched to RESP3.
+    /// The number of connections in a row that were lost before the server had replied to the
+    /// request for reports.
     lost_over_hello: u32,
     /// The number of connections in a row that were lost soon after they had been made.
     lost_soon: u32,
@@ -78,7 +79,8 @@ impl SubscriberWorker {
     /// The first pause before the subscriber connects again. The pause doubles, with jitter, so
     /// that clients do not reconnect together.
     const FIRST_PAUSE: Duration = Duration::from_millis(10);
-    /// The longest such pause, because waiters get no messages meanwhile.
+    /// The longest pause before the subscriber connects again, because waiters get no messages
+    /// meanwhile.
     const LONGEST_PAUSE: Duration = Duration::from_secs(1);
     /// The time without any arrival after which the server gets a `PING`, or a command timeout if
     /// that is longer, so that a dead connection is found while most of a lease remains.
@@ -86,8 +88,8 @@ impl SubscriberWorker {
     /// The number of connections in a row, each lost within a second, at which a warning is given.
     /// Fewer may have a harmless cause, such as a restart.
     const SHORT_CONNECTIONS: u32 = 5;
-    /// The time that a connection has to last before that warning can be repeated, so that one
-    /// fault does not lead to several warnings.
+    /// The time that a connection has to last before the warning of short connections can be
+    /// repeated, so that one fault does not lead to several warnings.
     const STEADY: Duration = Duration::from_secs(60);
     /// The number of messages that are read before new subscriptions are sent, so that a flood of
     /// releases does not delay new waiters.
@@ -120,7 +122,7 @@ impl SubscriberWorker {
         }
     }
 
-    /// Serves one connection, from the first watch to its end; then pauses.
+    /// Waits until a connection is needed, makes and serves one until it ends, and then pauses.
     fn serve_once(&mut self) -> Result<(), Closed> {
         self.wait_until_wanted()?;
         // Bounded by the connect timeout.
@@ -156,7 +158,8 @@ impl SubscriberWorker {
         self.pause_before_retry()
     }
 
-    /// Counts a lost connection as a short one. The count is reset when a connection lasts.
+    /// Counts a lost connection, and warns if too many in a row were lost soon after they had been
+    /// made. A connection that lasts resets the count.
     fn warn_if_lost_again(&mut self) {
         self.lost_soon = self.lost_soon.saturating_add(1);
         if self.lost_soon < Self::SHORT_CONNECTIONS {
@@ -265,8 +268,8 @@ impl SubscriberWorker {
         }
     }
 
-    /// Requests reports of key changes. Returns the end of the connection's use: if the request is
-    /// left out, a later connection must try it again.
+    /// Requests reports of key changes. Returns the time until which the connection is used. That
+    /// time is limited if the request is left out, so that a later connection sends it again.
     fn begin_tracking(&mut self, connection: &mut PubSubConnection, now: Moment) -> Moment {
         if self.tracking == Tracking::Off {
             return Moment::NEVER;
@@ -386,8 +389,8 @@ impl SubscriberWorker {
                 drop(table);
                 if let Some(id) = here.id {
                     self.shared.reports_to.store(id, Ordering::Release);
-                    // Makes the held locks be renewed, because only renewals from now on direct
-                    // reports here.
+                    // Causes the renewal of all held locks, because only renewals from now on
+                    // direct reports to this connection.
                     self.tell_changed(None);
                 }
                 self.lost_over_hello = 0;
@@ -447,8 +450,8 @@ impl SubscriberWorker {
     }
 
     /// Passes on changes of keys that other connections have read; `None`: of all keys. The budget
-    /// limits this: if the server tracks fewer keys than are held, the renewal of one lock leads to
-    /// the report of another. Beyond the budget, the next regular renewal notices a loss.
+    /// limits how often: if the server tracks fewer keys than are held, the renewal of one lock
+    /// leads to the report of another. Beyond the budget, the next regular renewal notices a loss.
     fn pass_on(&mut self, keys: Option<Vec<String>>, now: Moment) {
         let is_news = keys.as_ref().is_none_or(|keys| !keys.is_empty());
         if !is_news || self.shared.on_change.get().is_none() {
@@ -461,15 +464,16 @@ impl SubscriberWorker {
         }
     }
 
-    /// Calls the listener for changes, without a mutex. A panic in it ends nothing else.
+    /// Calls the listener for changes, while no mutex is held. A panic of the listener ends nothing
+    /// else.
     fn tell_changed(&self, keys: Option<&[String]>) {
         if let Some(tell) = self.shared.on_change.get() {
             contain(|| tell.changed(keys));
         }
     }
 
-    /// Wakes waiters, without a mutex. A panic of one waiter does not prevent the wake-up of the
-    /// others.
+    /// Wakes waiters, while no mutex is held. A panic of one waiter does not prevent the wake-up of
+    /// the others.
     fn deliver(&self, wakes: DeferredWakeups) {
         wakes.raise_confirmations();
         for wake in wakes.watches {

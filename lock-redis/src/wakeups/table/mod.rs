@@ -1,6 +1,6 @@
 //! [`SubscriptionTable`]: the watches on each channel, and the state of its subscription.
 //!
-//! The state alone, without I/O and waits.
+//! This module has only the state: it does no I/O, and does not wait.
 
 mod tasks;
 #[cfg(test)]
@@ -25,7 +25,7 @@ use watched_channel::{Phase, ReleasesOf, WatchEntry, WatchedChannel};
 #[derive(Default)]
 pub(super) struct SubscriptionTable {
     channels: HashMap<Arc<str>, WatchedChannel>,
-    /// The channels that were added since the worker's last turn, to be subscribed.
+    /// The channels that the worker subscribes to in its next turn.
     wanted: Vec<Arc<str>>,
     /// The channels without watches, each with the time at which its last watch ended, oldest
     /// first. Each is listed at most once, even if it is watched again meanwhile.
@@ -133,7 +133,8 @@ impl SubscriptionTable {
             polls: releases.polls,
         });
         if of.key.is_none() {
-            // The kinds of a name share a channel, and not all use the changes of the key.
+            // Locks of one name and several kinds may share a channel, and not all kinds use
+            // changes of the key.
             of.key = releases.key.as_deref().map(Arc::from);
         }
         if let Some(key) = &of.key
@@ -149,7 +150,7 @@ impl SubscriptionTable {
         (id, standing)
     }
 
-    /// Adds a watch.
+    /// Adds a watch on a channel, which is subscribed to if necessary.
     pub(super) fn add(
         &mut self,
         kind: ChannelKind,
@@ -172,7 +173,8 @@ impl SubscriptionTable {
             .get_mut(&name)
             .expect("it was found or put in just now");
         entry.unused_since = None;
-        // Polled watches need no subscription, which the worker retries from time to time.
+        // A polled watch does not wait for a subscription. The worker requests that again from time
+        // to time.
         let is_polled = entry.phase == Phase::Refused && entry.is_polled;
         if entry.phase == Phase::Refused && !is_polled {
             entry.phase = Phase::Unsent;
@@ -192,8 +194,8 @@ impl SubscriptionTable {
         (WatchId(name, id), standing)
     }
 
-    /// Records that a new watch may have missed messages. If its confirmation is still to come, the
-    /// watch is woken with it.
+    /// Records that a new watch may have missed messages. If the confirmation of its channel is
+    /// still to come, the confirmation wakes all watches on the channel.
     pub(super) fn missed(&mut self, id: &WatchId) {
         if let Some(channel) = self.channels.get_mut(&id.0) {
             channel.missed |= channel.phase != Phase::Live;
@@ -232,7 +234,8 @@ impl SubscriptionTable {
         let reads_too_late = self.keys.is_used_up();
         let mut wakes = DeferredWakeups::default();
         if reads_too_late && !was_late {
-            // Sleeping waiters rely on being woken at once, which no longer holds.
+            // Waiters sleep without polling as long as reads are on time. From now on they must
+            // poll.
             wakes.watches = self.all_watchers();
         }
         let mut subscribe = Vec::new();
@@ -329,7 +332,7 @@ impl SubscriptionTable {
                 None => {}
             }
         }
-        // Emptied by each connection, but there may be none for long.
+        // Each connection empties this list, but there may be no connection for a long time.
         self.wanted.retain(|name| self.channels.contains_key(name));
     }
 
@@ -370,8 +373,8 @@ impl SubscriptionTable {
         }
     }
 
-    /// Records that connecting failed. Watchers continue to wait until their deadlines, unless the
-    /// server refuses this client permanently.
+    /// Records that the connection was lost, or could not be made. Watchers continue to wait until
+    /// their deadlines, unless the server refuses this client permanently.
     pub(super) fn failed(&mut self, failure: &Failure, now: Moment) -> DeferredWakeups {
         self.trouble = Some(failure.error().clone());
         let mut wakes = DeferredWakeups::default();
@@ -413,8 +416,8 @@ impl SubscriptionTable {
         }
     }
 
-    /// Records that the server has refused a subscription. Earlier watches have lost it and must
-    /// poll.
+    /// Records that the server has refused a subscription. Watches that had an earlier subscription
+    /// have lost it, and must poll.
     pub(super) fn refused(
         &mut self,
         subscription: &Subscription,
@@ -433,7 +436,8 @@ impl SubscriptionTable {
         }
     }
 
-    /// Returns whether waiters of this channel are polled if the server refuses the subscription.
+    /// Returns whether this channel has waiters, which can be woken to poll if the server refuses
+    /// the subscription: true for a channel of releases.
     pub(super) fn may_be_polled(&mut self, subscription: &Subscription) -> bool {
         self.find(subscription)
             .is_some_and(|channel| channel.releases.is_some())
@@ -447,7 +451,8 @@ impl SubscriptionTable {
         };
         channel.phase = Phase::Refused;
         let was_polled = std::mem::replace(&mut channel.is_polled, true);
-        // They are not polled while changes of the key are reported, so they must be woken now.
+        // Messages may have been missed. Waiters with a tracked key are not woken to poll, so all
+        // are woken now.
         let missed = std::mem::replace(&mut channel.missed, true);
         let watches = if missed {
             channel.watchers()
@@ -472,8 +477,8 @@ impl SubscriptionTable {
     }
 
     /// Returns the waiters to wake now, and the time of the next poll. These are the waiters that
-    /// notice a release neither by a message nor by a change of the key. `all`: releases are not
-    /// published at all.
+    /// notice a release neither by a message nor by a change of the key. `all` is true if releases
+    /// are not published at all.
     pub(super) fn poll(&mut self, all: bool, now: Moment) -> (DeferredWakeups, Moment) {
         let (mut wakes, mut next) = (DeferredWakeups::default(), Moment::NEVER);
         if !all && self.polled == 0 {
@@ -506,7 +511,8 @@ impl SubscriptionTable {
 
     /// Records that the server ended a subscription, because the slot has moved to another node.
     /// The waiters must poll, and watch on the new node. Later messages on the channel grant
-    /// nothing: a node that has become a replica hears of grants that its master has taken back.
+    /// nothing: a node that has become a replica receives messages about grants that its master has
+    /// taken back.
     pub(super) fn ended(&mut self, channel: &str) -> DeferredWakeups {
         let Some(channel) = self.channels.get_mut(channel) else {
             return DeferredWakeups::default();
@@ -549,7 +555,8 @@ impl SubscriptionTable {
         if let Some(key) = channel.key() {
             self.keys.message(key, now);
         }
-        // Another library's message may look like the name of an owner.
+        // Without a queue, no message names an owner: another library's message may look like one
+        // that does.
         let releases = channel.releases.as_ref();
         let queued = releases.filter(|releases| releases.grants.is_some());
         let next = queued.zip(next).map(|(releases, next)| {
@@ -568,7 +575,8 @@ impl SubscriptionTable {
         self.keys.set_support(support);
     }
 
-    /// Has waiters of this lock woken after every release from now on, or no longer.
+    /// Requests that waiters of this lock are woken after every release, if the waiter `is_first`
+    /// in its queue. For any other waiter, ends such a request.
     pub(super) fn track(&mut self, key: &str, is_first: bool, now: Moment) {
         if self.keys.track(key, is_first, now) {
             self.wake_thread();
@@ -609,8 +617,8 @@ impl SubscriptionTable {
         (Some(keys), wakeups)
     }
 
-    /// Records the result of a key's read. Returns the waiters to wake: not while the subscription
-    /// awaits its confirmation, because they are woken then.
+    /// Records the result of a key's read. Returns the waiters to wake: none while the subscription
+    /// awaits its confirmation, because they make an attempt after that anyway.
     pub(super) fn read(&mut self, key: &Arc<str>, state: KeyState, now: Moment) -> DeferredWakeups {
         let names = self.keys.answered(key, state, now);
         DeferredWakeups {

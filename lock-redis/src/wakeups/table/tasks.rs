@@ -20,11 +20,12 @@ pub(in crate::wakeups) struct WorkerTasks {
     pub(in crate::wakeups) closed: bool,
     /// Keys to read, before the subscriptions are sent.
     pub(in crate::wakeups) reads: Vec<Arc<str>>,
-    /// Numbers of free permits to read, likewise.
+    /// Keys with numbers of free permits to read, before the subscriptions are sent.
     pub(in crate::wakeups) permit_reads: Vec<Arc<str>>,
-    /// The time at which the next key is due.
+    /// The time at which the next key must be read.
     pub(in crate::wakeups) next_read: Option<Moment>,
-    /// True if more changes are reported than keys may be read.
+    /// True if keys are read too late from now on, because more changes are reported than the limit
+    /// of reads allows.
     pub(in crate::wakeups) reads_too_late: bool,
     /// The waiters that must poll from now on.
     pub(in crate::wakeups) wakes: DeferredWakeups,
@@ -45,8 +46,8 @@ pub(in crate::wakeups) struct DeferredWakeups {
 }
 
 impl DeferredWakeups {
-    /// Wakes the watchers that await a confirmation. Does not wake watches, which runs foreign
-    /// code.
+    /// Wakes the watchers that await a confirmation. Does not wake `watches`, because that runs
+    /// foreign code.
     pub(in crate::wakeups) fn raise_confirmations(&self) {
         for confirmation in &self.confirmations {
             confirmation.signal.raise();

@@ -20,7 +20,7 @@ pub(super) struct WatchedChannel {
     pub(super) missed: bool,
     /// The time since which there are no watches.
     pub(super) unused_since: Option<Moment>,
-    /// True if the table lists it among the unused channels.
+    /// True if the table lists this channel among the unused ones.
     pub(super) is_listed_unused: bool,
     /// The lock, if this is a channel of releases.
     pub(super) releases: Option<ReleasesOf>,
@@ -34,10 +34,10 @@ pub(super) struct WatchedChannel {
 pub(super) struct ReleasesOf {
     /// The key of the lock; `None` if its changes are not used.
     pub(super) key: Option<Arc<str>>,
-    /// The key of the lock that a message may grant.
+    /// The key of the lock that a message may grant; `None` if messages grant nothing.
     pub(super) grants: Option<Arc<str>>,
-    /// True if the server has ended the subscription: messages name the next owner, and grant
-    /// nothing.
+    /// True once the server has ended a subscription of this channel. From then on, a message only
+    /// names the next owner, and grants nothing.
     pub(super) has_ended: bool,
     /// The interval at which waiters are woken if the server refuses to subscribe.
     pub(super) polls: PollInterval,

@@ -3,10 +3,11 @@
 //! Under `CLIENT TRACKING` the server reports one change of a key that this connection has read, by
 //! any client, and then no longer tracks the key. So the key is read again after each report, by
 //! `PTTL`, which makes the server track it again, and shows whether the lock is free. Waiters are
-//! woken only then, because a renewal is also a change. The key of a semaphore is the number of its
-//! free permits, and it is the number that is read.
+//! woken only if the lock is free, because a renewal is also a change. The exception is a lock that
+//! other clients pass on without messages: there each report wakes the waiters. The key of a
+//! semaphore holds the number of its free permits, so the number is read instead.
 //!
-//! The state alone, without I/O and waits.
+//! This module has only the state: it does no I/O, and does not wait.
 
 use lock_core::Moment;
 use lock_core::backend::Backoff;
@@ -20,10 +21,11 @@ use std::time::Duration;
 const SPACING: Duration = Duration::from_millis(5);
 
 /// A second change within this time, and no message between, shows that other clients pass the lock
-/// on. Then the report of a change wakes the waiters, because the read of the key comes too late to
-/// find it free.
+/// on without messages. Then the report of a change wakes the waiters, because the read of the key
+/// comes too late to find it free.
 const PASSED_ON: Duration = Duration::from_millis(50);
-/// The shortest time between two reads of such a key, so that most changes are reported.
+/// The shortest time between two reads of a key whose lock other clients pass on, so that most
+/// changes are reported.
 const SPACING_IF_PASSED_ON: Duration = Duration::from_millis(2);
 
 /// The delay of the read of a key after a message about its lock, because that message has woken
@@ -34,7 +36,8 @@ const AFTER_MESSAGE: Duration = Duration::from_millis(20);
 /// The first pause before an unreadable key is read again, because a script may block the server.
 /// The pause doubles, with jitter.
 const FIRST_RETRY: Duration = Duration::from_millis(500);
-/// The longest such pause, because a waiter may miss a release meanwhile.
+/// The longest pause before an unreadable key is read again, because a waiter may miss a release
+/// meanwhile.
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
 
 /// The delay of the first read of a key for a waiter in a queue, because most grants come sooner,
@@ -43,7 +46,7 @@ const AFTER_FIRST: Duration = Duration::from_millis(5);
 
 /// The number of keys that are read in a second, and the number that are read at once after a quiet
 /// time. More are due if the server tracks fewer keys than are watched (`tracking-table-max-keys`):
-/// for each key that is read, it reports a change of another.
+/// for each key that is read, the server reports a change of another key.
 const READS_PER_SECOND: u32 = 1_000;
 const READS_AT_ONCE: u32 = 10_000;
 
@@ -51,7 +54,7 @@ const READS_AT_ONCE: u32 = 10_000;
 const AT_ONCE: Moment = Moment::from_nanos(0);
 
 /// The keys to read, by the time at which they are due. A key that need no longer be read is
-/// removed only then.
+/// removed only at that time.
 type DueKeys = BinaryHeap<Reverse<(Moment, Arc<str>)>>;
 
 /// The keys of watched locks.
@@ -79,7 +82,7 @@ struct TrackedKey {
     /// The watched channels on which releases are published: one for each kind of lock of the name.
     channels: Vec<Arc<str>>,
     phase: Phase,
-    /// True if the key is the number of a semaphore's free permits.
+    /// True if the key holds the number of a semaphore's free permits.
     has_permits: bool,
     /// True if a waiter needs the reports: the first in the queue, or each if there is no queue.
     is_wanted: bool,
@@ -89,7 +92,7 @@ struct TrackedKey {
     message: Option<Moment>,
     /// The time of the last report.
     reported: Option<Moment>,
-    /// True if other clients pass the lock on.
+    /// True if other clients pass the lock on without messages.
     is_passed_on: bool,
     /// The pauses after failed reads; `None` after a successful one.
     failures: Option<Backoff>,
@@ -120,7 +123,8 @@ pub(super) enum KeyState {
 
 impl TrackedKeys {
     /// Records that the lock of this key is watched, with its releases on `channel`; `queued` is
-    /// the present time if its waiters queue there. Returns whether the key must be read.
+    /// the present time if the lock's waiters queue in the store, and otherwise `None`. Returns
+    /// whether the key must be read.
     pub(super) fn watch(
         &mut self,
         key: &Arc<str>,
@@ -139,14 +143,15 @@ impl TrackedKeys {
         is_idle
     }
 
-    /// Records whether this key is the number of a semaphore's free permits, by its latest waiter.
+    /// Records whether this key holds the number of a semaphore's free permits, as its latest
+    /// waiter says.
     pub(super) fn set_meaning(&mut self, key: &str, has_permits: bool) {
         if let Some(entry) = self.keys.get_mut(key) {
             entry.has_permits = has_permits;
         }
     }
 
-    /// Returns whether this key is the number of a semaphore's free permits.
+    /// Returns whether this key holds the number of a semaphore's free permits.
     pub(super) fn has_permits(&self, key: &str) -> bool {
         self.keys.get(key).is_some_and(|entry| entry.has_permits)
     }
@@ -254,7 +259,7 @@ impl TrackedKeys {
         entry.map_or(&[], |entry| &entry.channels)
     }
 
-    /// Records that all keys were deleted.
+    /// Records a report that all keys may have changed, as after `FLUSHALL`.
     pub(super) fn all_changed(&mut self, is_watched: impl Fn(&str) -> bool, now: Moment) {
         for entry in self.keys.values_mut() {
             let _tracked = entry.changed(&is_watched, now, &mut self.due);
@@ -270,7 +275,7 @@ impl TrackedKeys {
     ) -> (Vec<Arc<str>>, Option<Moment>) {
         let mut reads = Vec::new();
         if self.support == TrackingSupport::None {
-            // All keys become due again on the next connection.
+            // The next connection makes all wanted keys due again.
             self.due.clear();
             return (reads, None);
         }
@@ -285,7 +290,8 @@ impl TrackedKeys {
             let Phase::Due { is_put_off } = entry.phase else {
                 continue;
             };
-            // Only a first read is due at this time: it is not caused by a report.
+            // Only the first read of a key on a connection can have this time. No report has caused
+            // such a read, so it is not delayed, and not limited.
             if at != AT_ONCE {
                 if !(entry.is_wanted && entry.has_watches(&is_watched)) {
                     entry.phase = Phase::Idle;
@@ -394,7 +400,7 @@ impl TrackedKey {
     }
 }
 
-/// The number of keys that may still be read.
+/// The limit of reads, and the part of it that is used up.
 #[derive(Default)]
 pub(super) struct ReadBudget {
     /// The number of reads, less those that have been allowed again up to `since`.

@@ -70,7 +70,8 @@ fn reads_of_a_key_keep_a_distance() {
     assert!(keys.is_tracked("k"), "it will be read");
 }
 
-/// Returns that table, with a change at 30 ms whose read was delayed to 50 ms by a later message.
+/// Returns the table of `tracked`, with a change at 30 ms whose read a later message has delayed to
+/// 50 ms.
 fn put_off() -> TrackedKeys {
     let mut keys = tracked();
     read(&mut keys, KeyState::Held, 1);
