@@ -15,7 +15,8 @@ pub(super) struct Definition {
     pub(super) set: fn(&mut Config, Given<'_>) -> Result<(), String>,
     /// Returns the value as a URL writes it; `None` if it is not set.
     pub(super) get: fn(&Config) -> Option<String>,
-    /// Describes what is wrong with the value, under this name and regardless of its source.
+    /// Describes what is wrong with the value, whatever its source; `None` if nothing is. The text
+    /// calls the setting by the given name.
     pub(super) complaint: fn(&Config, &str) -> Option<String>,
 }
 
@@ -278,7 +279,7 @@ fn is_printable(name: &str) -> bool {
     !name.is_empty() && name.chars().all(label::is_printable)
 }
 
-/// The unit of times that a store counts.
+/// The unit of a time that a store counts.
 const WHOLE: &str = "whole milliseconds";
 
 fn is_whole(time: Duration) -> bool {
