@@ -4,7 +4,7 @@ use crate::sync::Mutex;
 use crate::time::{Clock, Moment, Signal, Woken};
 use std::sync::Arc;
 
-/// A counter of pending cleanups, with threads that wait until it is zero.
+/// A counter of pending cleanups, and the threads that wait until no cleanup is pending.
 #[derive(Default)]
 pub(super) struct PendingCleanups(Mutex<Open>);
 
