@@ -80,8 +80,7 @@ impl Interrupt {
             move || fired_by_handler.fire()
         };
         let set = match ctrlc::try_set_handler(handler()) {
-            // `ctrlc` mistakes an ignored signal for one that has a handler. Such a signal gets
-            // ours.
+            // `ctrlc` mistakes an ignored signal for one that has a handler. Set the handler then.
             Err(ctrlc::Error::MultipleHandlers) if !signals_have_handlers() => {
                 ctrlc::set_handler(handler())
             }

@@ -240,7 +240,7 @@ mod tests {
         assert!(!format!("{config:?}").contains("s3cret"));
     }
 
-    /// Checked for each scheme of Redis servers.
+    /// Checks each scheme of a store on Redis servers.
     #[test]
     fn credentials_before_a_later_host_are_refused_without_the_secret() {
         for scheme in [

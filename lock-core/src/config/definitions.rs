@@ -27,7 +27,7 @@ pub(super) struct Given<'a> {
     pub(super) value: &'a str,
 }
 
-/// The words of an option, each with its meaning.
+/// The words that an option accepts, each with its meaning.
 type Words<T> = [(&'static str, T)];
 
 const ORDERS: &Words<LockOrder> = &[("any", LockOrder::Any), ("fair", LockOrder::Fair)];

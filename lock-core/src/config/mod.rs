@@ -48,12 +48,13 @@ use std::time::Duration;
 
 /// Every setting of a client.
 ///
-/// One URL is enough: `scheme://user:password@host:port/path?option=value`. A file, the environment
-/// and the setters accept the same options. Later sources win: first the defaults, then the URL
-/// ([`from_url`](Self::from_url)) or a file (`from_file`, with the feature `toml`; its lines win
-/// over the options of its URL), then the environment ([`with_env`](Self::with_env)), then the
-/// setters. A file with several stores, and with settings for some locks, is a `ConfigSet` (feature
-/// `toml`).
+/// One URL is enough: `scheme://user:password@host:port/path?option=value`. A file and
+/// [`with_option`](Self::with_option) accept the same options; the environment and the other
+/// setters accept all but the options of a scheme. The later source wins, usually in this order:
+/// the defaults; the URL ([`from_url`](Self::from_url)) or a file (`from_file`, with the feature
+/// `toml`; its lines win over the options of its URL); the environment
+/// ([`with_env`](Self::with_env)); the setters. A file with several stores, or with settings for
+/// some locks, is read into a `ConfigSet` (feature `toml`).
 ///
 /// A program with its own configuration file can read one of the file's tables into this type with
 /// serde, in any format. Durations are text, as in the URL (`"30s"`, `"1m 30s"`, `"500ms"`):

@@ -104,8 +104,8 @@ pub(crate) struct Inner {
     /// The time at which a renewal must carry the owner's label again; `None` means the next
     /// renewal.
     label_due: Option<Moment>,
-    /// True since a renewal that counts although too few replicas confirmed it, until enough
-    /// replicas confirm one. Not set under `OnInsufficientReplicas::Accept`.
+    /// True after a renewal that counts although too few replicas confirmed it, until enough
+    /// replicas confirm a later one. Not set under `OnInsufficientReplicas::Accept`.
     pub(crate) degraded: bool,
     rare: Option<Box<RareData>>,
     /// The entry in the count of held locks, until the acquisition ends.

@@ -57,9 +57,9 @@ impl HandoffChain {
         }
     }
 
-    /// Emits an event for the earlier holds on the grant, after the store reported the lock of the
-    /// holder of `token` as gone. Their holders may have lost the lock too, although their releases
-    /// returned `Ok`.
+    /// Emits an event for the earlier holds on the grant, after the store has reported to the
+    /// holder of `token` that the lock is gone. The earlier holders may have lost the lock too,
+    /// although their releases returned `Ok`.
     pub(super) fn tell_lost(self, events: &Events, lock: &LockName, token: Option<FencingToken>) {
         let holds = self.before;
         if holds == 0 {

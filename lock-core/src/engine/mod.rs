@@ -306,7 +306,7 @@ impl Engine {
         .map_err(Failure::into_error)
     }
 
-    /// Returns the metrics, to count what no event reports.
+    /// Returns the metrics, which also count what no event reports.
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.events.metrics
     }

@@ -132,9 +132,9 @@ impl ConfigSet {
 
     /// Overrides the settings of the file with those of the environment.
     ///
-    /// The URL in `DISTLOCK_URL` replaces the address and the options of the default backend. The
-    /// variable of a setting, as in `DISTLOCK_WATCHDOG=10s`, applies to all backends and locks. See
-    /// [`Config::with_env`].
+    /// The URL in `DISTLOCK_URL` replaces the address of the default backend, and its options
+    /// replace the settings of the same names. The variable of a setting, as in
+    /// `DISTLOCK_WATCHDOG=10s`, applies to all backends and locks. See [`Config::with_env`].
     ///
     /// # Errors
     ///

@@ -13,8 +13,9 @@ use crate::time::{Clock, Moment};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// The first pause before an unverified lock is verified again after a change of servers, because
-/// the new server often answers soon. The pause doubles until the lock is verified or has ended.
+/// The first pause before a lock that could not be verified is verified again, because after a
+/// change of servers the new server often answers soon. The pause doubles until the lock is
+/// verified or has ended.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest such pause, so that a loss is noticed within a fraction of the default lease.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);

@@ -8,7 +8,7 @@
 //! | not held, to a repetition; first send after the local deadline | lost |
 //! | a value that is not a lock is under the key | lost |
 //! | none for half of the command timeout | the request is repeated |
-//! | none until the command timeout | unavailable; it is repeated in the background |
+//! | none until the command timeout | unavailable; the release is repeated in the background |
 //!
 //! A dropped guard does not wait for the answer. Its request is sent or queued on the connection
 //! before the drop returns, ahead of any later request of this client about the lock. The thread

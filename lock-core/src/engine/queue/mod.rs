@@ -85,7 +85,7 @@ struct RareState {
     /// The subscription to releases. It begins when the store reports the lock as busy, or before
     /// the first attempt if an earlier subscription has just ended, and ends when no thread queues.
     watch: Option<Watch>,
-    /// True if another client held the lock while these threads queued.
+    /// True if another client held the lock since the queue was last empty.
     was_busy: bool,
     /// The end of the last watch during which another client held the lock.
     watch_ended: Option<Moment>,

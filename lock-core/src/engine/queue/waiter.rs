@@ -24,7 +24,7 @@ pub(crate) struct WaiterGuard<'a> {
     pub(super) since: Moment,
 }
 
-/// The turn of a waiter.
+/// The result of checking whether it is a waiter's turn.
 pub(crate) enum Turn {
     /// The waiter is the head, no thread of this client holds the lock, and notifications wake the
     /// waiter.
@@ -36,7 +36,7 @@ pub(crate) enum Turn {
     Wait(Option<Arc<Acquisition>>),
 }
 
-/// The knowledge of a waiter that has not sent an attempt itself.
+/// The state of the lock as a waiter knows it that has sent no attempt itself.
 pub(crate) enum Known {
     /// The lock is held, or was held since the wait began.
     Busy,

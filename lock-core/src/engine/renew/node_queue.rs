@@ -13,10 +13,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The time for which a renewal worker stays without work, so that an idle client has no threads.
+/// The time for which a worker's thread waits for work before it ends, so that an idle client has
+/// no threads.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// The queued work of one task on one node.
+/// The queued work of one task on one node: renewals of one class, or cleanups.
 pub(super) struct NodeQueue {
     pub(super) node: NodeId,
     pub(super) work: Mutex<Work>,

@@ -13,7 +13,8 @@ use std::time::Duration;
 const SHORTEST_RENEWAL: Duration = Duration::from_millis(50);
 
 /// A class of renewals with similar time limits. Each batch, and each worker, has a single class,
-/// so a short lease neither shortens the time limit of a long one nor waits for its request.
+/// so renewals of short leases neither shorten the time limit of renewals of long leases nor wait
+/// for their answers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum TimeClass {
     /// A whole command timeout, plus this many milliseconds for replicas.

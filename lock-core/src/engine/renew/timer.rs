@@ -29,8 +29,8 @@ const LONGEST_LOOK: Duration = Duration::from_secs(10);
 /// once, and released by then, is freed soon.
 pub(in crate::engine) const FIRST_LOOK: Duration = Duration::from_secs(1);
 
-/// The time for which the timer thread stays while nothing is held, so that an idle client has no
-/// threads.
+/// The time for which the timer thread waits without a timer before it ends, so that an idle client
+/// has no threads.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// The timer thread and the timers for which it waits.

@@ -265,8 +265,8 @@ impl Workers {
         self.cleanups.any()
     }
 
-    /// Waits until no cleanup is pending, at most until `until`. Returns the number of pending
-    /// ones.
+    /// Waits until no cleanup is pending, at most until `until`. Returns the number of cleanups
+    /// that are still pending.
     pub(in crate::engine) fn settle(&self, until: Moment) -> usize {
         self.cleanups.wait(self.clock.as_ref(), until)
     }
