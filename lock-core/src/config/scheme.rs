@@ -75,7 +75,7 @@ impl Schemes {
         Self::default()
     }
 
-    /// Adds a scheme, which replaces an earlier one under each name that they share.
+    /// Adds a scheme. If an earlier scheme has the same name, the new scheme is used for that name.
     #[must_use]
     pub fn with(mut self, scheme: impl Scheme + 'static) -> Self {
         self.0.insert(0, Arc::new(scheme));

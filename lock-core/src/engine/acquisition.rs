@@ -592,8 +592,8 @@ impl Acquisition {
         is_extended
     }
 
-    /// Shortens the validity by the time by which the replicas' `lead` exceeds the recorded one,
-    /// and records it. Returns whether the validity became shorter.
+    /// Shortens the validity if the replicas' `lead` exceeds the recorded lead, by the difference,
+    /// and records the new lead. Returns whether the validity became shorter.
     pub(crate) fn shortened(&self, inner: &mut Inner, lead: Duration) -> bool {
         let more = lead.saturating_sub(inner.lead());
         if more.is_zero() || self.has_ended() {

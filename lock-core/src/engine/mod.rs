@@ -224,7 +224,7 @@ impl Engine {
         Scope::guard(self.next_scope.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// From now on verifies or renews held locks, or shortens their validity, whenever the backend
+    /// Verifies or renews held locks, or shortens their validity, from now on whenever the backend
     /// requests it.
     pub(crate) fn verify_on(&self, notices: &Notices) {
         let _first = self.recheck.set(Recheck::start_on(notices, self));

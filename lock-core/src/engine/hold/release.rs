@@ -270,15 +270,16 @@ impl Engine {
         }
     }
 
-    /// Collects the answers to releases that no caller waits for: sends another request, which the
-    /// store answers after these releases, and waits for its answer until `by`.
+    /// Collects the answers to releases that no caller waits for. Sends another request about the
+    /// lock of the last such release, and waits for its answer until `by`: a server answers this
+    /// request after the releases that were sent to it before.
     pub(in crate::engine) fn collect_async_releases(&self, by: Moment) {
         // A separate statement, so that the mutex is unlocked before the request is sent: a guard
         // that is dropped meanwhile must not wait for the answer.
         let name = self.async_release.lock().take();
         if let Some(name) = name.filter(|_| self.workers.has_pending_cleanups()) {
-            // The result does not matter. If this request succeeds, the answers to the releases
-            // have been read before its own answer; if it fails, those answers cannot be read,
+            // The result does not matter. If this request succeeds, the answers to the releases on
+            // its connection have been read before; if it fails, those answers cannot be read,
             // either.
             let _answer = call_backend(|| self.store()?.inspect(&name, by));
         }

@@ -37,7 +37,7 @@ impl WorkerId {
     pub(super) const MAIN: Self = Self(0);
 }
 
-/// The worker that must be called so that one is on standby.
+/// The worker to call, if no worker on standby would check the queue in time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Call {
     /// No worker: none is needed, a worker on standby checks in time, or the maximum of workers

@@ -71,8 +71,8 @@ impl State {
 /// The task of a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Task {
-    /// Renewals that this many replicas must confirm, in one time class. Renewals that no replica
-    /// must confirm must not wait for the others.
+    /// Renewals that this many replicas must confirm, in one time class. Renewals that need no
+    /// replica must not wait for the confirmations of others.
     Renew(Replicas, TimeClass),
     CleanUp,
 }
