@@ -6,17 +6,19 @@ use super::{Answer, Attempt, Backend, Failure};
 use crate::backend::token::FencingToken;
 use crate::time::Moment;
 
-/// Votes at proposed tokens: an extension of [`Backend`], for a store that can be a node of a
-/// quorum.
+/// An extension of [`Backend`] for a store that can be a node of a quorum: it grants locks with
+/// tokens that the client proposes.
 ///
-/// No other server may replace the store: one with failover to a replica, which may lack the last
-/// writes, returns `None` from [`Backend::voter`].
+/// A store with failover to a replica returns `None` from [`Backend::voter`]: the replica may lack
+/// the last writes, and could vote for a second owner.
 pub trait Voter: Backend {
-    /// Tries once to take the lock for `attempt.owner`, as [`Backend::acquire`] does, at the tokens
-    /// of `proposal` in place of [`Attempt::tokens`].
+    /// Tries once to acquire the lock for `attempt.owner`, as [`Backend::acquire`] does, but with
+    /// the tokens of `proposal` instead of [`Attempt::tokens`].
     ///
-    /// If the lock is granted, the end of the proposed range is stored, unless a greater token is.
-    /// A store that drops unused counters must keep a bound that no dropped token exceeds.
+    /// If the lock is granted, the store records the last token of the proposed range, unless it
+    /// has recorded a greater one. A store that drops the counters of unused names must know a
+    /// bound that no dropped token exceeds: otherwise it could accept a token that it has granted
+    /// before.
     ///
     /// # Errors
     ///
@@ -29,11 +31,11 @@ pub trait Voter: Backend {
     ) -> Result<ProposalAnswer, Failure>;
 }
 
-/// The tokens that a client proposes to a node of a quorum, as a ballot of Paxos.
+/// The tokens that a client proposes to a node of a quorum, like the ballot number of Paxos.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Proposal {
-    /// The token.
+    /// The token of the grant itself, and the smallest of the range.
     pub first: FencingToken,
     /// The number of tokens beyond the first, for hand-offs inside the client.
     pub reserve: u32,
@@ -43,7 +45,7 @@ pub struct Proposal {
 }
 
 impl Proposal {
-    /// Proposes `first` and `reserve` tokens behind it.
+    /// Makes a proposal of `first` and the next `reserve` tokens.
     #[must_use]
     pub fn new(first: FencingToken, reserve: u32) -> Self {
         Self {
@@ -53,7 +55,7 @@ impl Proposal {
         }
     }
 
-    /// Returns the proposal after a majority has granted it.
+    /// Returns the proposal, marked as granted by a majority.
     #[must_use]
     pub fn granted(mut self) -> Self {
         self.is_granted = true;
@@ -65,10 +67,11 @@ impl Proposal {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum ProposalAnswer {
-    /// The answer to the attempt. Granted with the proposed tokens if the lock is free and the
-    /// first token is greater than the stored one, or if this owner has the lock already.
+    /// The answer to the attempt. The lock is granted, with the proposed tokens, if this owner
+    /// holds it already, or if it is free and the first token is greater than the stored one or
+    /// [granted by a majority](Proposal::is_granted).
     Answer(Answer),
-    /// The lock is free, but the proposed token is not greater than this stored token. A greater
-    /// token may be granted.
+    /// The lock is free, but the first proposed token is not greater than this stored token. The
+    /// client may propose a greater one.
     Stale(FencingToken),
 }

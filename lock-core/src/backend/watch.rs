@@ -15,8 +15,8 @@ pub trait Wake: Send + Sync {
     fn wake(&self);
 
     /// Called instead of [`wake`](Self::wake) if the release names the owner that is next in the
-    /// lock's queue in the store. The other waiters need not query the store before their usual
-    /// time.
+    /// lock's queue in the store. The waiters of other owners need not query the store before their
+    /// usual time.
     fn wake_next(&self, _next: &NextOwner) {
         self.wake();
     }
@@ -57,13 +57,14 @@ impl NextOwner {
     }
 }
 
-/// A grant by the release of another owner, to an attempt that [allowed](Attempt::direct) it.
+/// A grant that another owner's release made to an attempt that [allowed](Attempt::direct) it.
 ///
-/// The attempt was the last one of that owner that the store had received. The store keeps the lock
-/// for the owner for its [`Attempt::direct_lease`] from the release on, so the owner may trust it
-/// for that time, counted from before it sent the attempt. This holds however late the message
-/// comes, and even if the answer to the attempt was lost. An owner that misses the message learns
-/// of the grant by its next attempt.
+/// The attempt was the last one of the waiting owner that the store had received. The lease of the
+/// grant begins with the release. It is the shorter one of [`Attempt::direct_lease`] and the
+/// attempt's own lease. The owner sent the attempt before the release, so it may trust the lock for
+/// that time, counted from before the attempt. It may do so even if the message arrives late, or
+/// the answer to the attempt was lost. An owner that misses the message learns of the grant by its
+/// next attempt.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct DirectGrant {
@@ -85,16 +86,17 @@ impl DirectGrant {
         }
     }
 
-    /// Adds a condition, which is checked when the owner takes the grant: whether the server that
-    /// made it is still the one whose grants count. The message may come from a server that was
-    /// replaced after it sent it. The condition must never block.
+    /// Adds a condition that is checked when the owner takes the grant: whether the server that
+    /// made the grant is still the server of the lock. A server may be replaced after it has sent
+    /// the message. The condition must never block.
     #[must_use]
     pub fn only_while(mut self, condition: Arc<dyn Fn() -> bool + Send + Sync>) -> Self {
         self.conditions.push(condition);
         self
     }
 
-    /// Returns whether all conditions hold. If not, the owner attempts again instead.
+    /// Returns whether all conditions hold. If not, the owner ignores the grant and sends another
+    /// attempt.
     #[must_use]
     pub fn counts(&self) -> bool {
         self.conditions.iter().all(|condition| condition())
@@ -110,7 +112,7 @@ impl fmt::Debug for DirectGrant {
     }
 }
 
-/// A running [`Backend::watch`], which ends when dropped.
+/// A subscription to the releases of a lock, made by [`Backend::watch`]. It ends when dropped.
 pub struct Watch(#[allow(dead_code, reason = "held for its Drop")] Box<dyn Any + Send + Sync>);
 
 impl Watch {

@@ -35,7 +35,8 @@ struct Inner {
     /// Written by `fire` and `reset`. A waiter registers before it reads the flag, so it misses no
     /// firing.
     fired: AtomicBool,
-    /// The number of firings. A registered wait ends even if a reset precedes the waiter's check.
+    /// The number of firings. A wait compares it with the number at its registration, and so ends
+    /// even if `reset` is called between the firing and the waiter's check.
     times: AtomicU64,
     /// The waits in progress.
     waiting: Mutex<Waiting>,
@@ -58,14 +59,15 @@ impl Interrupt {
 
     /// Creates an interrupt that fires on Ctrl-C (SIGINT), SIGTERM and SIGHUP.
     ///
-    /// The handler lives as long as the program (crate `ctrlc`; it needs one thread). These signals
-    /// no longer end the program: check [`is_fired`](Self::is_fired) between jobs, and wait for
-    /// locks with this interrupt. A program that was started with the signals ignored, by `nohup`
-    /// or with `&` in a script, no longer ignores them; start such a program with `setsid` instead.
+    /// The crate `ctrlc` sets the handler, which uses one thread and lasts until the program ends.
+    /// These signals no longer end the program: check [`is_fired`](Self::is_fired) between jobs,
+    /// and wait for locks with this interrupt. A program that was started with the signals ignored,
+    /// by `nohup` or with `&` in a script, no longer ignores them; start such a program with
+    /// `setsid` instead.
     ///
-    /// Needs the feature `ctrlc`. Cargo unifies features: with this one, a handler that the program
-    /// itself sets with the crate `ctrlc` also runs on SIGTERM and SIGHUP, and these signals no
-    /// longer end the program.
+    /// Needs the feature `ctrlc`. Cargo unifies features. So with this feature, a handler that the
+    /// program itself sets with the crate `ctrlc` also runs on SIGTERM and SIGHUP, and these
+    /// signals no longer end the program.
     ///
     /// # Errors
     ///
@@ -78,7 +80,7 @@ impl Interrupt {
             move || fired_by_handler.fire()
         };
         let set = match ctrlc::try_set_handler(handler()) {
-            // `ctrlc` mistakes an ignored signal for one that has a handler.
+            // `ctrlc` mistakes an ignored signal for one that has a handler. Set the handler then.
             Err(ctrlc::Error::MultipleHandlers) if !signals_have_handlers() => {
                 ctrlc::set_handler(handler())
             }
@@ -109,20 +111,22 @@ impl Interrupt {
             signal.raise();
         }
         for (channel, _) in channels {
-            // Fails if the channel is full, or the receiver is gone.
+            // Fails only if the channel is full or has no receiver: then no message is needed.
             let _told = channel.try_send(());
         }
     }
 
-    /// Returns a channel that gets one message when this interrupt fires, at once if it has fired.
+    /// Returns a channel that gets one message when this interrupt fires, or at once if it has
+    /// already fired.
     ///
-    /// For programs that wait for other things besides locks. Each call creates another channel.
+    /// For programs that also wait for other events than locks, as with `select!`. Each call
+    /// creates another channel.
     #[must_use]
     pub fn fired(&self) -> Notification<()> {
         let (sender, wanted, notification) = notification();
         let mut waiting = self.0.waiting.lock();
-        // Under the mutex: `fire` sets the flag before it locks, so either this thread sees the
-        // flag, or `fire` sees the new channel.
+        // Checked under the mutex: `fire` sets the flag before it locks the mutex, so either this
+        // thread sees the flag, or `fire` sees the new channel.
         if self.is_fired() {
             let _told = sender.try_send(());
         } else {
@@ -139,7 +143,8 @@ impl Interrupt {
         self.0.fired.load(Ordering::SeqCst)
     }
 
-    /// Makes the interrupt usable again after it fired.
+    /// Lets new waits begin after the interrupt has fired. Waits that had begun before the firing
+    /// still end.
     pub fn reset(&self) {
         self.0.fired.store(false, Ordering::SeqCst);
     }
@@ -184,7 +189,7 @@ pub(crate) struct Registration<'a> {
 }
 
 impl Registration<'_> {
-    /// Fails if the interrupt has ended the wait.
+    /// Fails if the interrupt is fired, or was fired since this registration.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let times = self.interrupt.0.times.load(Ordering::SeqCst);
         if self.interrupt.is_fired() || times != self.times {

@@ -9,10 +9,11 @@ use std::sync::Arc;
 /// The receiving end of a channel that gets at most one message. Dereferences to a [`Receiver`] of
 /// `crossbeam-channel`, so a `select!` accepts it.
 ///
-/// Clones share one channel: one of them gets the message. The sender removes the channel after the
-/// last clone is dropped, so a `select!` in a loop may create a notification each time. A receiver
-/// made by `Receiver::clone` does not keep the channel registered: once the notifications are
-/// dropped, it is closed without a message. A receiver made by `Receiver::from` stays registered.
+/// Clones share one channel: only one of them gets the message. After the last clone is dropped,
+/// the sender removes the channel, so a `select!` in a loop may create a new notification in each
+/// round. A receiver made by `Receiver::clone` does not keep the channel registered: once the
+/// notifications are dropped, the channel may be closed without a message. A receiver made by
+/// `Receiver::from` keeps the channel registered.
 ///
 /// # Examples
 ///
@@ -47,7 +48,7 @@ struct Interest<T> {
     is_kept: AtomicBool,
 }
 
-/// The sender's view of whether a receiver still exists.
+/// The flag that tells the sender whether the channel still has a receiver.
 #[derive(Clone)]
 pub(crate) struct Wanted(Arc<AtomicBool>);
 
@@ -65,7 +66,7 @@ pub(crate) fn notification<T>() -> (Sender<T>, Wanted, Notification<T>) {
 }
 
 impl Wanted {
-    /// Returns a flag that stays set, for receivers inside this crate.
+    /// Returns a flag that stays set, for a listener that is never removed.
     pub(crate) fn always() -> Self {
         Self(Arc::new(AtomicBool::new(true)))
     }

@@ -1,4 +1,4 @@
-//! [`LockOptions`]: lease, replication and interrupt of one acquisition.
+//! [`LockOptions`]: the options of one acquisition, such as its lease and its interrupt.
 
 use crate::backend::replication::Replication;
 use crate::call::interrupt::Interrupt;
@@ -34,13 +34,13 @@ pub struct LockOptions {
     pub(crate) at_least: Option<Duration>,
     pub(crate) progress: Option<Progress>,
     pub(crate) is_not_nested: bool,
-    /// True if the wait is a part of a wait without a time limit, and so ends after `outage_limit`
-    /// without a store.
+    /// True if this wait has a time limit only as a part of a wait that has none. Such a wait also
+    /// fails when the store has been unreachable for `outage_limit`.
     pub(crate) is_share: bool,
 }
 
-/// The callback for each answer to the requests of a wait: `None` if the store answered, otherwise
-/// the error.
+/// The callback for the outcome of each request of a wait. Its argument is `None` if the store
+/// answered, otherwise the error.
 #[derive(Clone)]
 pub(crate) struct Progress(Arc<Told>);
 
@@ -84,9 +84,9 @@ impl LockOptions {
         self
     }
 
-    /// Sets a lease of `ttl` that the watchdog renews at most `renewals` times.
-    /// After the last renewal the lock is given up. The holder is informed while two thirds of the
-    /// lease are left, in time to roll back its work.
+    /// Sets a lease of `ttl` that the watchdog renews at most `renewals` times. After the last
+    /// renewal the lock ends with its lease. A third of the lease after that renewal, the holder is
+    /// notified that the lock will be lost: two thirds of the lease are left to roll back its work.
     #[must_use]
     pub fn watched_at_most(mut self, ttl: Duration, renewals: u32) -> Self {
         self.lease = Some(Lease::Watched {
@@ -99,15 +99,16 @@ impl LockOptions {
     /// Sets a minimum hold: the store does not grant the lock again before this time has passed
     /// since its acquisition.
     ///
-    /// After an earlier release (`unlock` and the drop of the guard return at once) the lock stays
-    /// taken in the store without a holder. For jobs that several hosts start at about the same
-    /// time, by clocks that differ: if the time exceeds the difference, only one host runs the job.
+    /// If the lock is released earlier, it stays busy in the store, without a holder, for the rest
+    /// of the time. Neither `unlock` nor the drop of the guard waits for that. Meant for jobs that
+    /// several hosts start at about the same time, by clocks that differ: if the minimum hold
+    /// exceeds the difference, only one host runs the job.
     ///
-    /// A nested hold can only prolong the minimum hold. Another thread of this client gets the lock
-    /// only through a request to the store. The minimum hold does not outlive a failover without
-    /// confirmation by replicas; if the release does not reach the store, the lease ends as without
-    /// this option. Not available for wire formats without owners, shared locks, and a writer whose
-    /// thread also reads.
+    /// A nested hold can only prolong the minimum hold. The lock is not handed off to another
+    /// thread of this client. A failover to a replica that lacks the last writes may end the
+    /// minimum hold early. If the release does not reach the store, the lock ends with its lease,
+    /// as without this option. Not available for wire formats without owners, shared locks, and a
+    /// writer whose thread also reads.
     #[must_use]
     pub fn at_least(mut self, time: Duration) -> Self {
         self.at_least = Some(time);
@@ -116,18 +117,19 @@ impl LockOptions {
 
     /// Refuses a nested hold as [misuse](crate::Error::is_misuse), instead of counting it.
     ///
-    /// A thread of a work-stealing pool, such as rayon's, may run another task while the first one
-    /// waits inside the section. If that task enters the same section, re-entrance by thread lets
-    /// both in. An [`OwnedMutex`](crate::OwnedMutex) is never nested.
+    /// A thread of a work-stealing pool, such as rayon's, may run a second task while a first one
+    /// holds the lock and waits. If the second task acquires the same lock, it gets a nested hold,
+    /// because both tasks run on one thread: they are not excluded from each other. An
+    /// [`OwnedMutex`](crate::OwnedMutex) is never nested.
     #[must_use]
     pub fn not_nested(mut self) -> Self {
         self.is_not_nested = true;
         self
     }
 
-    /// Returns the options for a member of a composite lock. `is_share`: the member's wait is a
-    /// part of a wait without a time limit. The minimum hold is left out: it begins only once all
-    /// members are acquired, since otherwise they are released again.
+    /// Returns the options for a member of a composite lock. `is_share` is true if the wait for the
+    /// composite lock has no time limit. The minimum hold is left out: it is set once all members
+    /// are acquired, because members are released again if another one cannot be acquired.
     pub(crate) fn of_member(&self, is_share: bool) -> Self {
         Self {
             at_least: None,
@@ -152,7 +154,7 @@ impl LockOptions {
         self
     }
 
-    /// Sets the callback for the answers during the wait.
+    /// Sets the callback for the outcome of each request of the wait.
     pub(crate) fn progress(mut self, progress: Progress) -> Self {
         self.progress = Some(progress);
         self

@@ -90,7 +90,8 @@ impl Address {
     }
 }
 
-/// Shows a URL without user and password: either may be a password.
+/// Prints the address as a URL, with `<redacted>` in place of user and password: a password may
+/// have been given as the user.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://", self.scheme)?;
@@ -136,14 +137,15 @@ fn refuse_unescaped(rest: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Refuses user and password in front of a later host, or in front of several hosts: the hosts
-/// before them would be read as a part of the password.
+/// Refuses a URL in which user and password stand before a later host, or before several hosts: all
+/// text before the last `@` would be read as user and password.
 fn refuse_repeated(userinfo: &str) -> Result<(), String> {
     let Some((first, rest)) = userinfo.split_once(',') else {
         return Ok(());
     };
     let (_, end) = first.split_once(':').unwrap_or((first, ""));
-    // Either a host, with or without a port, or a password that contains a comma.
+    // The text before the comma is either a host, with or without a port, or the beginning of a
+    // password that contains a comma.
     let is_port = end.len() <= 5 && end.bytes().all(|byte| byte.is_ascii_digit());
     let is_host = is_port || first.starts_with('[');
     if !first.contains('@') && !rest.contains('@') && !is_host {
@@ -238,7 +240,7 @@ mod tests {
         assert!(!format!("{config:?}").contains("s3cret"));
     }
 
-    /// For every scheme with several hosts.
+    /// Checks each scheme of a store on Redis servers.
     #[test]
     fn credentials_before_a_later_host_are_refused_without_the_secret() {
         for scheme in [

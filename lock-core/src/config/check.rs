@@ -25,14 +25,16 @@ impl Config {
         }
     }
 
-    /// Describes what is wrong with the value of one setting. Only the sources of a password can
-    /// contradict each other; the scheme checks the options that depend on the store.
+    /// Describes what is wrong with one setting; `None` if nothing is. The value alone decides,
+    /// except that the sources of a password can contradict each other. The scheme checks the
+    /// options that depend on the store.
     pub(super) fn complaint(&self, option: &str) -> Option<String> {
         let setting = setting(option)?;
         (setting.complaint)(self, setting.name)
     }
 
-    /// Describes the error of a password that is set in more than one place.
+    /// Describes what is wrong if the password has more than one source, or its file has an empty
+    /// name.
     pub(super) fn complaint_about_passwords(&self) -> Option<String> {
         if self
             .password_file

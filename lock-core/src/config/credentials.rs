@@ -50,7 +50,7 @@ impl Credentials {
 /// A provider of credentials for each new connection: for passwords that are rotated and tokens
 /// that expire.
 ///
-/// Functions implement it:
+/// Functions and closures implement this trait:
 ///
 /// ```
 /// # extern crate lock_core as distlock;
@@ -75,16 +75,17 @@ pub trait CredentialsProvider: Send + Sync {
     /// # Blocking
     ///
     /// Runs on a separate thread, one call at a time for each server. The connection waits for the
-    /// call within `connect_timeout`, and then fails; the call continues, and a later connection
-    /// uses its result.
+    /// call for at most `connect_timeout`, and fails if the call takes longer. The call then
+    /// continues, and a later connection uses its result.
     ///
     /// # Errors
     ///
-    /// An error that fails the connection. A [configuration](Error::is_configuration) error is
-    /// reported at once, any other is retried. It must not contain a secret.
+    /// The connection fails with this error, which must not contain a secret. A
+    /// [configuration](Error::is_configuration) error is reported to the caller at once. After any
+    /// other error the client retries.
     fn credentials(&self, server: &str) -> Result<Credentials, Error>;
 
-    /// Returns the credentials for a Sentinel, or `None` (the default) for those of
+    /// Returns the credentials for a Sentinel, or `None` (the default) to use those in the options
     /// `sentinel_user`, `sentinel_password` and `sentinel_password_file`.
     ///
     /// # Errors

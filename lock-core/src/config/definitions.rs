@@ -15,7 +15,8 @@ pub(super) struct Definition {
     pub(super) set: fn(&mut Config, Given<'_>) -> Result<(), String>,
     /// Returns the value as a URL writes it; `None` if it is not set.
     pub(super) get: fn(&Config) -> Option<String>,
-    /// Describes what is wrong with the value, under this name and regardless of its source.
+    /// Describes what is wrong with the value, whatever its source; `None` if nothing is. The text
+    /// calls the setting by the given name.
     pub(super) complaint: fn(&Config, &str) -> Option<String>,
 }
 
@@ -26,7 +27,7 @@ pub(super) struct Given<'a> {
     pub(super) value: &'a str,
 }
 
-/// The words of an option, each with its meaning.
+/// The words that an option accepts, each with its meaning.
 type Words<T> = [(&'static str, T)];
 
 const ORDERS: &Words<LockOrder> = &[("any", LockOrder::Any), ("fair", LockOrder::Fair)];
@@ -278,7 +279,7 @@ fn is_printable(name: &str) -> bool {
     !name.is_empty() && name.chars().all(label::is_printable)
 }
 
-/// The unit of times that a store counts.
+/// The unit of a time that a store counts.
 const WHOLE: &str = "whole milliseconds";
 
 fn is_whole(time: Duration) -> bool {

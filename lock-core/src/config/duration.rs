@@ -8,7 +8,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// A description of the expected format, for the end of a sentence.
+    /// A description of the expected format, to be put after the words "is not".
     ///
     /// # Examples
     ///
@@ -26,8 +26,8 @@ impl Config {
 }
 
 pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
-    // `humantime` counts nanoseconds in 64 bits, which cannot represent the longest lease in
-    // milliseconds.
+    // `humantime` counts nanoseconds in 64 bits, too few for the longest lease, so whole
+    // milliseconds are parsed here.
     let is_number = |text: &&str| text.bytes().all(|byte| byte.is_ascii_digit());
     let milliseconds = text.strip_suffix("ms").filter(is_number);
     if let Some(Ok(milliseconds)) = milliseconds.map(str::parse) {

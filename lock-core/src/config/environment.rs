@@ -11,8 +11,8 @@ use std::ffi::OsString;
 /// The variable that holds the URL.
 pub(super) const URL: &str = "DISTLOCK_URL";
 
-/// Variables of the command `distlock`, which are not settings: `run` sets three for its child
-/// processes, and one names the configuration file.
+/// Variables of the command `distlock`, which are not settings: its subcommand `run` sets the first
+/// three for the child process, and the last one names the configuration file.
 const OF_THE_COMMAND: [&str; 4] = [
     "DISTLOCK_NAME",
     "DISTLOCK_TOKEN",
@@ -38,19 +38,19 @@ impl Config {
         Self::default().with_env()
     }
 
-    /// Overrides the present settings with those of the environment.
+    /// Overrides the current settings with those of the environment.
     ///
     /// The URL in `DISTLOCK_URL`, if set, replaces the address, and its options replace the
-    /// settings of the same names. Then each setting is read from the variable named after it, as
-    /// in `DISTLOCK_WATCHDOG=10s`, if that variable is set. An empty variable counts as not set.
-    /// Options of a scheme have no variables; they belong in the URL.
+    /// settings of the same names. Then each setting is read from the variable that is named after
+    /// the setting, as in `DISTLOCK_WATCHDOG=10s`, if that variable is set. An empty variable
+    /// counts as not set. The options of a scheme have no variables: write them in the URL.
     ///
     /// Any other variable that begins with `DISTLOCK_` is reported when the client is created. A
-    /// variable that resembles a setting, or names an option of the scheme, is refused; any other
-    /// causes a [warning](crate::WarningKind::UnknownVariable). Exceptions are the variables of the
-    /// command (`DISTLOCK_NAME`, `DISTLOCK_TOKEN`, `DISTLOCK_DEADLINE`, `DISTLOCK_CONFIG`), and
-    /// those that Kubernetes sets for a service with such a name (`DISTLOCK_SERVICE_HOST`,
-    /// `DISTLOCK_REDIS_PORT_6379_TCP`).
+    /// variable whose name resembles that of a setting, or is that of an option of the scheme, is
+    /// refused; any other variable causes a [warning](crate::WarningKind::UnknownVariable). Not
+    /// reported are the variables of the command (`DISTLOCK_NAME`, `DISTLOCK_TOKEN`,
+    /// `DISTLOCK_DEADLINE`, `DISTLOCK_CONFIG`), and those that Kubernetes sets for a service whose
+    /// name begins with `distlock` (`DISTLOCK_SERVICE_HOST`, `DISTLOCK_REDIS_PORT_6379_TCP`).
     ///
     /// # Errors
     ///
@@ -60,7 +60,7 @@ impl Config {
         Ok(config.noting_unknown(std::env::vars_os()))
     }
 
-    /// Applies the values that `variable` returns for the names of variables.
+    /// Applies the values of the environment variables, which `variable` returns by name.
     pub(super) fn overlaid(
         mut self,
         variable: impl Fn(&str) -> Option<OsString>,
@@ -84,7 +84,8 @@ impl Config {
         Ok(self)
     }
 
-    /// Records the variables that begin with [`PREFIX`] and are not settings.
+    /// Records the variables that begin with [`PREFIX`] and are neither settings nor otherwise
+    /// known.
     pub(super) fn noting_unknown(
         mut self,
         variables: impl Iterator<Item = (OsString, OsString)>,
@@ -108,8 +109,8 @@ impl Config {
         self
     }
 
-    /// Returns the variables of settings that are set, and that these settings do not come from:
-    /// only [`with_env`](Self::with_env) reads variables. `DISTLOCK_URL` is not among them.
+    /// Returns the environment variables of settings that are set but were not read, because only
+    /// [`with_env`](Self::with_env) reads variables. `DISTLOCK_URL` is not listed.
     #[must_use]
     pub fn ignored_variables(&self) -> Vec<String> {
         if self.reads_environment {
@@ -121,15 +122,16 @@ impl Config {
             .collect()
     }
 
-    /// Removes the recorded variables, for another client of a configuration that was checked
-    /// already.
+    /// Removes the recorded variables, so that a further client of the program does not report them
+    /// again.
     pub(crate) fn without_unknown_variables(mut self) -> Self {
         self.unknown_variables.clear();
         self.reads_environment = true;
         self
     }
 
-    /// Refuses recorded variables that resemble a setting. `also` are the options of the scheme.
+    /// Refuses recorded variables whose names resemble that of a setting, or are that of an option
+    /// of the scheme. `also` are the options of the scheme.
     pub(super) fn refuse_misspelt_variables(&self, also: &[&str]) -> Result<(), Error> {
         for name in &self.unknown_variables {
             let option = name[PREFIX.len()..].to_ascii_lowercase();
@@ -150,7 +152,7 @@ impl Config {
         Ok(())
     }
 
-    /// Warns of the recorded variables, and of those that are not read.
+    /// Warns of the recorded variables, and of variables of settings that are not read.
     pub(crate) fn warn_of_variables(&self, notices: &Notices) {
         let ignored = self.ignored_variables();
         if !ignored.is_empty() {
@@ -170,7 +172,7 @@ impl Config {
     }
 }
 
-/// Returns the value of a variable of the environment that is not empty.
+/// Returns the value of an environment variable; `None` if the variable is empty or not set.
 fn set_variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
@@ -179,8 +181,8 @@ fn variable_of(option: &str) -> String {
     [PREFIX, &option.to_ascii_uppercase()].concat()
 }
 
-/// Returns whether Kubernetes sets this variable for a service whose name begins with `distlock`,
-/// as in `DISTLOCK_REDIS_SERVICE_HOST` and `DISTLOCK_REDIS_PORT_6379_TCP_ADDR`.
+/// Returns whether the variable looks like one that Kubernetes sets for a service, such as
+/// `DISTLOCK_REDIS_SERVICE_HOST` and `DISTLOCK_REDIS_PORT_6379_TCP_ADDR`.
 fn is_of_kubernetes(name: &str, value: &str) -> bool {
     const PROTOCOLS: [&str; 3] = ["TCP", "UDP", "SCTP"];
     let is_url = || value.starts_with("tcp://") || value.starts_with("udp://");
@@ -335,8 +337,8 @@ mod tests {
             .unwrap();
         let variants = ["2s", "3s"].map(|lease| client.with_option("watchdog", lease).unwrap());
         drop((variants, client));
-        // The handlers' threads end with their clients, and the sender is dropped with the
-        // handlers.
+        // The threads of the event handlers end with their clients. The handlers, and with them the
+        // sender, are dropped then.
         let next = || warnings.recv_timeout(Duration::from_secs(60));
         assert!(next().unwrap().contains("DISTLOCK_GREETING"));
         assert_eq!(

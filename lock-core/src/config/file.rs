@@ -6,7 +6,7 @@ use crate::error::Error;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// A value in a file.
+/// The value of a setting in a file.
 #[derive(Deserialize)]
 #[serde(
     untagged,

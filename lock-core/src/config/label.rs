@@ -5,7 +5,7 @@ use std::path::Path;
 /// The value that switches labels off.
 pub(super) const OFF: &str = "off";
 
-/// Describes what is wrong with a label.
+/// Describes what is wrong with a label; `None` if nothing is.
 pub(super) fn complaint(label: &str, longest: usize) -> Option<String> {
     let what = if label.is_empty() {
         "is empty: `owner=off` switches it off".to_owned()
@@ -19,7 +19,7 @@ pub(super) fn complaint(label: &str, longest: usize) -> Option<String> {
     Some(format!("owner {what}"))
 }
 
-/// Returns `HOST:PROCESS:PROGRAM`, cut off at this number of bytes.
+/// Returns `HOST:PROCESS:PROGRAM`, cut off after `longest` bytes.
 pub(super) fn of_this_process(longest: usize) -> String {
     let program = std::env::args_os().next().unwrap_or_default();
     let program = Path::new(&program)
@@ -50,7 +50,7 @@ fn host() -> String {
     std::env::var("COMPUTERNAME").unwrap_or_default()
 }
 
-/// Replaces each character that a connection's name cannot contain by `_`.
+/// Puts `_` in place of each character that the name of a connection cannot contain.
 pub(super) fn printable(label: &str) -> String {
     label
         .chars()

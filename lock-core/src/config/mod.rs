@@ -48,12 +48,13 @@ use std::time::Duration;
 
 /// Every setting of a client.
 ///
-/// One URL is enough: `scheme://user:password@host:port/path?option=value`. A file, the environment
-/// and the setters accept the same options. Later sources win: first the defaults, then the URL
-/// ([`from_url`](Self::from_url)) or a file (`from_file`, with the feature `toml`; its lines win
-/// over the options of its URL), then the environment ([`with_env`](Self::with_env)), then the
-/// setters. A file with several stores, and with settings for some locks, is a `ConfigSet` (feature
-/// `toml`).
+/// One URL is enough: `scheme://user:password@host:port/path?option=value`. A file and
+/// [`with_option`](Self::with_option) accept the same options; the environment and the other
+/// setters accept all but the options of a scheme. The later source wins, usually in this order:
+/// the defaults; the URL ([`from_url`](Self::from_url)) or a file (`from_file`, with the feature
+/// `toml`; its lines win over the options of its URL); the environment
+/// ([`with_env`](Self::with_env)); the setters. A file with several stores, or with settings for
+/// some locks, is read into a `ConfigSet` (feature `toml`).
 ///
 /// A program with its own configuration file can read one of the file's tables into this type with
 /// serde, in any format. Durations are text, as in the URL (`"30s"`, `"1m 30s"`, `"500ms"`):
@@ -105,19 +106,21 @@ pub struct Config {
     scheme_options: BTreeMap<String, SchemeOption>,
     /// Environment variables that begin with `DISTLOCK_` and are not settings.
     unknown_variables: Vec<String>,
-    /// True if the variables of the environment were applied.
+    /// True if the environment variables were read, or need not be reported again.
     reads_environment: bool,
-    /// Errors in values of `with_option`: a setter does not fail, so `check` reports them.
+    /// The errors in values given to `with_option`. A setter does not fail, so `check` reports
+    /// them.
     unreadable: Vec<String>,
     origins: Origins,
 }
 
-/// The source of fencing tokens, and the retention of its counters.
+/// The policy for fencing tokens: whether locks have them, and how long the store keeps the
+/// counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum TokenPolicy {
-    /// Tokens from a counter that expires ([`Config::with_token_retention`]), so that millions of
-    /// lock names leave no data behind. The default.
+    /// Tokens from a counter that expires when it is not used ([`Config::with_token_retention`]),
+    /// so that millions of lock names leave no data behind. The default.
     #[default]
     Expire,
     /// Tokens from a counter that never expires: required if Redisson's `RFencedLock` uses the same
@@ -131,12 +134,12 @@ pub enum TokenPolicy {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum LockOrder {
-    /// Clients take turns, and the threads of a client have its turns in the order of arrival. The
-    /// default.
+    /// Clients take turns. When it is the turn of a client, its threads get the lock in the order
+    /// of their arrival. The default.
     #[default]
     Any,
-    /// In the order of arrival over all threads of all clients: each mutex is a [fair
-    /// one](crate::Client::fair_mutex), and so is each semaphore.
+    /// All threads of all clients get the lock in the order of their arrival: each mutex and each
+    /// semaphore is [fair](crate::Client::fair_mutex).
     Fair,
 }
 
@@ -156,39 +159,41 @@ pub enum WriterPriority {
 impl Config {
     /// The default lease of a watched lock, as in Redisson (`lockWatchdogTimeout`).
     pub const DEFAULT_WATCHDOG: Duration = Duration::from_secs(30);
-    /// The default bound on opening a connection: thousands of round trips in a data centre, so
-    /// that only a dead server exceeds it, and short for a person who waits.
+    /// The default limit on the time to open a connection: thousands of round trips in a data
+    /// centre, so that only a dead server exceeds it, and short for a person who waits.
     pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-    /// The default bound on one command: a fifteenth of the default lease, so that a lost renewal
-    /// can be repeated.
+    /// The default limit on the time of one command: a fifteenth of the default lease, so that a
+    /// lost renewal can be repeated.
     pub const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
-    /// The default time of hand-offs between threads of a client: long compared with a round trip,
-    /// so that hand-offs save most requests, and short for waiters of other clients.
+    /// The default time for which threads of a client may hand a lock to each other: long compared
+    /// with a round trip, so that hand-offs save most requests, and short for waiters of other
+    /// clients.
     pub const DEFAULT_HAND_OFF: Duration = Duration::from_millis(5);
-    /// The longest time of hand-offs, because other clients cannot get the lock meanwhile.
+    /// The longest time for hand-offs, because other clients cannot get the lock meanwhile.
     pub const LONGEST_HAND_OFF: Duration = Duration::from_secs(1);
-    /// The longest time without grants after a server's start, because a longer one is a mistake:
-    /// no lock can be taken meanwhile.
+    /// The longest time after a server's start in which no lock is granted, because a longer one is
+    /// a mistake: no lock can be acquired meanwhile.
     pub const LONGEST_RESTART_GRACE: Duration = Duration::from_secs(24 * 60 * 60);
-    /// The shortest presence of a waiter, because it sends three attempts within that.
+    /// The shortest presence of a waiter, because a waiter sends three attempts within this time.
     pub const SHORTEST_FAIR_PRESENCE: Duration = Duration::from_secs(1);
-    /// The longest presence of a waiter, because a frozen one delays the others for so long.
+    /// The longest presence of a waiter, because a frozen waiter delays the others for this time.
     pub const LONGEST_FAIR_PRESENCE: Duration = Duration::from_secs(10 * 60);
     /// The longest timeout, because a longer one is a mistake: a call would hang for that long.
     pub const LONGEST_TIMEOUT: Duration = Duration::from_secs(60 * 60);
-    /// The default number of exclusive connections.
+    /// The default limit on the number of exclusive connections.
     pub const DEFAULT_POOL: u32 = 8;
-    /// The default time that an unused token counter is kept, so that tokens grow although the
-    /// server's clock is set back by as much. A counter takes about 150 bytes.
+    /// The default time for which an unused token counter is kept, so that tokens still grow if the
+    /// server's clock is set back by at most this time. A counter takes about 150 bytes.
     pub const DEFAULT_TOKEN_RETENTION: Duration = Duration::from_secs(60 * 60);
-    /// The shortest retention of token counters, because stores may shorten it by up to 100 s.
+    /// The shortest retention of token counters, because a store may drop a counter up to 100 s
+    /// earlier.
     pub const SHORTEST_TOKEN_RETENTION: Duration = Duration::from_secs(3 * 60);
-    /// The longest retention of token counters, because the memory of the store would hardly ever
-    /// be freed with a longer one.
+    /// The longest retention of token counters, because with a longer one the store would hardly
+    /// ever free the memory of a counter.
     pub const LONGEST_TOKEN_RETENTION: Duration = Duration::from_secs(365 * 24 * 60 * 60);
     /// The longest label of an owner, in bytes.
     pub const LONGEST_OWNER: usize = 128;
-    /// The largest pool of exclusive connections.
+    /// The largest limit on the number of exclusive connections.
     pub const LARGEST_POOL: u32 = 10_000;
 
     /// Parses a URL.
@@ -206,7 +211,7 @@ impl Config {
     /// Applies the address and the options of a URL.
     fn take_url(&mut self, url: &str, place: &Source) -> Result<(), Error> {
         let (address, options) = Address::parse(url).map_err(|wrong| place.refuse(&wrong))?;
-        // Before the options, which are checked together with the new address.
+        // Set before the options, which are checked together with the new address.
         self.address = address;
         let mut seen: Vec<String> = Vec::new();
         for (option, value) in options {
@@ -221,7 +226,7 @@ impl Config {
     }
 
     /// Applies an option by its name. An option from a file or the environment is checked at once,
-    /// while its location is known; all others are checked by [`check`](Self::check).
+    /// so that the error can name the location; [`check`](Self::check) checks all others.
     fn take(&mut self, option: &str, value: &str, place: &Source) -> Result<(), Error> {
         self.set(option, value, place)
             .map_err(|wrong| place.refuse(&wrong))?;
@@ -234,9 +239,10 @@ impl Config {
 
     /// Sets an option by its name in a URL.
     ///
-    /// For options of a scheme, which have no setter (`tls_ca`), and for programs that read
-    /// settings as text. [`ClientBuilder::connect`](crate::ClientBuilder::connect) refuses a name
-    /// that neither this type nor the scheme knows, [`check`](Self::check) an invalid value.
+    /// For options of a scheme, such as `tls_ca`, which have no setter, and for programs that read
+    /// settings as text. [`check`](Self::check) refuses an invalid value, and
+    /// [`ClientBuilder::connect`](crate::ClientBuilder::connect) also a name that neither this type
+    /// nor the scheme knows.
     #[must_use]
     pub fn with_option(mut self, name: &str, value: &str) -> Self {
         if let Err(wrong) = self.set(name, value, &Source::Direct("code")) {
@@ -259,8 +265,8 @@ impl Config {
         self
     }
 
-    /// Sets a file from which each new connection reads the password, so that it may change at run
-    /// time. One trailing line end is ignored. Default: none.
+    /// Sets a file from which the password is read for each new connection, so that the password
+    /// may change at run time. One line end at the end of the file is ignored. Default: none.
     #[must_use]
     pub fn with_password_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.password_file = Some(path.into());
@@ -268,15 +274,16 @@ impl Config {
     }
 
     /// Sets a provider of the credentials for each new connection: for tokens that expire and
-    /// passwords that are rotated. Default: none; user and password are those of the URL.
+    /// passwords that are rotated. Default: none; the user and the password of the URL are used.
     #[must_use]
     pub fn with_credentials(mut self, provider: Arc<dyn CredentialsProvider>) -> Self {
         self.credentials = Some(Provider(provider));
         self
     }
 
-    /// Sets the lease of watched locks, by which a lock outlives a dead holder at most. The
-    /// watchdog renews the lock every third of the lease. Default: 30 s, as in Redisson.
+    /// Sets the lease of watched locks: the longest time for which a lock stays busy after its
+    /// holder has died. The watchdog renews the lock every third of the lease. Default: 30 s, as in
+    /// Redisson.
     #[must_use]
     pub fn with_watchdog(mut self, lease: Duration) -> Self {
         self.watchdog = lease;
@@ -284,8 +291,8 @@ impl Config {
     }
 
     /// Sets a fixed lease for locks that are acquired without an explicit lease. The watchdog does
-    /// not renew them, and each ends after this time unless it is released before. Required by wire
-    /// formats without an owner. Default: none, locks are watched.
+    /// not renew such a lock: it ends after this time, unless it is released before. Wire formats
+    /// without an owner require a fixed lease. Default: none; locks are watched.
     #[must_use]
     pub fn with_lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
@@ -300,8 +307,9 @@ impl Config {
         self
     }
 
-    /// Sets how long threads of this client may hand a lock to each other without a request, before
-    /// a release grants it to the next client; zero disables hand-offs. Default: 5 ms.
+    /// Sets how long threads of this client may hand a lock to each other without a request to the
+    /// store. After that time the next release lets other clients have the lock. Zero disables
+    /// hand-offs. Default: 5 ms.
     #[must_use]
     pub fn with_hand_off(mut self, stretch: Duration) -> Self {
         self.hand_off = stretch;
@@ -309,9 +317,10 @@ impl Config {
     }
 
     /// Sets the time after the start of a Redis server in which this client acquires no new locks
-    /// there, because the server may have lost the locks it granted before. Must be at least the
-    /// longest lease of all clients, and set on all of them. Held locks are renewed and released.
-    /// Zero, the default, turns it off. Has no use with the memory store and quorums.
+    /// there, because the server may have lost the locks that it granted before. Set it in all
+    /// clients, to at least the longest lease of any client. Held locks are still renewed and
+    /// released meanwhile. Default: zero, which turns this off. The memory store and quorums do not
+    /// need this setting.
     #[must_use]
     pub fn with_restart_grace(mut self, grace: Duration) -> Self {
         self.restart_grace = grace;
@@ -326,18 +335,18 @@ impl Config {
         self
     }
 
-    /// Sets how long a waiter that does not react may delay the others, in both orders. It is the
-    /// longest lease of a lock that another client's release grants, until the first renewal, and
-    /// the time for which a waiter that is notified of its turn counts as present after its last
-    /// attempt: the waiter sends three attempts within that time. Clients with different values can
-    /// share a lock. Default: 3 s.
+    /// Sets how long a waiter that does not react may delay the others, in both
+    /// [orders](LockOrder). This time is the longest lease, until the first renewal, of a lock that
+    /// another client's release grants to the waiter. A waiter that is only notified of its turn
+    /// counts as present for this time after its last attempt, and sends three attempts within it.
+    /// Clients with different values can share a lock. Default: 3 s.
     #[must_use]
     pub fn with_fair_presence(mut self, presence: Duration) -> Self {
         self.fair_presence = presence;
         self
     }
 
-    /// Sets the limit on the time to make a connection, including its handshake and authentication.
+    /// Sets the limit on the time to open a connection, including its handshake and authentication.
     /// Default: 2 s.
     #[must_use]
     pub fn with_connect_timeout(mut self, timeout: Duration) -> Self {
@@ -352,7 +361,9 @@ impl Config {
         self
     }
 
-    /// Sets the maximum number of exclusive connections. Default: 8.
+    /// Sets the maximum number of exclusive connections, which are opened besides the shared
+    /// connection when needed: for cleanups, for renewals while a reply is late, and for
+    /// confirmations by replicas. Default: 8.
     #[must_use]
     pub fn with_pool(mut self, connections: u32) -> Self {
         self.pool = connections;
@@ -360,17 +371,17 @@ impl Config {
     }
 
     /// Sets the name of the connections on the server. Default: `distlock:` and the
-    /// [owner](Self::with_owner) with `_` for all but printable ASCII, or `distlock` without an
-    /// owner.
+    /// [owner](Self::with_owner), with `_` in place of each space and each character that is not
+    /// printable ASCII; or `distlock` if the owner is `off`.
     #[must_use]
     pub fn with_client_name(mut self, name: impl Into<String>) -> Self {
         self.client_name = Some(name.into());
         self
     }
 
-    /// Sets the label of this client's locks, as in `billing-7`, by which a person can find the
-    /// holder; at most [`LONGEST_OWNER`](Self::LONGEST_OWNER) bytes without control characters.
-    /// `off`: no label.
+    /// Sets the label of this client as a holder, as in `billing-7`, by which a person can find the
+    /// holder of a lock. It has at most [`LONGEST_OWNER`](Self::LONGEST_OWNER) bytes, without
+    /// control characters. `off` means no label.
     ///
     /// Every program with access to the store can read the label; on Redis it is stored with a
     /// lock's first renewal. Default: `HOST:PROCESS:PROGRAM`, cut off at the maximum length.
@@ -387,8 +398,8 @@ impl Config {
         self
     }
 
-    /// Sets whether waiting writers of this client keep new readers out, and whether its readers
-    /// wait behind waiting writers. Default: [`WriterPriority::First`].
+    /// Sets whether waiting writers of this client keep new readers out, and whether readers of
+    /// this client wait behind waiting writers. Default: [`WriterPriority::First`].
     #[must_use]
     pub fn with_writers(mut self, priority: WriterPriority) -> Self {
         self.writers = priority;
@@ -405,17 +416,18 @@ impl Config {
 
     /// Sets the retention of a lock's token counter after its last use.
     ///
-    /// Later tokens continue from the server's clock, which may meanwhile be set back by at most
-    /// this time. Costs about 150 bytes for each name used within that time. Must be the same for
-    /// all clients of a quorum. Default: an hour.
+    /// A new counter begins at the time of the server's clock, which may have been set back by at
+    /// most the retention: otherwise tokens might repeat. The store needs about 150 bytes for each
+    /// name used within that time. All clients of a quorum must have the same value. Default: an
+    /// hour.
     #[must_use]
     pub fn with_token_retention(mut self, retention: Duration) -> Self {
         self.token_retention = retention;
         self
     }
 
-    /// Sets how many replicas must confirm a grant, the maximum wait for them, and the reaction if
-    /// they do not confirm: the options `replicas`, `replication_timeout`,
+    /// Sets how many replicas must confirm a grant, the maximum wait for the confirmations, and the
+    /// reaction if too few replicas confirm: the options `replicas`, `replication_timeout`,
     /// `on_insufficient_replicas` and `unconfirmed_renewals` in one value. Default:
     /// [`Replication::off`].
     #[must_use]
@@ -586,7 +598,7 @@ impl Config {
     }
 }
 
-/// Returns the defaults, on `memory://`.
+/// Returns the default settings, with the URL `memory://`.
 impl Default for Config {
     fn default() -> Self {
         Self {

@@ -13,14 +13,14 @@ pub(super) const PREFIX: &str = "DISTLOCK_";
 /// The source of a value, for the message that refuses the value.
 #[derive(Clone, Debug)]
 pub(super) enum Source {
-    /// The URL, a setter, or serde: the message needs no location.
+    /// A URL in code, a setter, or serde: the message needs no location.
     Direct(&'static str),
     /// A location, as in "locks.toml, line 3".
     Named(String),
 }
 
-/// The source of each setting that differs from the defaults, and the value from that source: a
-/// later change by a setter shows as a difference.
+/// The source of each setting from a URL, a file or the environment, and the value from that
+/// source. If the setting has another value now, a setter has changed it later.
 #[derive(Clone, Default)]
 pub(super) struct Origins(BTreeMap<String, (Source, Option<String>)>);
 
@@ -31,13 +31,14 @@ impl fmt::Debug for Origins {
     }
 }
 
-/// The value of a setting or an option that is in effect, and the source of the value.
+/// A setting or an option, with the value in effect and the source of the value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Setting {
     /// The name, as in a URL; `url` for the address.
     pub name: String,
-    /// The value as a URL writes it, and `<redacted>` instead of a secret; `None` if it is not set.
+    /// The value as a URL writes it, with `<redacted>` in place of a secret; `None` if it is not
+    /// set.
     pub value: Option<String>,
     /// `default`, `URL`, `code`, a file with the line, or the name of an environment variable.
     pub source: String,
@@ -53,7 +54,7 @@ pub(super) struct SchemeOption {
 /// The name under which [`Config::settings`] lists the address.
 pub(super) const URL: &str = "url";
 
-/// Returns whether the value of this scheme's option must not be shown.
+/// Returns whether the value of this option of a scheme must not be shown.
 fn is_secret(option: &str) -> bool {
     let names_secret = ["password", "secret", "user"]
         .iter()
@@ -165,7 +166,7 @@ impl Config {
                 None if value == defaults.option(name) => "default",
                 // An outage limit that is not set follows `watchdog`.
                 None if name == "outage_limit" && self.outage_limit.is_none() => "watchdog",
-                // The name of connections follows `owner` in the same way.
+                // A connection name that is not set follows `owner`.
                 None if name == "client_name" && self.client_name.is_none() => "owner",
                 _ => "code",
             };
@@ -195,8 +196,8 @@ impl Config {
             .collect()
     }
 
-    /// Adds a location to an error that names neither a line nor an environment variable: that of
-    /// the first option in the error's text, otherwise `section`.
+    /// Adds a location to an error that names neither a line nor an environment variable: the
+    /// location of the first option that the error's text names, otherwise `section`.
     #[cfg(feature = "toml")]
     pub(super) fn locate(&self, error: Error, section: &Source) -> Error {
         let Source::Named(section) = section else {
@@ -217,7 +218,7 @@ impl Config {
         Error::new(error.kind(), format!("{place}: {said}")).with_source(error)
     }
 
-    /// Records the source of a setting, after the setting was changed.
+    /// Records the source of a setting. Must be called after the setting has its new value.
     pub(super) fn note_origin(&mut self, option: &str, source: &Source) {
         let value = self.option(option);
         self.origins
@@ -225,7 +226,7 @@ impl Config {
             .insert(option.to_owned(), (source.clone(), value));
     }
 
-    /// Refuses unknown options and misspelt variables. `also` are the options of the scheme.
+    /// Refuses unknown options and misspelt variables. `also` are the known options of the scheme.
     pub(crate) fn refuse_unknown_options(&self, also: &[&str]) -> Result<(), Error> {
         self.refuse_misspelt_variables(also)?;
         let Some((unknown, extra)) = self

@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 /// A kind of store that a URL can name. Implemented to make a [`Backend`] reachable by URL.
 pub trait Scheme: Send + Sync {
-    /// Returns the names before `://`; several names may select one kind of store.
+    /// Returns the names by which a URL can select this scheme, before `://`.
     fn names(&self) -> &[&str];
 
-    /// Returns the options of this scheme beyond the settings of [`Config`]. Unknown options are
-    /// refused.
+    /// Returns the options of this scheme that are not settings of [`Config`]. A URL with any other
+    /// option is refused.
     fn options(&self) -> &[&str] {
         &[]
     }
@@ -29,7 +29,8 @@ pub trait Scheme: Send + Sync {
     fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error>;
 }
 
-/// The client's clock, identity and receiver of reports, as a backend gets them when it is opened.
+/// The data of the client that opens a backend: its clock, its identity and its receiver of
+/// reports.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Context {
@@ -59,7 +60,7 @@ impl Context {
     }
 }
 
-/// The advice in a program that knows only the scheme of this crate.
+/// The error text in a program that knows no scheme but `memory`.
 const MEMORY_ALONE: &str = "there is `memory://` alone: the others are in the crate `distlock`, \
                             with its features `redis` and `cluster`, and its `distlock::builder()`";
 
@@ -74,7 +75,7 @@ impl Schemes {
         Self::default()
     }
 
-    /// Adds a scheme, which replaces earlier ones of the same name.
+    /// Adds a scheme. If an earlier scheme has the same name, the new scheme is used for that name.
     #[must_use]
     pub fn with(mut self, scheme: impl Scheme + 'static) -> Self {
         self.0.insert(0, Arc::new(scheme));

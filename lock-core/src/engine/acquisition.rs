@@ -23,11 +23,11 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum GuardState {
-    /// The lock is held and, unless its lease is fixed, being renewed.
+    /// The lock is held. The watchdog renews it, unless the lease is fixed.
     Held,
-    /// The lock is still held, but its renewals fail or are used up. Also if the time of day has
-    /// jumped ahead, as after a pause of a virtual machine, and the store has not confirmed the
-    /// lock since.
+    /// The lock is still held, but its renewals fail or are used up. This is also the state after
+    /// the time of day has jumped ahead, as after a pause of a virtual machine, until the store
+    /// confirms the lock.
     Suspended,
     /// The lease has ended, or the store reports that this client no longer holds the lock. Final.
     Lost,
@@ -56,7 +56,8 @@ pub(crate) struct Acquisition {
     pub(crate) replication: Replication,
     receipt: Receipt,
     pub(super) chain: HandoffChain,
-    /// True if an acquire of this owner went unanswered: a copy of the request may still arrive.
+    /// True if an attempt of this owner went unanswered: a copy of the attempt may still arrive at
+    /// the store.
     unknown_outcome: bool,
     /// True if the options of the call set the lease. Otherwise the lease is at least that of the
     /// settings.
@@ -65,10 +66,11 @@ pub(crate) struct Acquisition {
     /// 0, only the holding thread changes it, without a mutex.
     holds: AtomicU32,
     state: AtomicU8,
-    /// The end of the validity in nanoseconds, with [`OVER`] set once a reader has found it passed.
+    /// The end of the validity in nanoseconds, with [`OVER`] set once a reader has found that it
+    /// has passed.
     valid_until: AtomicU64,
-    /// The skipped time, in nanoseconds, of the clock reading that the last confirmation is based
-    /// on.
+    /// The total skipped time, in nanoseconds, when the last request that the store confirmed was
+    /// sent.
     skipped: AtomicU64,
     inner: Mutex<Inner>,
 }
@@ -77,10 +79,12 @@ pub(crate) struct Acquisition {
 /// extends the validity afterwards.
 const OVER: u64 = 1;
 
-/// The most holds of a thread, as in Java's `ReentrantReadWriteLock`. More are a runaway recursion.
+/// The largest hold count, as in Java's `ReentrantReadWriteLock`. A larger count is most likely an
+/// endless recursion.
 pub(crate) const MOST_HOLDS: u32 = 65_535;
 
-/// The largest number of causes of failed renewals that are reported before a renewal succeeds.
+/// The largest number of different causes of failed renewals that are reported until a renewal
+/// succeeds.
 const MOST_CAUSES: usize = 8;
 
 /// The mutable state behind the acquisition's mutex.
@@ -89,17 +93,19 @@ pub(crate) struct Inner {
     pub(crate) lease: LeaseTime,
     /// The renewal plan; `None` for a fixed lease, and once the allowed renewals are used up.
     pub(crate) renewal: Option<RenewalPlan>,
-    /// True while a renewal by the timer is queued or under way.
+    /// True while a renewal by the watchdog is queued or under way.
     pub(crate) renewing: bool,
-    /// True if the store reported a change during the renewal: another renewal follows.
+    /// True if the store reported a change of the lock while a renewal was queued or under way:
+    /// another renewal follows.
     pub(crate) changed: bool,
     /// True if the store may keep the lock beyond `valid_until`, because an extension is
-    /// unconfirmed or was confirmed too late.
+    /// unconfirmed or was confirmed too late, or because the validity was shortened.
     pub(crate) overlong: bool,
     /// The time at which a renewal must carry the owner's label again; `None` means the next
     /// renewal.
     label_due: Option<Moment>,
-    /// True if the last renewal counts although too few replicas confirmed it.
+    /// True after a renewal that counts although too few replicas confirmed it, until enough
+    /// replicas confirm a later one. Not set under `OnInsufficientReplicas::Accept`.
     pub(crate) degraded: bool,
     rare: Option<Box<RareData>>,
     /// The entry in the count of held locks, until the acquisition ends.
@@ -109,15 +115,16 @@ pub(crate) struct Inner {
 /// State that most acquisitions never need. Boxed to save memory: a client may hold very many.
 #[derive(Default)]
 struct RareData {
-    /// The error of the last renewal, if it failed.
+    /// The error of the last renewal, if that failed, or another error to report with a loss.
     last_failure: Option<Error>,
-    /// The causes reported since the last successful renewal. With alternating causes each is
-    /// reported only once.
+    /// The causes reported since the last successful renewal, so that each of several alternating
+    /// causes is reported only once.
     told_failures: Vec<Error>,
     minimum_hold: Option<MinimumHold>,
     loss: Option<Loss>,
     listeners: Vec<Listener>,
-    /// By how much earlier replicas may end the lease. The validity is shorter by this time.
+    /// The time by which a promoted replica may end the lease earlier, because its clock is ahead.
+    /// The validity is shorter by this time.
     lead: Duration,
 }
 
@@ -141,14 +148,15 @@ impl Listener {
     }
 }
 
-/// The time and the lease of an acquisition's renewals.
+/// The time of the next renewal, its lease, and the number of renewals left.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RenewalPlan {
     pub(crate) ttl: LeaseTime,
     pub(crate) left: Option<u32>,
     pub(crate) due: Moment,
-    /// The original due time if an early renewal was inserted. A renewal at this time follows, so
-    /// that locks acquired together are not renewed together.
+    /// The regular due time, if an early renewal was inserted before it. A renewal at this time
+    /// follows the early one: otherwise locks that were acquired together would be renewed
+    /// together.
     planned: Option<Moment>,
 }
 
@@ -167,7 +175,8 @@ impl Inner {
         }
     }
 
-    /// Records a failed renewal. Returns whether to report it, which happens once for each cause.
+    /// Records a failed renewal. Returns whether the failure must be reported: each cause is
+    /// reported once.
     pub(crate) fn note_failure(&mut self, error: &Error) -> bool {
         self.set_last_failure(error.clone());
         self.label_due = None;
@@ -236,7 +245,7 @@ impl RenewalPlan {
         }
     }
 
-    /// Inserts a renewal at `early`, if that is before the next one.
+    /// Inserts a renewal at `early`, if the next renewal is due later.
     pub(crate) fn add(&mut self, early: Moment) {
         if early < self.due {
             let planned = std::mem::replace(&mut self.due, early);
@@ -245,8 +254,8 @@ impl RenewalPlan {
     }
 
     /// Returns whether the next renewal may be sent early, together with others. False for an
-    /// inserted early renewal, and if the number of renewals is limited, because each early one
-    /// would shorten the total time.
+    /// inserted early renewal. Also false if the number of renewals is limited, because early
+    /// renewals would shorten the total time.
     pub(crate) fn is_regular(&self) -> bool {
         self.planned.is_none() && self.left.is_none()
     }
@@ -286,14 +295,14 @@ pub(crate) struct AcquisitionInit {
     pub(crate) is_lease_asked: bool,
     pub(crate) renewal: Option<RenewalPlan>,
     pub(crate) replication: Replication,
-    /// By how much earlier replicas may end the lease.
+    /// The time by which a promoted replica may end the lease earlier.
     pub(crate) lead: Duration,
     pub(crate) counted: Counted,
 }
 
 #[cfg(test)]
 impl AcquisitionInit {
-    /// Makes the values of a guard with a fixed lease and no token.
+    /// Makes the values for a lock that a guard holds, with a fixed lease and no token.
     pub(crate) fn of_guard(sent: Moment, lease: LeaseTime) -> Self {
         Self {
             name: LockName::new("x").unwrap(),
@@ -342,10 +351,11 @@ impl Acquisition {
         }
     }
 
-    /// Makes the next acquisition on this grant, for `holder`, with its token and its position.
+    /// Makes the acquisition of the next `holder` on the same grant, with its token and its
+    /// position in the hand-off chain.
     ///
-    /// Must be called only if no request of this acquisition is pending or unknown, because the
-    /// next acquisition would not receive the answer.
+    /// Must be called only if no request of this acquisition is pending or has an unknown outcome,
+    /// because the next acquisition would not receive the answer.
     pub(super) fn followed_by(
         &self,
         inner: &Inner,
@@ -414,7 +424,9 @@ impl Acquisition {
         Moment::from_nanos(self.valid_until.load(Ordering::Acquire) & !OVER)
     }
 
-    /// Returns the full lease that the first renewal sets, if a direct grant had a shorter one.
+    /// Returns the full lease that the next renewal sets, if the lock has not had its full lease
+    /// yet: because a direct grant had a shorter one, or because another thread handed the lock
+    /// off.
     pub(crate) fn lease_to_come(&self) -> Option<LeaseTime> {
         self.lease_to_come_of(&self.lock())
     }
@@ -428,8 +440,8 @@ impl Acquisition {
         (self.valid_until().as_nanos() < whole).then_some(ttl)
     }
 
-    /// Returns how long a lock is held yet at `now` that has less than its lease until the first
-    /// renewal, because a release granted it or another thread handed it off; else `None`.
+    /// Returns the remaining validity at `now`, if the lock has not had its full lease yet: see
+    /// [`lease_to_come`](Self::lease_to_come). Otherwise returns `None`.
     pub(super) fn left_of_short_lease(&self, inner: &Inner, now: Moment) -> Option<Duration> {
         self.lease_to_come_of(inner).map(|_| self.remaining_at(now))
     }
@@ -484,8 +496,9 @@ impl Acquisition {
         Duration::from_nanos(reading.skipped.saturating_sub(skipped))
     }
 
-    /// Records that the store, queried at `sent`, confirmed the hold with `left` of the lease.
-    /// Returns whether the validity got shorter.
+    /// Records that the store, queried at `sent`, confirmed the hold with `left` of the lease
+    /// (`None`: no expiry). Changes nothing if the clock has skipped no time since the last
+    /// confirmation. Returns whether the validity became shorter.
     pub(crate) fn confirmed(&self, sent: Reading, left: Option<Duration>) -> bool {
         let inner = self.lock();
         let old = self.valid_until();
@@ -518,8 +531,8 @@ impl Acquisition {
             .compare_exchange(until, new, Ordering::AcqRel, Ordering::Acquire)
     }
 
-    /// Makes a renewal due at once if the number of renewals is unlimited. If one is under way,
-    /// another follows it. Returns whether a renewal is due now.
+    /// Makes a renewal due at once if the number of renewals is unlimited. If a renewal is under
+    /// way, another one follows it. Returns whether a renewal is due now.
     pub(crate) fn make_due(&self, now: Moment) -> bool {
         let mut inner = self.lock();
         inner.changed = inner.renewing;
@@ -545,9 +558,9 @@ impl Acquisition {
         self.inner.lock()
     }
 
-    /// Returns whether the renewal that is sent now carries the owner's label: the first one, then
-    /// one in every two leases, and the first one after a failure. A label in each renewal would
-    /// double the store's work.
+    /// Decides whether the renewal that is sent at `sent` carries the owner's label: the first
+    /// renewal does, then one in every two leases, and the first one after a failure. A label in
+    /// each renewal would double the store's work.
     pub(crate) fn renews_label(&self, sent: Moment, lease: LeaseTime) -> bool {
         let mut inner = self.lock();
         let is_due = inner.label_due.is_none_or(|due| sent >= due);
@@ -557,8 +570,9 @@ impl Acquisition {
         is_due
     }
 
-    /// Extends the validity to a full `lease` from `sent`, minus the `lead` of the replicas; never
-    /// shortens it. Returns `false` if a reader has found the deadline passed.
+    /// Extends the validity to a full `lease` from `sent`, minus the `lead` of the replicas.
+    /// Shortens the validity at most by the time that the clock may have skipped. Returns `false`
+    /// if a reader has found the deadline passed.
     pub(crate) fn extended(
         &self,
         inner: &mut Inner,
@@ -578,8 +592,8 @@ impl Acquisition {
         is_extended
     }
 
-    /// Shortens the validity by the growth of the replicas' `lead` since the last extension.
-    /// Returns whether the validity became shorter.
+    /// Shortens the validity if the replicas' `lead` exceeds the recorded lead, by the difference,
+    /// and records the new lead. Returns whether the validity became shorter.
     pub(crate) fn shortened(&self, inner: &mut Inner, lead: Duration) -> bool {
         let more = lead.saturating_sub(inner.lead());
         if more.is_zero() || self.has_ended() {
@@ -627,7 +641,7 @@ impl Acquisition {
         inner.counted.end();
     }
 
-    /// Drops all listeners: no loss can follow.
+    /// Drops all listeners, after a release: no loss can follow.
     pub(crate) fn close_listeners(&self) {
         if let Some(rare) = &mut self.lock().rare {
             rare.listeners.clear();
@@ -649,7 +663,8 @@ impl Acquisition {
         Self::tell(inner, Loss::new(LossCause::RenewalsUsedUp, None));
     }
 
-    /// Calls the listeners with the first cause of the loss, once. Returns this cause.
+    /// Records the loss and calls the listeners with it, unless a loss was recorded before. Returns
+    /// the loss that was recorded first.
     fn tell(inner: &mut Inner, loss: Loss) -> Loss {
         let rare = inner.rare();
         if let Some(first) = &rare.loss {
@@ -662,7 +677,7 @@ impl Acquisition {
         loss
     }
 
-    /// Returns the cause of the loss, past or expected.
+    /// Returns the recorded loss: it has happened, or it is expected because no renewals are left.
     pub(crate) fn loss(&self) -> Option<Loss> {
         self.lock().loss().cloned()
     }
@@ -716,13 +731,13 @@ impl Acquisition {
         }
     }
 
-    /// Sets a minimum hold of `time` from the grant on.
+    /// Sets a minimum hold of `time` from the grant on, or prolongs the present one.
     pub(crate) fn keep(&self, time: LeaseTime, new_owner: impl FnOnce() -> OwnerId) {
         let until = self.since + time.duration();
         MinimumHold::prolong(&mut self.lock().rare().minimum_hold, until, new_owner);
     }
 
-    /// Returns whether an acquire of this owner went unanswered.
+    /// Returns whether an attempt of this owner went unanswered.
     pub(crate) fn has_unknown_outcome(&self) -> bool {
         self.unknown_outcome
     }

@@ -1,4 +1,5 @@
-//! [`EngineHandle`]: the shared handle of an engine. The client ends when the last one is dropped.
+//! [`EngineHandle`]: the handle of an engine that lock handles and guards share. Its drop ends the
+//! client.
 
 use super::Engine;
 use super::hold::detached::Detached;
@@ -7,7 +8,8 @@ use crate::time::{Clock, SystemClock};
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// A shared handle of an engine, held by handles and guards. Dropping the last one ends the client.
+/// The handle of an engine that lock handles and guards share. It is dropped with the last of them,
+/// which ends the client.
 ///
 /// The engine's threads hold the [`Engine`] itself while they work. If the drop of the engine ended
 /// the client, one of these threads might run that drop, and the end of the process could interrupt
@@ -25,8 +27,8 @@ impl Deref for EngineHandle {
 impl Drop for EngineHandle {
     fn drop(&mut self) {
         if self.is_forked() {
-            // A thread of the parent that held one of these mutexes at the fork does not exist in
-            // the child, so a drop that locks the mutex would never return. Leak the child's copy
+            // A thread of the parent that held a mutex of the engine at the fork does not exist in
+            // the child, so a drop that locks this mutex would never return. Leak the child's copy
             // instead.
             std::mem::forget(Arc::clone(&self.0));
             return;
@@ -51,7 +53,7 @@ impl EngineHandle {
         self.collect_async_releases(self.clock.now() + self.settings.command_timeout / 2);
         self.timer.stop();
         self.workers.stop(until);
-        // A panic of the backend is reported and must not stop the drop.
+        // Caught here: a panic of the backend must not stop the drop.
         let _told = call_backend(|| {
             self.store()?.close(until);
             Ok(())

@@ -46,9 +46,9 @@ impl HandoffChain {
         used: Option<FencingToken>,
     ) -> ReleaseOptions {
         if unknown_outcome {
-            // The answer to a repeated acquire computes the range backwards from the counter's
-            // value, which another lock on the same counter may have changed. So no token is given
-            // back.
+            // The store answers a repeated attempt with a range that it computes backwards from the
+            // counter. Another lock on the same counter may have raised the counter before, so the
+            // range may not be this owner's: give no token back.
             return ReleaseOptions::WITH_TOMBSTONE;
         }
         match used {
@@ -57,9 +57,9 @@ impl HandoffChain {
         }
     }
 
-    /// Emits an event for the earlier holds on the grant, after the store reported the lock of the
-    /// holder of `token` as gone. They may have lost the lock too, although their release returned
-    /// `Ok`.
+    /// Emits an event for the earlier holds on the grant, after the store has reported to the
+    /// holder of `token` that the lock is gone. The earlier holders may have lost the lock too,
+    /// although their releases returned `Ok`.
     pub(super) fn tell_lost(self, events: &Events, lock: &LockName, token: Option<FencingToken>) {
         let holds = self.before;
         if holds == 0 {

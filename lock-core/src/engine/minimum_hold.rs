@@ -10,7 +10,7 @@ use crate::time::Moment;
 use crate::time::lease::LeaseTime;
 use std::time::Duration;
 
-/// The end of a minimum hold, and the owner that gets the lock if it is released earlier.
+/// The end of a minimum hold, and the owner to which the lock passes if it is released earlier.
 #[derive(Clone, Copy)]
 pub(super) struct MinimumHold {
     owner: OwnerId,
@@ -61,8 +61,9 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// If the store cannot keep a lock busy after its release, or not for that long. Also if this
-    /// thread holds the read lock of the same name.
+    /// If several owners may hold this lock, or the store cannot keep a lock busy after its
+    /// release, or not for that long. Also if this is a write lock, and the calling thread holds
+    /// the read lock of the same name.
     pub(crate) fn minimum_hold(&self, name: &LockName, time: Duration) -> Result<LeaseTime, Error> {
         if name.profile().shared {
             return Err(Error::new(

@@ -74,7 +74,8 @@ pub(crate) struct Engine {
     pub(crate) abilities: Abilities,
     pub(crate) clock: Arc<dyn Clock>,
     skipped: SkippedTime,
-    /// The background task that verifies held locks when the clock may have skipped time.
+    /// The background task that verifies held locks when the store may have lost them, or the clock
+    /// may have skipped time.
     recheck: OnceLock<Arc<Recheck>>,
     pub(crate) client: ClientId,
     events: Events,
@@ -90,8 +91,8 @@ pub(crate) struct Engine {
     this: Weak<Self>,
     /// The lock of the last release whose answer no caller waits for.
     async_release: Mutex<Option<LockName>>,
-    /// The number of permits in the store that was last reported for a semaphore and a requested
-    /// number.
+    /// The limits of semaphores in the store that were last reported, by name and by the limit that
+    /// the caller requested.
     other_limits: Mutex<HashMap<(LockName, u32), u32>>,
     /// True once a refusal was reported.
     has_reported_refusal: AtomicBool,
@@ -120,7 +121,7 @@ fn refuse_fair(abilities: &Abilities, what: &str) -> Result<(), Error> {
     }
 }
 
-/// The settings that the engine itself reads. Those of the local queue are in its registry.
+/// The settings that the engine itself reads. The settings of the local queues are in the registry.
 struct Settings {
     lease: Lease,
     lease_time: LeaseTime,
@@ -223,7 +224,8 @@ impl Engine {
         Scope::guard(self.next_scope.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Verifies, renews or shortens held locks whenever the backend requests it.
+    /// Verifies or renews held locks, or shortens their validity, from now on whenever the backend
+    /// requests it.
     pub(crate) fn verify_on(&self, notices: &Notices) {
         let _first = self.recheck.set(Recheck::start_on(notices, self));
         let engine = Weak::clone(&self.this);
@@ -250,7 +252,7 @@ impl Engine {
         held.collect()
     }
 
-    /// Waits for at most `wait` until no request with unknown outcome is pending.
+    /// Waits until the cleanup of each request with unknown outcome has ended, for at most `wait`.
     pub(crate) fn settle(&self, wait: Duration) -> Result<(), Error> {
         self.refuse_if_forked()?;
         let until = self.clock.now() + wait;
@@ -304,12 +306,12 @@ impl Engine {
         .map_err(Failure::into_error)
     }
 
-    /// Returns the metrics, to count what no event reports.
+    /// Returns the metrics, which also count what no event reports.
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.events.metrics
     }
 
-    /// Returns how many names are in use.
+    /// Returns how many names are in use, counted once for each scope.
     pub(crate) fn names_in_use(&self) -> usize {
         self.registry.len()
     }
@@ -369,7 +371,7 @@ impl Engine {
         });
     }
 
-    /// Refuses a kind of lock that the store does not support.
+    /// Refuses a kind of lock other than the mutex, if the store has only mutexes.
     pub(crate) fn refuse_kind(&self, what: &str) -> Result<(), Error> {
         refuse_kind(&self.abilities, what)
     }
@@ -389,8 +391,8 @@ impl Engine {
         OwnerId::new(self.client, self.next_owner.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Reports the first error of a call that lasts until a setting or a right is changed, as wrong
-    /// credentials do.
+    /// Emits a warning for the first configuration error of a call. Such an error, as with wrong
+    /// credentials, lasts until a setting or a right is changed.
     pub(crate) fn report_refusal(&self, error: &Error) {
         if error.is_configuration() && !self.has_reported_refusal.swap(true, Ordering::Relaxed) {
             self.events.emit(|| Event::Warning {
@@ -400,7 +402,8 @@ impl Engine {
         }
     }
 
-    /// Sets a minimum hold: the store keeps the lock busy for this time, even after its release.
+    /// Sets a minimum hold: the store keeps the lock busy for this time from its grant on, even
+    /// after its release.
     pub(crate) fn keep(&self, acquisition: &Acquisition, time: LeaseTime) {
         acquisition.keep(time, || self.new_owner().of_minimum_hold());
     }

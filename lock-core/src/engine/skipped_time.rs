@@ -1,4 +1,4 @@
-//! [`SkippedTime`]: time that may have passed without the clock.
+//! [`SkippedTime`]: time that may have passed while the clock stood still.
 //!
 //! While a virtual machine is paused, all its clocks stand still, even a clock that advances while
 //! a machine sleeps. When the time of day is corrected afterwards, it leaps ahead of the clock. An
@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The smallest leap, in nanoseconds. Equal to the fixed part of the drift allowance, which even a
-/// short lease has.
+/// The time, in nanoseconds, above which a step of the time of day counts as a leap. Smaller steps
+/// are covered by the fixed part of the drift allowance, which even a short lease has.
 const LEAP: i64 = 2_000_000;
 
-/// The number of leaps whose times are remembered. Nothing counts as skipped before the oldest
-/// remembered leap.
+/// The number of leaps whose times are remembered. A forgotten leap counts as skipped since any
+/// moment before the oldest remembered one, so that the skipped time is never too short.
 const MOST_LEAPS: usize = 64;
 
 /// A clock reading, with the total time that the clock may have skipped until then, in nanoseconds.
@@ -34,7 +34,7 @@ impl Reading {
     }
 }
 
-/// Compares the clock with the time of day at each reading.
+/// A record of the leaps of the time of day, which is compared with the clock at each reading.
 pub(super) struct SkippedTime {
     clock: Arc<dyn Clock>,
     /// The time of day minus the clock, in nanoseconds, after the last leap; or the smaller
@@ -70,10 +70,10 @@ impl SkippedTime {
         }
     }
 
-    /// Reads the clock, and records a leap.
+    /// Reads the clock, and records a leap if the time of day has made one.
     pub(super) fn look(&self) -> (Reading, Look) {
-        // In this order, a delay between the two readings makes the difference smaller, so it does
-        // not appear as a leap.
+        // In this order, a delay between the two readings makes the difference smaller, so the
+        // delay does not appear as a leap.
         let unix = self.clock.unix_time();
         let now = self.clock.now();
         let change = difference(unix, now).wrapping_sub(self.ahead.load(Ordering::Acquire));

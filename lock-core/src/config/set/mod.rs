@@ -33,29 +33,30 @@ use std::sync::Arc;
 /// replicas = 1
 /// ```
 ///
-/// The section of a backend has the lines of a [`Config::from_file`]. Instead of a section with
-/// `default`, the default backend's `url` and settings may stand above all sections. The settings
-/// of a lock come from the section of its name, otherwise from the pattern with the longest match,
-/// otherwise from no section: sections are not merged. Such a section may have `backend`, `format`,
-/// `hand_off`, `lease`, `on_insufficient_replicas`, `outage_limit`, `prefix`, `replicas`,
-/// `replication_timeout`, `tokens`, `unconfirmed_renewals` and `watchdog`.
+/// The section of a backend has the same lines as the file of [`Config::from_file`]. Instead of
+/// `default` and a section, the `url` and the settings of the default backend may be written above
+/// all sections. The section of a lock is the one with its name, otherwise the pattern with the
+/// longest match; a lock may have no section. Sections are not merged. The section of a lock may
+/// have `backend`, `format`, `hand_off`, `lease`, `on_insufficient_replicas`, `outage_limit`,
+/// `prefix`, `replicas`, `replication_timeout`, `tokens`, `unconfirmed_renewals` and `watchdog`.
 ///
 /// Later sources win: the defaults, the options of the backend's URL, the lines of the backend, the
 /// lines of the lock, the environment ([`with_env`](Self::with_env)), and code
 /// ([`configure`](Self::configure)).
 ///
-/// [`ClientBuilder::connect_set`](crate::ClientBuilder::connect_set) creates clients from it.
-/// [`Debug`](fmt::Debug) shows names only.
+/// [`ClientBuilder::connect_set`](crate::ClientBuilder::connect_set) creates clients from a set.
+/// [`Debug`](fmt::Debug) shows the names only.
 #[derive(Clone)]
 pub struct ConfigSet {
     backends: Vec<Backend>,
     /// The index of the default backend.
     default: Option<usize>,
     locks: Vec<Lock>,
-    /// The variables that begin with [`PREFIX`], if the environment is used.
+    /// The environment variables that begin with [`PREFIX`]; `None` without
+    /// [`ConfigSet::with_env`].
     environment: Option<Vec<(OsString, OsString)>>,
     change: Option<Change>,
-    /// The name of the file, for errors that concern none of its lines.
+    /// The beginning of errors that concern no line: the name of the file and a comma, or nothing.
     file: String,
 }
 
@@ -63,7 +64,7 @@ type Change = Arc<dyn Fn(Option<&str>, Config) -> Config + Send + Sync>;
 
 #[derive(Clone)]
 struct Backend {
-    /// `None` for the backend above all sections.
+    /// The name; `None` for the backend that is defined above all sections.
     name: Option<String>,
     /// The location of the URL.
     place: Source,
@@ -72,7 +73,7 @@ struct Backend {
 
 #[derive(Clone)]
 struct Lock {
-    /// A lock's name, or with `*` at the end the beginning of names.
+    /// The name of a lock or, with `*` at the end, the beginning of the names of several locks.
     name: String,
     place: Source,
     backend: usize,
@@ -86,8 +87,8 @@ struct Line {
     place: Source,
 }
 
-/// The backend and options that determine the settings of a client. Locks with equal keys share
-/// one.
+/// The backend and the options that determine the settings of a client. Locks with equal keys share
+/// a client.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct ClientKey {
     backend: usize,
@@ -131,9 +132,9 @@ impl ConfigSet {
 
     /// Overrides the settings of the file with those of the environment.
     ///
-    /// The URL in `DISTLOCK_URL` replaces the address and the options of the default backend. The
-    /// variable of a setting, as in `DISTLOCK_WATCHDOG=10s`, applies to all backends and locks. See
-    /// [`Config::with_env`].
+    /// The URL in `DISTLOCK_URL` replaces the address of the default backend, and its options
+    /// replace the settings of the same names. The variable of a setting, as in
+    /// `DISTLOCK_WATCHDOG=10s`, applies to all backends and locks. See [`Config::with_env`].
     ///
     /// # Errors
     ///
@@ -168,9 +169,10 @@ impl ConfigSet {
             .map(|(_, value)| value.clone())
     }
 
-    /// Sets a function that changes the configuration of each client, and so wins over all other
-    /// sources. Its first argument is the name of the backend, or `None` for the backend above the
-    /// sections. For settings that a file cannot express, such as [`Config::with_credentials`].
+    /// Sets a function that changes the configuration of each client. It is called last, so its
+    /// changes win over all other sources. Its first argument is the name of the backend, or `None`
+    /// for the backend that is defined above the sections. For settings that a file cannot express,
+    /// such as [`Config::with_credentials`].
     #[must_use]
     pub fn configure(
         mut self,
@@ -180,8 +182,8 @@ impl ConfigSet {
         self
     }
 
-    /// Returns the names of the backends, in the order of the file; `None` for the backend above
-    /// the sections.
+    /// Returns the names of the backends, in the order of the file; `None` for the backend that is
+    /// defined above the sections.
     pub fn backends(&self) -> impl Iterator<Item = Option<&str>> {
         self.backends.iter().map(|backend| backend.name.as_deref())
     }
@@ -211,8 +213,8 @@ impl ConfigSet {
         self.effective(self.index_of(name)?, None)
     }
 
-    /// Returns the source of the settings of the lock of this name: its backend (`None` for the one
-    /// above the sections), and the section of locks, if one applies.
+    /// Returns where the settings of the lock of this name come from: the name of its backend
+    /// (`None` for the one that is defined above the sections), and its section, if it has one.
     ///
     /// # Errors
     ///
@@ -225,7 +227,7 @@ impl ConfigSet {
         ))
     }
 
-    /// Returns the key that determines the settings of this lock's client.
+    /// Returns the key of this lock's client.
     pub(crate) fn key(&self, lock: &str) -> Result<ClientKey, Error> {
         let (backend, section) = self.choose(lock)?;
         let lines = section.map_or(&[][..], |section| &section.lines);
@@ -244,8 +246,7 @@ impl ConfigSet {
         })
     }
 
-    /// Calls `check` with each configuration that the file defines, and adds the location to its
-    /// errors.
+    /// Calls `check` with the configuration of each section, and adds the location to its errors.
     pub(crate) fn check_each(
         &self,
         check: impl Fn(&Config) -> Result<(), Error>,
@@ -313,7 +314,7 @@ impl ConfigSet {
         ))
     }
 
-    /// Returns the backend of this lock, and its section.
+    /// Returns the index of this lock's backend, and the lock's section, if it has one.
     fn choose(&self, lock: &str) -> Result<(usize, Option<&Lock>), Error> {
         let length = |section: &Lock| match section.name.strip_suffix('*') {
             None => (section.name == lock).then_some(usize::MAX),
@@ -332,7 +333,7 @@ impl ConfigSet {
         }
     }
 
-    /// Returns the settings of a client, merged from the weakest source to the strongest.
+    /// Returns the settings of a client: each source overrides the sources before it.
     fn effective(&self, backend: usize, section: Option<&Lock>) -> Result<Config, Error> {
         let Backend { name, config, .. } = &self.backends[backend];
         let mut config = config.clone();
@@ -352,7 +353,7 @@ impl ConfigSet {
         })
     }
 
-    /// Checks all configurations, apart from options that depend on a scheme.
+    /// Checks the configuration of each section, except for the options that depend on a scheme.
     fn checked(self) -> Result<Self, Error> {
         self.check_each(|_| Ok(()))?;
         Ok(self)
@@ -388,8 +389,8 @@ impl fmt::Debug for ConfigSet {
 }
 
 impl Config {
-    /// Reads a TOML file: `url`, and a line for each setting that differs from the URL and the
-    /// defaults.
+    /// Reads a TOML file: `url`, and a line for each further setting. A line overrides the option
+    /// of the same name in the URL.
     ///
     /// ```toml
     /// url = "redis://127.0.0.1:6379"

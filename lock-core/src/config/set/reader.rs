@@ -10,8 +10,8 @@ use std::borrow::Cow;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// The options that the section of a lock may set. All others concern the connections, which the
-/// locks of a backend share, or must be the same for all clients.
+/// The options that the section of a lock may set. The other options concern the connections, which
+/// the locks of a backend share, or must be the same for all clients.
 const OF_A_LOCK: [&str; 11] = [
     "format",
     "hand_off",
@@ -34,7 +34,7 @@ pub(super) fn unknown_backend<'a>(name: &str, known: impl Iterator<Item = &'a st
         _ => format!("there are {}", quoted(known.iter().copied())),
     };
     let named = if name.contains([':', '/', '@']) {
-        // A URL in the place of a name may contain a password.
+        // A URL that was written in place of a name may contain a password.
         "of this name, which looks like a URL".to_owned()
     } else {
         format!("`{}`{meant}", name.escape_debug())
@@ -52,7 +52,7 @@ fn quoted<'a>(words: impl Iterator<Item = &'a str>) -> String {
 /// A reader of one TOML text.
 pub(super) struct Reader<'a> {
     pub(super) text: &'a str,
-    /// The beginning of locations in the text, as error messages name them.
+    /// The beginning of each location in an error: the name of the file and a comma, or nothing.
     pub(super) file: String,
 }
 
@@ -65,8 +65,8 @@ struct Section {
 
 impl Reader<'_> {
     pub(super) fn read(self) -> Result<ConfigSet, Error> {
-        // An error of `toml` quotes the whole line, which may contain the password: only its
-        // message is used.
+        // An error of `toml` quotes the whole line, which may contain a password, so only the
+        // message of the error is used.
         let table = DeTable::parse(self.text).map_err(|error| {
             let at = error
                 .span()
@@ -128,7 +128,7 @@ impl Reader<'_> {
         .checked()
     }
 
-    /// Returns the location of an offset, as errors name it.
+    /// Returns the location of the byte at this offset, as error messages name it.
     fn place(&self, at: usize) -> Source {
         let line = self.text.as_bytes()[..at]
             .iter()
@@ -210,7 +210,7 @@ fn lock(mut section: Section, backends: &[Backend], default: Option<usize>) -> R
                     name.escape_debug()
                 )));
             }
-            // A pattern may end inside a hash tag, so only whole names are checked.
+            // The beginning of a name may end inside a hash tag, so only whole names are checked.
             if start.len() == name.len() {
                 LockName::new(name).map_err(|error| place.refuse(error.message()))?;
             }

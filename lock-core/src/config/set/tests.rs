@@ -181,7 +181,7 @@ fn lock_without_section_or_default_is_refused() {
     );
 }
 
-/// Every possible error of a file, with the whole message.
+/// Compares the whole message of each error.
 #[test]
 fn invalid_set_is_refused_with_line_and_accepted_values() {
     const BACKENDS: &str = "[backends.main]\nurl = 'memory://u:s3cret@h'\n";

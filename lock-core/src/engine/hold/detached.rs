@@ -7,7 +7,7 @@ use crate::name::{LockName, NameMap};
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-/// The detached holds of a client, by lock. Each entry keeps its lock in use.
+/// The detached holds of a client, by lock. Each entry keeps its local lock in memory.
 pub(in crate::engine) type DetachedHolds = NameMap<(LockName, Scope), Vec<Detached>>;
 
 fn key_of(lock: &LocalLock) -> (LockName, Scope) {

@@ -1,6 +1,6 @@
 //! [`Recheck`]: verifies all held locks when the store may have lost them, or the clock may have
 //! skipped time. Locks with a watchdog are renewed at once, in batches, which also verifies them.
-//! Locks without one, and those not renewed yet, are verified one by one.
+//! Locks without a watchdog, and locks whose renewal is not answered yet, are verified one by one.
 
 use crate::engine::Engine;
 use crate::engine::acquisition::Acquisition;
@@ -13,18 +13,20 @@ use crate::time::{Clock, Moment};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// The first pause before an unverified lock is verified again after a change of servers, because
-/// the new server often answers soon. The pause doubles until the lock is verified or has ended.
+/// The first pause before a lock that could not be verified is verified again, because after a
+/// change of servers the new server often answers soon. The pause doubles until the lock is
+/// verified or has ended.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest such pause, so that a loss is noticed within a fraction of the default lease.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// A background task that ends when all held locks are verified or ended.
+/// A background task that ends when each held lock is verified or has ended.
 pub(in crate::engine) struct Recheck {
     engine: Weak<Engine>,
     clock: Arc<dyn Clock>,
     task: BackgroundTask,
-    /// True if a new run was requested. Locks verified earlier may have been lost since.
+    /// True if a new run was requested, which verifies all held locks again: a lock may have been
+    /// lost after its last verification.
     is_asked: AtomicBool,
 }
 
@@ -40,7 +42,7 @@ struct Held {
 }
 
 impl Recheck {
-    /// Verifies the locks of `engine` whenever the backend requests it.
+    /// Makes the task that verifies the locks held by `engine` whenever the backend requests it.
     pub(in crate::engine) fn start_on(notices: &Notices, engine: &Engine) -> Arc<Self> {
         let (clock, engine) = (Arc::clone(&engine.clock), Weak::clone(&engine.this));
         let (task, is_asked) = (BackgroundTask::default(), AtomicBool::new(false));
@@ -94,8 +96,8 @@ impl Recheck {
         held
     }
 
-    /// Verifies a held lock. Returns true if the store was unavailable, so that the caller tries
-    /// again.
+    /// Verifies a held lock, unless it has been renewed or has ended. Returns true if the store was
+    /// unavailable, so that the caller tries again.
     fn is_left(
         &self,
         Held {

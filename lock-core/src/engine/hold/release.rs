@@ -8,12 +8,12 @@
 //! | not held, to a repetition; first send after the local deadline | lost |
 //! | a value that is not a lock is under the key | lost |
 //! | none for half of the command timeout | the request is repeated |
-//! | none until the command timeout | unavailable; it is repeated in the background |
+//! | none until the command timeout | unavailable; the release is repeated in the background |
 //!
 //! A dropped guard does not wait for the answer. Its request is sent or queued on the connection
 //! before the drop returns, ahead of any later request of this client about the lock. The thread
-//! that reads the answer handles it. Until then the release is pending, so the end of the client
-//! waits for it.
+//! that reads the answer also handles the answer. Until then the release counts as a pending
+//! cleanup, so the end of the client waits for the release.
 
 use crate::backend::{AcquisitionId, Failure, NodeId, Release, ReleaseOptions, call_backend};
 use crate::engine::Engine;
@@ -33,7 +33,7 @@ use std::time::Duration;
 /// The pause between two sends of a release: short, because all sends share one command timeout.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The last hold on an acquisition, ended locally. The release must still be sent.
+/// The local end of the last hold on an acquisition. The release must still be sent.
 struct Ended {
     at: Moment,
     /// True if the clock may have skipped time since the last confirmation. Then the lease may have
@@ -42,7 +42,8 @@ struct Ended {
 }
 
 impl Engine {
-    /// Ends one hold; the last one releases the lock. Bounded by the command timeout.
+    /// Ends one hold. The end of the last hold also releases the lock, which takes at most the
+    /// command timeout.
     pub(crate) fn end_hold(
         &self,
         lock: &Arc<LocalLock>,
@@ -82,7 +83,8 @@ impl Engine {
         outcome.map(drop)
     }
 
-    /// Ends one hold without waiting for the store's answer. The answer is reported as an event.
+    /// Ends one hold. The end of the last hold also sends the release, but does not wait for the
+    /// store's answer, which is reported as an event.
     pub(crate) fn end_hold_async(&self, lock: &Arc<LocalLock>, acquisition: &Arc<Acquisition>) {
         let Ok(Some(Ended { at: ended, .. })) = self.end_locally(lock, acquisition) else {
             return;
@@ -172,8 +174,8 @@ impl Engine {
         if !held {
             return Err(acquisition.lost_error());
         }
-        // No hand-off by a writer that also holds the read lock: after this release it is still a
-        // reader, which excludes the next writer.
+        // No hand-off by a writer whose thread also holds the read lock: after this release the
+        // thread is still a reader, which excludes the next writer.
         let is_doubtful = !acquisition.doubt_at(self.reading()).is_zero();
         let goes_on_reading = self.is_read_here(&lock.name);
         let handed = match is_doubtful || goes_on_reading {
@@ -196,8 +198,8 @@ impl Engine {
         Ok(Some(Ended { at, is_doubtful }))
     }
 
-    /// Ends an acquisition locally, so that no renewal follows the release. Returns the time of
-    /// the end; `None` if it had already ended or expired.
+    /// Ends an acquisition locally, so that no renewal follows the release. Returns the time of the
+    /// end; `None` if the acquisition had already ended or expired.
     pub(in crate::engine) fn mark_released(&self, acquisition: &Acquisition) -> Option<Moment> {
         let mut inner = acquisition.lock();
         let now = self.clock.now();
@@ -227,8 +229,9 @@ impl Engine {
         }
     }
 
-    /// Sends a release at `now`, and repeats it until the store answers or `by` is near. Returns
-    /// also the time of the first send that got no answer. Must not be called in a forked child.
+    /// Sends a release at `now`, and repeats it while the store is unavailable, until `by` is near.
+    /// Returns the answer, and the time of the first send that got no answer. Must not be called in
+    /// a forked child.
     pub(in crate::engine) fn send_release(
         &self,
         id: &AcquisitionId,
@@ -239,9 +242,9 @@ impl Engine {
         let (begun, mut sent, mut first_unanswered) = (now, now, None);
         loop {
             // Until a send goes unanswered, each send gets half of the remaining time, so that a
-            // repetition can still be answered. A store that cannot renew cannot distinguish
-            // owners, either. There an unanswered release is not repeated, so the first send gets
-            // all of the time.
+            // repetition can still be answered. In a store that cannot renew, and so cannot
+            // distinguish owners, an unanswered release is not repeated, so the first send gets all
+            // of the time.
             let may_repeat = first_unanswered.is_none() && self.abilities.renewable;
             let answer_by = if may_repeat {
                 sent + by.since(sent) / 2
@@ -267,15 +270,17 @@ impl Engine {
         }
     }
 
-    /// Collects the answers to releases that no caller waits for. Sends another request, whose
-    /// answer comes after theirs, and waits for that answer until `by`.
+    /// Collects the answers to releases that no caller waits for. Sends another request about the
+    /// lock of the last such release, and waits for its answer until `by`: a server answers this
+    /// request after the releases that were sent to it before.
     pub(in crate::engine) fn collect_async_releases(&self, by: Moment) {
         // A separate statement, so that the mutex is unlocked before the request is sent: a guard
         // that is dropped meanwhile must not wait for the answer.
         let name = self.async_release.lock().take();
         if let Some(name) = name.filter(|_| self.workers.has_pending_cleanups()) {
-            // The result does not matter. If this request succeeds, the answers to the releases
-            // have been read before its own answer; if it fails, they cannot be read, either.
+            // The result does not matter. If this request succeeds, the answers to the releases on
+            // its connection have been read before; if it fails, those answers cannot be read,
+            // either.
             let _answer = call_backend(|| self.store()?.inspect(&name, by));
         }
     }
@@ -347,8 +352,8 @@ impl ReleaseOutcome {
     }
 }
 
-/// The data that the answer to a dropped guard's release needs. Does not keep the engine alive,
-/// because the end of the engine waits for this release.
+/// The data needed to handle the answer to a dropped guard's release. Does not keep the engine
+/// alive, because the end of the engine waits for this release.
 struct AsyncRelease {
     events: Events,
     clock: Arc<dyn Clock>,
@@ -362,8 +367,8 @@ struct AsyncRelease {
 }
 
 impl AsyncRelease {
-    /// Handles the answer, or the failure to get one. Sends no request, because the thread that
-    /// reads the answers may be in the middle of its own request.
+    /// Handles the answer, or the failure to get one. Sends no request, because the calling thread
+    /// reads the answers, and may be in the middle of a request of its own.
     fn answered(self, answer: Result<Release, Failure>) {
         let Self {
             events,
@@ -414,7 +419,7 @@ fn tell_released(events: &Events, acquisition: &Acquisition, now: Moment) {
     });
 }
 
-/// Emits an event that a release was not confirmed.
+/// Emits an event that a release failed or was not confirmed.
 pub(in crate::engine) fn tell_failed(events: &Events, acquisition: &Acquisition, error: Error) {
     events.emit(|| Event::ReleaseFailed {
         lock: acquisition.name.clone(),
@@ -422,7 +427,8 @@ pub(in crate::engine) fn tell_failed(events: &Events, acquisition: &Acquisition,
     });
 }
 
-/// Records that the lock was already gone at its release: a loss, which is reported as such.
+/// Records a loss, because the lock was already gone at its release, and emits the events of a
+/// loss.
 fn end_as_gone(events: &Events, acquisition: &Acquisition) -> Loss {
     let loss = acquisition.set_lost(&mut acquisition.lock(), LossCause::Gone);
     tell_lost(events, acquisition, loss.clone());

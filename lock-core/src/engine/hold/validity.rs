@@ -33,8 +33,8 @@ impl Engine {
     }
 
     /// Reads the clock. If the clock may have skipped time, starts the verification of all held
-    /// locks in the background. Must not be called in a forked child, where a mutex may stay
-    /// locked.
+    /// locks in the background. Must not be called in a forked child, where a mutex may stay locked
+    /// for ever.
     pub(crate) fn reading(&self) -> Reading {
         let (reading, look) = self.skipped.look();
         if look == Look::Leap
@@ -64,7 +64,7 @@ impl Engine {
         is_valid
     }
 
-    /// Returns an error unless the deadline is still ahead by the clock.
+    /// Returns an error if the deadline has passed by the clock, or in a forked child.
     pub(crate) fn must_hold(
         &self,
         lock: &Arc<LocalLock>,
@@ -79,7 +79,7 @@ impl Engine {
         }
     }
 
-    /// Returns the valid acquisition of this lock that `thread` holds.
+    /// Returns the valid acquisition of this lock that `thread` holds; `None` in a forked child.
     pub(in crate::engine) fn held_by(
         &self,
         name: &LockName,
@@ -103,7 +103,7 @@ impl Engine {
     }
 
     /// Asks the store to confirm that it still has the acquisition. Returns the remaining lease,
-    /// minus the time since the query was sent.
+    /// minus the time since the query was sent; [`Duration::MAX`] without an expiry.
     pub(crate) fn verify(
         &self,
         lock: &Arc<LocalLock>,
@@ -127,7 +127,8 @@ impl Engine {
                 let is_shortened = acquisition.confirmed(sent, remaining);
                 let now = self.reading();
                 if is_shortened {
-                    // A fixed lease has no renewal that would find the earlier end in time.
+                    // A fixed lease has no renewal that would find the earlier end in time, so arm
+                    // the timer.
                     let mut state = lock.lock();
                     let next = acquisition.next_check(&acquisition.lock());
                     let _armed = self.timer.arm(lock, &mut state, now.now, next);
@@ -173,9 +174,9 @@ impl Engine {
             cause => cause,
         };
         let loss = acquisition.set_lost(&mut inner, cause);
-        // An expired lease needs no cleanup. After a failed or pending renewal the store may keep
-        // the lock beyond the local validity. The lock of a holder whose thread ended is certainly
-        // still in the store.
+        // An expired lease needs no cleanup, unless a failed or pending renewal may make the store
+        // keep the lock beyond the local validity. The lock of a holder whose thread ended is still
+        // in the store.
         let may_be_there = inner.last_failure().is_some() || inner.renewing || inner.overlong;
         let is_left_over =
             cause != LossCause::Gone && (may_be_there || cause == LossCause::HolderEnded);
@@ -186,9 +187,9 @@ impl Engine {
         if acquisition.holder.has_ended() {
             self.drop_detached(lock, slice::from_ref(acquisition));
         }
-        // Clean up even if the store reports the lock as gone: a copy of the first request may
-        // still arrive, the read locks of a writer's thread may keep the writer's lock in the
-        // store, and some of several permits may remain.
+        // In three cases clean up even if the store reports the lock as gone: a copy of an attempt
+        // may still arrive, the read locks of a writer's thread may keep the write lock in the
+        // store, or some of several permits may remain.
         let name = &acquisition.name;
         let may_be_left =
             name.profile().readers.is_some() || matches!(name.permits(), Some((_, 2..)));

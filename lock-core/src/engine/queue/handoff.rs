@@ -1,12 +1,12 @@
 //! Hand-off: passing the lock to the next thread of this client without a request to the store.
 //!
 //! The store sees one grant and one release for any number of hand-offs. Each holder gets its own
-//! token from those that the store reserved with the grant. A hand-off does not check the store: if
-//! the store later reports the lock as gone, an event covers all holds on the grant.
+//! token from those that the store reserved with the grant. A hand-off does not query the store. If
+//! the store later reports the lock as gone, one event reports all earlier holds on the grant.
 //!
-//! A lock is handed off only to a request with equal terms, only while no request about it is
-//! pending or has an unknown outcome, and only for a configured time, because waiters in other
-//! processes are not notified.
+//! A lock is handed off only to a waiter that requests an equal lease and replication policy, and
+//! only while no request about the lock is pending or has an unknown outcome. Hand-offs end after a
+//! configured time, because waiters in other processes are not notified.
 
 use super::{LocalLock, LockRequest};
 use crate::backend::Tokens;
@@ -15,13 +15,13 @@ use crate::time::{Clock, Moment};
 use std::sync::Arc;
 
 /// The number of tokens reserved for hand-offs while threads of this client wait. That is more than
-/// the hand-offs in the default time of 5 ms. A token is a microsecond of the counter, so a holder
-/// that dies leaves the counter 2 ms ahead.
+/// the hand-offs in the default time of 5 ms. The counter counts microseconds of the server's
+/// clock, so a holder that dies leaves it 2 ms ahead.
 const RESERVE: u32 = 2_000;
 
 impl LocalLock {
-    /// Returns the tokens to request. They include reserved ones if waiters behind the holder may
-    /// get hand-offs.
+    /// Returns the tokens to request, with reserved ones if waiters behind the holder may get
+    /// hand-offs.
     pub(crate) fn tokens(&self, has_followers: bool) -> Tokens {
         let hands_off = has_followers && !self.hand_off_budget().is_zero();
         Tokens::Assign {
@@ -38,8 +38,8 @@ impl LocalLock {
     ) -> Option<Moment> {
         let mut state = self.lock();
         state.queue.head()?;
-        // Read under the mutex, which the timer also locks, so the timer cannot have run since the
-        // reading.
+        // Read under the mutex. The timer locks this mutex, too, so it cannot have ended the
+        // acquisition since the reading.
         let now = clock.now();
         let is_current = state
             .current()
@@ -70,20 +70,20 @@ fn successor(acquisition: &Acquisition, request: &LockRequest, now: Moment) -> O
         return None;
     };
     // If a longer lease was requested, or an extension is unconfirmed, only the store knows the end
-    // of the lease. An owner with an unanswered request must be closed soon.
+    // of the lease. An owner with an unanswered request must be closed by a release soon.
     let is_open = inner.lease != ttl || inner.overlong || acquisition.has_unknown_outcome();
     let are_equal = request.watched == Some(ttl) && request.replication == acquisition.replication;
     if is_open || !are_equal {
         return None;
     }
-    // The answer to a renewal would go to the former holder. With the default settings no renewal
-    // is due yet: a third of the shortest watched lease is longer than the time for hand-offs.
+    // The answer to a renewal would go to the former holder. With the default time for hand-offs no
+    // renewal is due yet, because a third of the shortest watched lease is longer.
     let is_due = now >= due || inner.renewing;
     if is_due || acquisition.recorded_state() != GuardState::Held {
         return None;
     }
-    // A new holder needs confirmations of replicas, and a minimum hold applies to its own holder
-    // only.
+    // If too few replicas confirmed the last renewal, a new holder needs a grant that replicas
+    // confirm. A minimum hold applies to its own holder only.
     if inner.degraded || inner.minimum_hold().is_some() {
         return None;
     }

@@ -1,5 +1,5 @@
-//! [`LocalLock`]: the state of one name in this client, or in one thread of it for locks that
-//! threads share or queue for: its holder and its waiters.
+//! [`LocalLock`]: the holder and the waiters of one name in this client. A lock that several owners
+//! may hold, or whose waiters queue in the store, has one for each thread or guard.
 //!
 //! Only the head of the queue contends in the store, and only while no thread of this client holds
 //! the lock. All other threads wait locally, first in, first out. This module sends no request;
@@ -37,7 +37,8 @@ pub(crate) trait QueueOwner {
     /// Reports that a waiter, which arrived at `since`, received this acquisition by a hand-off.
     fn tell_acquired(&self, acquisition: &Acquisition, since: Moment);
 
-    /// Ends the hold of a hand-off that the waiter did not use, because of an interrupt or a panic.
+    /// Ends the hold that a hand-off gave to a waiter, if the waiter does not use it, because of an
+    /// interrupt or a panic.
     fn decline(&self, lock: &Arc<LocalLock>, acquisition: &Arc<Acquisition>);
 }
 
@@ -49,7 +50,7 @@ pub(crate) struct LocalLock {
     state: Mutex<LocalLockState>,
 }
 
-/// The first renewal comes earlier by less than this fraction of the lease. The exact time is
+/// The first renewal is due earlier by up to a twelfth of the lease. The exact time is
 /// pseudo-random for each name of a client, so that very many locks that are acquired together are
 /// not renewed together.
 const SPREAD: u32 = 12;
@@ -81,10 +82,10 @@ struct RareState {
     outage: Option<StoreOutage>,
     /// Signals of waiters past their deadline that wait for the end of the head's request.
     overdue: Vec<Arc<Signal>>,
-    /// The watch. It exists while threads queue, from the time when the store first found the lock
-    /// busy.
+    /// The subscription to releases. It begins when the store reports the lock as busy, or before
+    /// the first attempt if an earlier subscription has just ended, and ends when no thread queues.
     watch: Option<Watch>,
-    /// True if another client held the lock while these threads queued.
+    /// True if another client held the lock since the queue was last empty.
     was_busy: bool,
     /// The end of the last watch during which another client held the lock.
     watch_ended: Option<Moment>,
@@ -95,7 +96,7 @@ struct RareState {
 pub(crate) struct StoreOutage {
     pub(crate) since: Moment,
     pub(crate) error: Error,
-    /// The known end of the outage, for a [pause](crate::backend::RetryCause::Paused).
+    /// The known end of the outage, if it is a [pause](crate::backend::RetryCause::Paused).
     pub(crate) ends: Option<Moment>,
 }
 
@@ -135,15 +136,15 @@ impl LocalLock {
     fn hand_off_budget(&self) -> Duration {
         match self.scope == Scope::CLIENT {
             true => self.registry.hand_off,
-            // The lock of a single thread or guard cannot be handed to another thread, and only the
-            // store orders its waiters.
+            // The local lock of a single thread or guard has no other thread to hand the lock to:
+            // the waiters queue in the store.
             false => Duration::ZERO,
         }
     }
 
-    /// Returns how much earlier the first renewal with this lease is due. It differs between names,
-    /// so that locks acquired together are not renewed together. It is constant for a name, so that
-    /// the timer of a lock that is acquired repeatedly need not be moved.
+    /// Returns how much earlier the first renewal with this lease is due. This time differs between
+    /// names, so that locks acquired together are not renewed together. It is constant for a name,
+    /// so that the timer of a lock that is acquired repeatedly need not be moved.
     ///
     /// Zero in this crate's own tests, which check times to the millisecond.
     pub(crate) fn earlier(&self, lease: LeaseTime) -> Duration {
@@ -158,21 +159,23 @@ impl LocalLock {
         self.state.lock()
     }
 
-    /// Prefetches all locks into the cache before each of them is locked in turn. Plain reads
-    /// overlap, unlike locking, and with very many locks most are not in the cache when they are
-    /// due.
+    /// Reads each of these locks into the processor's cache, before they are locked one after the
+    /// other. Plain reads overlap, but locking does not, and of very many locks most are not in the
+    /// cache when they are due.
     pub(crate) fn fetch<'a>(locks: impl IntoIterator<Item = &'a Arc<Self>>) {
         for lock in locks {
             std::hint::black_box(lock.state.is_locked());
         }
     }
 
-    /// Adds a hold if `thread` holds the lock, otherwise queues the caller.
+    /// Adds a hold if `thread` holds the lock. Otherwise queues the caller, unless it does not wait
+    /// and the lock is busy.
     ///
     /// # Errors
     ///
-    /// If the thread has as many holds as are allowed, or lost the lock and still has guards of it.
-    /// Also if the caller does not wait and other threads of this client cannot reach the store.
+    /// If the thread has [the most holds](crate::engine::acquisition::MOST_HOLDS), or lost the lock
+    /// and still has guards of it. Also if the caller does not wait and other threads of this
+    /// client cannot reach the store.
     pub(crate) fn enter<'a>(
         self: &Arc<Self>,
         owner: &'a dyn QueueOwner,
@@ -217,8 +220,8 @@ impl LocalLock {
         }
     }
 
-    /// Removes an acquisition after its release was sent, at `now` at the latest. The head of the
-    /// queue may then contend.
+    /// Removes an acquisition whose release was sent, at `now` at the latest. The head of the queue
+    /// may then contend.
     pub(crate) fn released(&self, acquisition: &Arc<Acquisition>, now: Moment) {
         let mut state = self.lock();
         if state
@@ -227,8 +230,8 @@ impl LocalLock {
             .is_some()
         {
             self.registry.free(self);
-            // The lock was held until that moment. The answer does not count for a wait that began
-            // later.
+            // The lock was held until just before `now`. A wait that began at `now` or later must
+            // not take this as an answer that the lock is busy.
             state.answered = Some(Moment::from_nanos(now.as_nanos().saturating_sub(1)));
             state.wake_head();
         }
@@ -265,7 +268,8 @@ impl LocalLockState {
         self.current.as_ref()
     }
 
-    /// Removes lost acquisitions of ended threads, because no other thread can end their holds.
+    /// Removes and returns the lost acquisitions of ended threads, because no other thread can end
+    /// their holds.
     pub(crate) fn take_abandoned(&mut self) -> Vec<Arc<Acquisition>> {
         let Some(rare) = &mut self.rare else {
             return Vec::new();
@@ -307,8 +311,8 @@ impl LocalLockState {
         self.rare.get_or_insert_default()
     }
 
-    /// Ends the head's request, and wakes the waiters that are past their deadline. `answered` is
-    /// the time of the store's answer, if there was one.
+    /// Records that the head's request has ended, and wakes the waiters that are past their
+    /// deadline. `answered` is the time of the store's answer, if there was one.
     fn request_ended(&mut self, answered: Option<Moment>) {
         if let Some(head) = self.queue.head_mut() {
             head.asks_until = None;
@@ -319,7 +323,8 @@ impl LocalLockState {
         }
     }
 
-    /// Frees memory that only waiting needs, once the lock has been held for a while.
+    /// Frees the memory that only waiting threads need, if no thread uses it. Called when the timer
+    /// checks the lock.
     pub(crate) fn free_unused(&mut self) {
         self.queue.free_unused();
         self.rare.take_if(|rare| {

@@ -36,7 +36,8 @@ impl Scope {
 
 /// The local locks in use: locks with a handle, a guard, a timer or a waiter.
 ///
-/// Empty in a forked child: a thread of the parent may have held the mutex at the fork.
+/// Acts as if it were empty in a forked child, because a thread of the parent may have held the
+/// mutex at the fork.
 pub(crate) struct Registry {
     locks: Mutex<LocksInUse>,
     /// True if there ever was a lock that is not a mutex. Otherwise plain mutexes skip the search
@@ -47,13 +48,13 @@ pub(crate) struct Registry {
     pub(super) hand_off: Duration,
     /// A random number, so that clients do not renew at equal times.
     pub(super) phase: u64,
-    /// The number of visits of locks.
+    /// The number of local locks that operations have visited, for tests of their cost.
     #[cfg(test)]
     pub(crate) visits: std::sync::atomic::AtomicUsize,
 }
 
-/// The index of local locks by name. Except for [`Registry::all`], no operation visits other names
-/// than the requested one.
+/// The index of local locks by name. Only [`Registry::all`] visits other names than the requested
+/// one.
 #[derive(Default)]
 struct LocksInUse {
     /// The locks of [`Scope::CLIENT`].
@@ -64,11 +65,12 @@ struct LocksInUse {
     apart_count: usize,
 }
 
-/// The local locks of a client's threads and guards of one name.
+/// The local locks of one name that belong to threads and guards.
 #[derive(Default)]
 struct ApartLocks {
     all: NameMap<Scope, Weak<LocalLock>>,
-    /// The held locks, if holders do not share the lock: at most one valid, and any lost ones.
+    /// The held locks, unless several owners may hold the lock: at most one valid lock, and locks
+    /// that have expired but are not declared lost yet.
     held: Vec<Weak<LocalLock>>,
 }
 
@@ -125,8 +127,8 @@ impl LocksInUse {
         }
     }
 
-    /// Returns whether `lock` is still the registered one. It may have been replaced after its last
-    /// handle was dropped.
+    /// Returns whether `lock` is still the registered one. A new local lock may have replaced it
+    /// after its last handle was dropped.
     fn has(&self, lock: &LocalLock) -> bool {
         let found = self.find(&lock.name, lock.scope);
         found.is_some_and(|found| std::ptr::eq(found.as_ptr(), lock))
@@ -194,8 +196,8 @@ impl Registry {
         self.uses_kinds.load(Ordering::Relaxed)
     }
 
-    /// Returns the exclusive locks of this text, of every kind. Locks of threads and guards are
-    /// included only while they are held.
+    /// Returns the local locks of this name, of each kind that has one owner at a time. The locks
+    /// of threads and guards are included only while they are held.
     pub(crate) fn exclusive(&self, name: &LockName) -> Vec<Arc<LocalLock>> {
         let names: Vec<_> = match self.uses_kinds() {
             true => name.excluding().filter(|it| !it.profile().shared).collect(),
@@ -210,7 +212,7 @@ impl Registry {
         })
     }
 
-    /// Returns the locks of this name of all threads and guards.
+    /// Returns the local locks of this name that belong to threads and guards.
     pub(crate) fn apart(&self, name: &LockName) -> Vec<Arc<LocalLock>> {
         self.upgraded(|locks| {
             locks

@@ -13,7 +13,7 @@ use std::sync::Arc;
 #[derive(Default)]
 pub(super) struct WaitQueue {
     /// Boxed to save memory, and freed while a lock is held for long, because a client may hold
-    /// very many.
+    /// very many locks.
     waiters: Option<Box<Waiters>>,
     next_ticket: u64,
 }
@@ -38,9 +38,11 @@ pub(super) struct Waiter {
     pub(super) asks_until: Option<Moment>,
     /// The owner ID of the waiter's last attempt.
     pub(super) asks_as: Option<OwnerId>,
-    /// The direct grant to that owner by another client's release, until the waiter fetches it.
+    /// The direct grant to the owner `asks_as` by another client's release, until the waiter
+    /// fetches it.
     pub(super) direct: Option<DirectGrant>,
-    /// True if a direct grant to the last attempt counts no more: the store may be another one.
+    /// True if a direct grant to the last attempt no longer counts, because the store may have
+    /// failed over or lost its data since.
     pub(super) is_outdated: bool,
 }
 
@@ -52,7 +54,7 @@ pub(super) struct Departure {
 }
 
 impl WaitQueue {
-    /// Returns whether no waiter without a grant is in the queue.
+    /// Returns whether the queue has no head: no waiter without a grant.
     pub(super) fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -11,8 +11,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// The time after the end of a watch within which the next watch of the lock begins before the
-/// first attempt. It is half of the time for which the stores stay subscribed, so that the watch
-/// usually costs no request. The subscription may have broken meanwhile.
+/// first attempt. It is half of the time for which backends stay subscribed, so that the watch
+/// costs no request unless the subscription has broken meanwhile.
 const LATELY: Duration = Duration::from_millis(500);
 
 /// A position in the queue. Dropping it removes the waiter from the queue, wakes the next head, and
@@ -24,19 +24,19 @@ pub(crate) struct WaiterGuard<'a> {
     pub(super) since: Moment,
 }
 
-/// The turn of a waiter.
+/// The result of checking whether it is a waiter's turn.
 pub(crate) enum Turn {
     /// The waiter is the head, no thread of this client holds the lock, and notifications wake the
     /// waiter.
     Mine,
     /// The lock was handed to the waiter, which has one hold on this acquisition.
     Handed(Arc<Acquisition>),
-    /// It is not the waiter's turn yet. The acquisition that it waits for, if any, ends at its
-    /// deadline at the latest.
+    /// It is not the waiter's turn yet. If a thread of this client holds the lock, contains its
+    /// acquisition: at the end of the validity the waiter must check again.
     Wait(Option<Arc<Acquisition>>),
 }
 
-/// The knowledge of a waiter that has not sent an attempt itself.
+/// The state of the lock as a waiter knows it that has sent no attempt itself.
 pub(crate) enum Known {
     /// The lock is held, or was held since the wait began.
     Busy,
@@ -65,7 +65,7 @@ impl WaiterGuard<'_> {
         match state.queue.head_mut() {
             Some(head) if head.ticket == self.ticket => {
                 if has_followers {
-                    // The waiters behind this one wait for this answer: see `known`.
+                    // The waiters behind this one wait for the answer to its request: see `known`.
                     let now = self.owner.clock().now();
                     head.asks_until = Some(now + self.owner.command_timeout());
                 }
@@ -76,12 +76,13 @@ impl WaiterGuard<'_> {
         }
     }
 
-    /// Goes back to the front of the queue, after a hand-off that was lost before it was fetched.
+    /// Queues the waiter again, at the front, after a hand-off that was lost before it was fetched.
     pub(crate) fn requeue(&mut self, request: LockRequest) {
         self.ticket = self.lock.lock().queue.push_front(request);
     }
 
-    /// Leaves the queue. Returns the acquisition if a hand-off arrived just now.
+    /// Removes the waiter from the queue. Returns the acquisition if the lock was handed to the
+    /// waiter before that.
     pub(crate) fn leave(&self) -> Option<Arc<Acquisition>> {
         let mut state = self.lock.lock();
         let Departure { granted, was_head } = state.queue.remove(self.ticket);
@@ -115,7 +116,7 @@ impl WaiterGuard<'_> {
     }
 
     /// Records that the head sends a request as `owner`, whose answer is due at `by`. Returns
-    /// whether other waiters are behind it, and whether the store notifies this client of the
+    /// whether other waiters are behind the head, and whether the store notifies this client of the
     /// name's releases.
     pub(crate) fn asks(&self, by: Moment, owner: OwnerId) -> (bool, bool) {
         let mut state = self.lock.lock();
@@ -153,7 +154,8 @@ impl WaiterGuard<'_> {
         state.request_ended(Some(now));
     }
 
-    /// Records the store's answer at `now` that the lock was held by another client until then.
+    /// Records that the store has answered by `now`, with a grant to this client or that the lock
+    /// is busy.
     pub(crate) fn answered(&self, now: Moment) {
         self.lock.lock().request_ended(Some(now));
     }
@@ -210,7 +212,8 @@ impl WaiterGuard<'_> {
         let is_new = previous.is_none_or(|it| it.ends.is_some() != is_pause);
         state.request_ended(None);
         if is_new {
-            // Each waiter has its own limit, which may be reached while the head continues.
+            // Wake all waiters: each has its own limit for the outage, which may be reached while
+            // the head continues.
             state
                 .queue
                 .behind_head()
@@ -248,8 +251,8 @@ impl WaiterGuard<'_> {
         Known::By(by)
     }
 
-    /// Removes the waiter from the queue as the holder, with one hold. The next waiter becomes the
-    /// head. `then` runs before another thread can see the acquisition.
+    /// Makes the waiter the holder, with one hold, and removes it from the queue. The next waiter
+    /// becomes the head. `then` runs before another thread can see the acquisition.
     pub(crate) fn occupy<R>(
         self,
         acquisition: &Arc<Acquisition>,
@@ -293,8 +296,8 @@ impl LockWake {
 }
 
 impl Wake for LockWake {
-    /// Wakes the head, also after a failover. Drops direct grants until the next attempt, because
-    /// they may come from a former master, or from a store that lost what it had granted.
+    /// Wakes the head. Drops direct grants until the next attempt, because this call may follow a
+    /// failover: such a grant may come from a former master, or from a store that has lost it.
     fn wake(&self) {
         self.wake_if(|head| {
             head.direct = None;

@@ -1,13 +1,13 @@
 //! Renewal: a timer that knows when a held lock is due, and threads that send the due renewals.
 //!
 //! From the top down: the rules for renewals (`policy`), the `timer`, and the threads (`workers`).
-//! Each worker has the queue of a node (`node_queue`). The queues use `spare_workers`,
-//! `pending_cleanups` and the usual duration of a request (`renewal_time`).
+//! Each worker takes its work from a queue of a node (`node_queue`). The queues use
+//! `spare_workers`, `pending_cleanups` and the usual duration of a request (`renewal_time`).
 //!
 //! The timer sends no requests, so no store can delay it. Each node of the backend has its own
-//! [worker](workers) for leases of similar length, so a slow node delays only its own renewals.
-//! [Spare workers] send the next renewals while a worker hangs. A [`RenewalHandler`] decides which
-//! renewals are due and what an answer means.
+//! [workers](workers), one for leases of similar length that equally many replicas must confirm, so
+//! a slow node delays only its own renewals. [Spare workers] send the next renewals while a worker
+//! hangs. A [`RenewalHandler`] decides which renewals are due and what an answer means.
 //!
 //! [Spare workers]: spare_workers
 
@@ -37,7 +37,7 @@ pub(super) use workers::Workers;
 /// The rules for renewals: which of them are due, and the meaning of an answer. Implemented in
 /// `policy`.
 pub(super) trait RenewalHandler: Send + Sync {
-    /// Checks a lock whose timer has fired. Returns the renewal that is due.
+    /// Checks a lock whose timer has fired. Returns the renewal of the lock, if it is due.
     fn check(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob>;
 
     /// Handles the answer to a renewal sent at `sent`, or the failure to send it. Returns a renewal
@@ -58,12 +58,13 @@ pub(super) struct RenewalJob {
     pub(super) lock: Arc<LocalLock>,
     pub(super) acquisition: Arc<Acquisition>,
     pub(super) lease: LeaseTime,
-    /// How long a lock is held yet that has less than its lease until the first renewal: see
+    /// The remaining validity, if the lock has not had its full lease yet: see
     /// [`Acquisition::left_of_short_lease`].
     pub(super) left: Option<Duration>,
-    /// How long before their due time other renewals may be sent along, to fill the batch.
+    /// The time by which other renewals may be sent before they are due, to fill the batch of this
+    /// renewal.
     pub(super) slack: Duration,
-    /// The extension for which a thread waits; `None` for a renewal by the timer.
+    /// The extension for which a thread waits; `None` for a renewal by the watchdog.
     pub(super) extension: Option<Arc<PendingExtension>>,
 }
 

@@ -13,10 +13,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The time for which a renewal worker stays without work, so that an idle client has no threads.
+/// The time for which a worker's thread waits for work before it ends, so that an idle client has
+/// no threads.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// The queued work of one task on one node.
+/// The queued work of one task on one node: renewals of one class, or cleanups.
 pub(super) struct NodeQueue {
     pub(super) node: NodeId,
     pub(super) work: Mutex<Work>,
@@ -24,7 +25,8 @@ pub(super) struct NodeQueue {
     pub(super) signal: Arc<Signal>,
     /// The signal of the spare worker on standby; there is at most one.
     pub(super) spare: Arc<Signal>,
-    /// The recent duration of renewals on this node, for all time classes.
+    /// The recent duration of renewals, shared by the queues of this node whose renewals equally
+    /// many replicas must confirm.
     pub(super) time: Arc<RenewalTime>,
 }
 
@@ -122,7 +124,7 @@ impl NodeQueue {
     }
 
     /// Returns the next action of this worker. A spare worker is on standby while the main worker
-    /// sends, and replaces it if it hangs.
+    /// sends, and sends the next batch if the main worker hangs.
     pub(super) fn next_step(&self, worker: WorkerId, now: Moment, stopping: bool) -> Step {
         let mut work = self.work.lock();
         if worker != WorkerId::MAIN {
@@ -133,8 +135,8 @@ impl NodeQueue {
                 Next::Leave => Step::End,
             };
         }
-        // Under the mutex under which the next batch is taken, so that no spare worker takes it in
-        // between.
+        // Recorded under the mutex under which the next batch is taken, so that no spare worker
+        // takes this batch in between.
         if work.spares.main_is_back(now) {
             self.spare.raise();
         }

@@ -4,7 +4,7 @@ use crate::sync::Mutex;
 use crate::time::{Clock, Moment, Signal, Woken};
 use std::sync::Arc;
 
-/// A counter of pending cleanups, with threads that wait until it is zero.
+/// A counter of pending cleanups, and the threads that wait until no cleanup is pending.
 #[derive(Default)]
 pub(super) struct PendingCleanups(Mutex<Open>);
 
@@ -15,7 +15,7 @@ struct Open {
     waiting: Vec<Arc<Signal>>,
 }
 
-/// One pending cleanup; it ends when this is dropped.
+/// The entry of one pending cleanup in the counter, removed on drop.
 pub(in crate::engine) struct PendingCleanup(Arc<PendingCleanups>);
 
 impl PendingCleanups {
@@ -30,7 +30,7 @@ impl PendingCleanups {
     }
 
     /// Waits until no cleanup is pending, at most until `until` on `clock`. Returns the number of
-    /// pending cleanups.
+    /// cleanups that are still pending.
     pub(super) fn wait(&self, clock: &dyn Clock, until: Moment) -> usize {
         let signal = Arc::new(Signal::new());
         {

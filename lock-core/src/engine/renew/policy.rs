@@ -16,9 +16,9 @@ use crate::time::lease::LeaseTime;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The shortest pause before a failed renewal is tried again. The pause is a thirtieth of the
-/// lease, within these limits, so that about twenty tries fit before the deadline if each fails at
-/// once, and seven if each waits for an answer.
+/// The shortest pause before a failed renewal is sent again. The pause is a thirtieth of the lease,
+/// within this limit and the next, so that about twenty attempts fit before the deadline if each
+/// fails at once, and seven if each waits for an answer.
 const SHORTEST_RETRY: Duration = Duration::from_millis(10);
 /// The longest such pause, so that a lock with a long lease is renewed soon after an outage.
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
@@ -161,8 +161,8 @@ fn examine(acquisition: &Acquisition, now: Moment) -> CheckResult {
 
 /// Returns the time by which an acquisition may be renewed before it is due.
 ///
-/// At least a tick: a renewal is sent a little after the check that found it due, and that check
-/// has already armed the next one, which is therefore early by this difference.
+/// At least a tick: a check that finds a renewal due arms the timer for the next renewal, but the
+/// renewal is sent a little later, so the next one is due a little after its timer fires.
 fn slack(acquisition: &Acquisition, plan: &RenewalPlan) -> Duration {
     let is_regular = plan.is_regular() && acquisition.recorded_state() == GuardState::Held;
     if is_regular {
@@ -229,7 +229,7 @@ impl Engine {
     }
 
     /// Renews these locks at once (`None`: all held locks), because the store reported a change.
-    /// Skips locks with a fixed lease or a limited number of renewals.
+    /// Skips locks with a fixed lease, and those with a limited number of renewals.
     pub(in crate::engine) fn renew_now(&self, names: Option<&[LockName]>) {
         if self.is_forked() {
             return;
@@ -260,7 +260,7 @@ impl Engine {
         is_due.then(|| self.renewal_due(lock, now)).flatten()
     }
 
-    /// Returns by how much earlier a lease ends on a replica that may be promoted.
+    /// Returns the time by which a lease may end earlier on a replica that may be promoted.
     pub(crate) fn replica_lead(
         &self,
         name: &LockName,
@@ -278,9 +278,9 @@ impl Engine {
         }
     }
 
-    /// Shortens held locks if the lead of the replicas has grown beyond `lead`, with which the
-    /// validity of this acquisition was computed. If the lead grew before this validity was stored,
-    /// the notice of the growth did not find the acquisition.
+    /// Shortens the validity of held locks if the lead of the replicas has grown beyond `lead`,
+    /// with which the validity of this acquisition was computed. If the lead grew before this
+    /// validity was stored, the notice of the growth did not reach the acquisition.
     pub(in crate::engine) fn shorten_if_lead_grew(
         &self,
         acquisition: &Acquisition,
@@ -292,8 +292,9 @@ impl Engine {
         }
     }
 
-    /// Shortens held locks with a replication policy, because the clocks of replicas are now known
-    /// to be further ahead. Locks whose shortened validity has ended are lost.
+    /// Shortens the validity of held locks with a replication policy, because the clocks of
+    /// replicas are now known to be further ahead. Locks whose shortened validity has ended are
+    /// lost.
     pub(in crate::engine) fn shorten_for_replicas(&self) {
         if self.is_forked() {
             return;
@@ -351,8 +352,8 @@ impl Engine {
             return Err(acquisition.lost_error());
         }
         inner.renewal_succeeded();
-        // Confirmed for the longest lease that was requested so far, so the store has no longer
-        // one.
+        // If this is the longest lease that was requested so far, the store does not keep the lock
+        // beyond the new validity.
         inner.overlong &= lease < inner.lease;
         let mut suspended = false;
         let changed = by_timer && std::mem::take(&mut inner.changed);
@@ -429,7 +430,7 @@ impl Engine {
             return Err(Error::new(ErrorKind::Unsupported, why).on(&acquisition.name));
         }
         {
-            // From here on the store may keep the lock for that long, whatever the answer.
+            // From here on the store may keep the lock for this lease, whatever the answer.
             let mut inner = acquisition.lock();
             inner.lease = inner.lease.max(lease);
             inner.overlong = true;
@@ -445,7 +446,8 @@ impl Engine {
             extension: Some(Arc::clone(&extension)),
         };
         self.workers.renew(&mut vec![job]);
-        // Another batch may be under way when this one is queued.
+        // Another batch may be under way when this one is queued, so wait for the time of two
+        // requests.
         let time = self.settings.command_timeout + acquisition.replication.patience();
         let by = self.clock.now() + time * 2;
         loop {

@@ -6,19 +6,21 @@ use crate::sync::Mutex;
 use std::time::Duration;
 
 /// The shortest timeout of a batch of renewals, because a busy machine or a far server needs this
-/// time however short the lease is. Otherwise the timeout is a third of the lease, or half of what
-/// is left of a shorter one, which leaves time for a second try, or twice the recent duration of a
-/// renewal if that is longer. It is at most `command_timeout`, plus the time for replicas.
+/// time however short the lease is. Otherwise the timeout is a third of the lease, or half of the
+/// remaining validity if the lock has not had its full lease yet, so that a second attempt is
+/// possible. If twice the recent duration of a renewal is longer, the timeout is that. It is at
+/// most `command_timeout`, plus the time for replicas.
 const SHORTEST_RENEWAL: Duration = Duration::from_millis(50);
 
 /// A class of renewals with similar time limits. Each batch, and each worker, has a single class,
-/// so a short lease neither shortens the time limit of a long one nor waits for its request.
+/// so renewals of short leases neither shorten the time limit of renewals of long leases nor wait
+/// for their answers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum TimeClass {
     /// A whole command timeout, plus this many milliseconds for replicas.
     Whole(u32),
-    /// A third of the lease, if that is shorter. The number is the binary logarithm of the third in
-    /// milliseconds.
+    /// A third of the lease, if that is shorter than a whole command timeout. The number is the
+    /// binary logarithm of the third in milliseconds.
     Third(u32),
 }
 
@@ -34,24 +36,26 @@ impl TimeClass {
     }
 }
 
-/// Returns a third of the lease, or half of what is left of a shorter one, which leaves time for a
-/// second attempt.
+/// Returns a third of the lease, or half of the remaining validity if the lock has not had its full
+/// lease yet, so that a second attempt is possible.
 fn third(job: &RenewalJob) -> Duration {
     let third = job.lease.duration() / 3;
     let half = job.left.map_or(third, |left| left / 2);
     third.min(half).max(SHORTEST_RENEWAL)
 }
 
-/// The recent duration of renewals on a node, including the connections that they opened.
+/// The recent duration of renewals on a node, including the time to open connections.
 #[derive(Default)]
 pub(super) struct RenewalTime(Mutex<Duration>);
 
 impl RenewalTime {
     /// Returns the time limit of this batch of one class: the shortest [`third`], or twice the
-    /// recent duration of a renewal if that is longer, and at most the command timeout.
+    /// recent duration of a renewal if that is longer, and at most the command timeout plus the
+    /// time for replicas.
     ///
-    /// On a far server a third of a short lease is less than a round trip. Without the recent
-    /// duration, each request would time out and close its connection, and so would the next one.
+    /// With a far server, a third of a short lease may be less than a round trip. Without the
+    /// recent duration, each request would then time out and close its connection, and no renewal
+    /// would succeed.
     pub(super) fn time_for(&self, batch: &[RenewalJob], command_timeout: Duration) -> Duration {
         let recent = *self.0.lock();
         let one = |job: &RenewalJob| {
@@ -61,8 +65,7 @@ impl RenewalTime {
         batch.iter().map(one).min().unwrap_or(command_timeout)
     }
 
-    /// Records the duration of a successful renewal. A longer recent duration is halved, not
-    /// forgotten.
+    /// Records the duration of a successful renewal. A longer recent duration is only halved.
     pub(super) fn succeeded(&self, took: Duration) {
         let mut recent = self.0.lock();
         *recent = took.max(*recent / 2);

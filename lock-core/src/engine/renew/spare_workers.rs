@@ -5,7 +5,8 @@
 //! the queue when the latest request has been under way for twice the usual time, and for at least
 //! [`PATIENCE`]. If work is still queued then, all sending workers are stuck: the spare worker
 //! takes the next batch, and calls another worker to standby. Spare workers end when the main
-//! worker is back. This file only keeps these records, under the mutex of the queue.
+//! worker has its answer. This file only records the state of the workers, under the mutex of the
+//! queue.
 //!
 //! If a lock is renewed on one connection and then on another, the server reports the second
 //! renewal as a change, which causes one more renewal. So a far server alone must not cause the use
@@ -36,7 +37,7 @@ impl WorkerId {
     pub(super) const MAIN: Self = Self(0);
 }
 
-/// The worker that must be called so that one is on standby.
+/// The worker to call, if no worker on standby would check the queue in time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Call {
     /// No worker: none is needed, a worker on standby checks in time, or the maximum of workers
@@ -77,8 +78,8 @@ impl SpareWorkers {
         self.sending.insert(worker, now);
     }
 
-    /// Records that the main worker continues. Returns whether the worker on standby must be woken,
-    /// so that it ends.
+    /// Records that the main worker has its answer. Returns whether the worker on standby must be
+    /// woken, because it would sleep for too long before it ends.
     pub(super) fn main_is_back(&mut self, now: Moment) -> bool {
         if let Some(sent) = self.sending.remove(&WorkerId::MAIN) {
             let most = self.usual.max(PATIENCE / 4) * 2;

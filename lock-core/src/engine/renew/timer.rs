@@ -25,12 +25,12 @@ pub(in crate::engine) const TICK: Duration = Duration::from_millis(10);
 /// so that a released name is removed from memory and the end of a holder's thread is noticed.
 const LONGEST_LOOK: Duration = Duration::from_secs(10);
 
-/// The latest time of the first check after a grant, so that a name that was used once and is
-/// released by then leaves no memory in use for longer.
+/// The longest time from a grant to the first check, so that the memory of a name that is used
+/// once, and released by then, is freed soon.
 pub(in crate::engine) const FIRST_LOOK: Duration = Duration::from_secs(1);
 
-/// The time for which the timer thread stays while nothing is held, so that an idle client has no
-/// threads.
+/// The time for which the timer thread waits without a timer before it ends, so that an idle client
+/// has no threads.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// The timer thread and the timers for which it waits.
@@ -73,7 +73,7 @@ impl Timer {
     }
 
     /// Schedules a check of `lock` by `due`, and within [`LONGEST_LOOK`] of `now`. Does nothing if
-    /// an earlier check is scheduled.
+    /// a check is scheduled by then.
     ///
     /// # Errors
     ///
@@ -185,9 +185,8 @@ impl Timer {
 
     /// Checks the due locks, the longest overdue first, and sends the renewals in batches.
     ///
-    /// An incomplete batch costs more for each renewal, so the last batch is filled up with
-    /// renewals that are due soon. Renewals that are sent together are therefore due together the
-    /// next time.
+    /// In an incomplete batch each renewal costs more, so the last batch is filled up with renewals
+    /// that are due soon. Renewals that are sent together are due together the next time, too.
     fn check(
         &self,
         handler: &dyn RenewalHandler,

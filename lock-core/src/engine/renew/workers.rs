@@ -25,11 +25,11 @@ use crate::time::{Clock, Moment, SystemClock, Woken};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// The first pause between the tries of a cleanup, which may be long, because no caller waits for
-/// the cleanup.
+/// The first pause between two attempts of a cleanup. It may be long, because no caller waits for a
+/// cleanup.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// The longest such pause, so that several tries fit into the lease plus the command timeout. After
-/// that time a cleanup ends, because the request can have no effect left.
+/// The longest such pause, so that several attempts fit into the lease plus the command timeout.
+/// After that time a cleanup ends, because the lease has ended by then.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// All workers of a client.
@@ -52,7 +52,8 @@ struct State {
 
 impl State {
     /// Returns the queue of this task, creating it if needed. A new queue shares the recent
-    /// duration of renewals that wait for an equal number of replicas.
+    /// duration of renewals with the queues of this node whose renewals equally many replicas must
+    /// confirm.
     fn queue(&mut self, node: NodeId, task: Task) -> Arc<NodeQueue> {
         if let Some(queue) = self.queues.get(&(node, task)) {
             return Arc::clone(queue);
@@ -70,8 +71,8 @@ impl State {
 /// The task of a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Task {
-    /// Renewals that this many replicas must confirm, in one time class. Renewals without replicas
-    /// must not wait for the others.
+    /// Renewals that this many replicas must confirm, in one time class. Renewals that need no
+    /// replica must not wait for the confirmations of others.
     Renew(Replicas, TimeClass),
     CleanUp,
 }
@@ -113,7 +114,7 @@ impl Workers {
     }
 
     /// Queues these jobs for their nodes, and leaves `jobs` empty. Jobs of one node are queued
-    /// together, so that a batch costs one wake-up. If no thread can send a job, it fails.
+    /// together, so that a batch costs one wake-up. A job for which no thread can be started fails.
     pub(in crate::engine) fn renew(self: &Arc<Self>, jobs: &mut Vec<RenewalJob>) {
         while let Some(job) = jobs.pop() {
             let node = match self.renewal_node(&job.acquisition.name) {
@@ -264,8 +265,8 @@ impl Workers {
         self.cleanups.any()
     }
 
-    /// Waits until no cleanup is pending, at most until `until`. Returns the number of pending
-    /// ones.
+    /// Waits until no cleanup is pending, at most until `until`. Returns the number of cleanups
+    /// that are still pending.
     pub(in crate::engine) fn settle(&self, until: Moment) -> usize {
         self.cleanups.wait(self.clock.as_ref(), until)
     }
@@ -330,8 +331,8 @@ impl Workers {
         }
     }
 
-    /// Removes the queue of an ended thread, unless a new thread runs. Nodes change, for example at
-    /// failovers.
+    /// Removes the queue of an ended thread, unless a new thread runs. Otherwise the queues of
+    /// nodes that are gone, for example after failovers, would remain.
     fn forget(&self, queue: &Arc<NodeQueue>) {
         let mut state = self.state.lock();
         let is_running = queue.work.lock().thread.is_running();
@@ -423,7 +424,8 @@ impl Workers {
 }
 
 impl RenewalJob {
-    /// Returns whether the job must still be sent. Otherwise answers it.
+    /// Returns whether the job must still be sent. If not, ends the renewal, or answers the
+    /// extension.
     fn is_wanted(&self) -> bool {
         let is_wanted = !self.acquisition.has_ended();
         match &self.extension {
