@@ -34,7 +34,7 @@
 //!   hold, and its documentation has a table of the methods in Java; [`LockOptions`] has the
 //!   options
 //! - [`LockGuard`] is a hold: its [fencing token](LockGuard::fencing_token), its [remaining
-//!   lease](LockGuard::remaining), and [news of its loss](LockGuard::losses)
+//!   lease](LockGuard::remaining), and [notification of its loss](LockGuard::losses)
 //! - [`config`] has the types of settings, [`time`] the clocks, [`admin`] the requests of
 //!   operators, [`backend`] the interface of a store; [`schemes`] lists the stores that a URL can
 //!   name
@@ -117,7 +117,8 @@ struct Recipes;
 ///
 /// # Errors
 ///
-/// [`Error::is_configuration`] names the fault in the URL and what is accepted.
+/// [`Error::is_configuration`] if the URL is not accepted. The message names the fault and what is
+/// accepted.
 ///
 /// # Examples
 ///

@@ -199,6 +199,7 @@ fn count(values: &mut Values, lock: &str, waited: Duration, outcome: &Outcome) {
         add(&LOSSES, &format!("{lock},cause=\"{}\"", label(cause)), 0.0);
     }
     add(&WAIT, &lock, waited.as_secs_f64());
+    add(&HOLD, &lock, 0.0);
     match outcome {
         Outcome::Skipped => add(&SKIPS, &lock, 1.0),
         Outcome::Failed => add(&ERRORS, &lock, 1.0),

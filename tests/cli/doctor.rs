@@ -352,6 +352,62 @@ fn least_privileges_pass_and_the_hidden_is_unknown() {
     said.must_only_find(&["persistence"]);
 }
 
+/// The forms of classic formats, and a right that each does not need.
+const CLASSIC: [(&str, &str); 7] = [
+    ("plain", "+setnx"),
+    ("plain,commands", "+set "),
+    ("timestamp", "+incr"),
+    ("timestamp,takeover=delete", "+getset"),
+    ("timestamp,release=not-older", "+incr"),
+    ("counter", "+multi"),
+    ("counter,multi", "+setnx"),
+];
+
+/// Follows the remedies from a user without rights on.
+#[test]
+fn rights_that_are_asked_for_suffice_and_are_needed() {
+    for (format, other) in CLASSIC {
+        let server = RedisServer::start_with(&GOOD);
+        let none = [
+            "resetkeys",
+            "resetchannels",
+            "-@all",
+            "+eval",
+            "+select",
+            "+ping",
+            "+info",
+        ];
+        let options = format!("format={format}&prefix=app:&lease=10s");
+        let mut said = examined_with(&server, &none, &options);
+        let mut lines = Vec::new();
+        for id in ["rights", "rights", "rights_optional"] {
+            let remedy = said.findings.iter().find(|it| it["id"] == id);
+            let remedy = remedy
+                .and_then(|it| it["remedy"].as_str())
+                .map(str::to_owned);
+            if let Some(remedy) = remedy {
+                let rules = remedy.split('`').nth(1).expect("a line");
+                let rules = rules.strip_prefix("ACL SETUSER locker ").expect(rules);
+                lines.push(format!("{rules} "));
+                let rules: Vec<_> = rules.split(' ').collect();
+                said = examined_with(&server, &rules, &options);
+            }
+        }
+        assert!(!lines.concat().contains(other), "{format}: {lines:?}");
+        said.must_say("rights", "ok", &[]);
+        said.must_say("mutex", "ok", &[]);
+        let url = format!("{}?{options}", server.url_as(LOGIN));
+        let [one, two] = [(); 2].map(|()| distlock::connect(&url).unwrap());
+        let [one, two] = [one, two].map(|client| client.mutex("it").unwrap());
+        let guard = one.try_lock().unwrap().expect(format);
+        assert!(two.try_lock().unwrap().is_none(), "{format}");
+        assert!(two.inspect().unwrap().holder.is_some(), "{format}");
+        guard.unlock().unwrap();
+        let _lost = one.try_lock().unwrap().expect(format);
+        assert!(two.force_unlock().unwrap(), "{format}");
+    }
+}
+
 #[test]
 fn missing_rights_are_a_danger_with_the_exact_line() {
     let server = RedisServer::start_with(&GOOD);

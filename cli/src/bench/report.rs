@@ -30,7 +30,7 @@ impl Figure {
         }
     }
 
-    /// Sets the rate.
+    /// Sets the rate: `count` operations in `time`.
     pub(super) fn rate(mut self, count: u64, time: Duration) -> Self {
         self.count = count;
         self.per_second = Some(count as f64 / time.as_secs_f64().max(1e-9));
@@ -86,8 +86,8 @@ const LEFT: f64 = 270.0;
 const RIGHT: f64 = 660.0;
 const BAR: f64 = 16.0;
 
-/// Draws the rates, and below them the times from P50 to P99, on logarithmic scales that begin at 1
-/// and 1 us; as SVG.
+/// Draws the rates and, below the rates, the times from P50 to P99; as SVG. The scales are
+/// logarithmic, and begin at 1 per second and at 1 us.
 pub(super) fn chart(figures: &[Figure]) -> String {
     let (mut body, mut y) = (String::new(), 10.0);
     let rates = figures.iter().filter_map(|it| {

@@ -164,8 +164,9 @@ impl Membership {
         })
     }
 
-    /// Returns the quorum that counts, and one of its nodes that has the view of most of them. The
-    /// quorum is the known one; if none is known, the quorum of most nodes.
+    /// Returns the quorum that counts, and one of its nodes, whose view is that of most of its
+    /// nodes. The quorum that counts is the known one or, if none is known, the quorum of most
+    /// nodes.
     fn view(
         &self,
         views: &[Option<Arc<NodeView>>],
@@ -320,7 +321,7 @@ mod tests {
         );
     }
 
-    /// The server was a replica of that node for a moment, and has been restarted since.
+    /// The first server was a replica of the second for a moment, and has been restarted since.
     #[test]
     fn copy_of_a_node_does_not_displace_the_node() {
         let (membership, clock) = membership();

@@ -57,7 +57,7 @@ impl Config {
     /// [`Error::is_configuration`] with the variable and the accepted values.
     pub fn with_env(self) -> Result<Self, Error> {
         let config = self.overlaid(set_variable)?;
-        Ok(config.noting_unknown(std::env::vars_os()))
+        Ok(config.noting_unknown(std::env::vars_os().filter(is_set)))
     }
 
     /// Applies the values of the environment variables, which `variable` returns by name.
@@ -175,6 +175,11 @@ impl Config {
 /// Returns the value of an environment variable; `None` if the variable is empty or not set.
 fn set_variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// Returns true unless the variable is empty, which counts as not set.
+pub(super) fn is_set((_, value): &(OsString, OsString)) -> bool {
+    !value.is_empty()
 }
 
 fn variable_of(option: &str) -> String {

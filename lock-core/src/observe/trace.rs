@@ -1,8 +1,8 @@
 //! Spans and records for `tracing`, with the feature of that name.
 //!
 //! Spans, target `distlock`, level debug, each with the field `lock`: `acquire` (from the call to
-//! its end, with `busy` or `error` if it ends without the lock) and `release`. They are entered on
-//! the caller's thread. [`LockGuard::span`](crate::LockGuard::span) makes a span for the work under
+//! its end, with `busy` or `error` if it ends without the lock) and `release`. Both spans are
+//! entered on the caller's thread. [`LockGuard::span`](crate::LockGuard::span) makes a span for the work under
 //! a lock.
 //!
 //! Records, target `distlock`, made from the client's [events](crate::Event) on the events' thread:
@@ -12,7 +12,7 @@
 //! | error | a lock was lost, also for holders that had handed it on |
 //! | warn | a store grants nothing until a known time; a renewal, a release or a campaign failed; a release is unconfirmed; the renewals are used up; too few replicas confirmed |
 //! | warn | the store or a setting should be corrected; a lock has no expiry; a semaphore has another limit; another server answers at an address; events were missed |
-//! | info | a failure that occurred more than once is over |
+//! | info | a failure that occurred more than once, or a lack of replicas, is over |
 //! | debug | a lock was acquired, released, found contended; enough replicas confirm it again |
 //! | trace | a lease was renewed |
 //!
@@ -41,14 +41,14 @@ use tracing::{Span, debug, error, info, trace, warn};
 const INTERVAL: Duration = Duration::from_secs(10);
 
 /// The time without an occurrence after which a failure is over if no event of a lock ends it,
-/// because a lock with a failed release produces no more records.
+/// because a lock with a failed release may emit no further event.
 const QUIET: Duration = Duration::from_secs(30);
 
 /// The largest number of causes that are recorded separately.
 const MOST_CAUSES: usize = 64;
 const OTHER_CAUSES: &str = "other causes";
 
-/// Records every event with `tracing`, and passes it to the next handler.
+/// The event handler that records every event with `tracing`, and passes it to the next handler.
 pub(crate) struct Traced {
     next: Option<Arc<dyn EventHandler>>,
     failures: Mutex<Failures>,
@@ -186,7 +186,8 @@ impl Failures {
         self.0.insert(key, failure);
     }
 
-    /// Ends these failures for this lock, and all failures that did not occur for [`QUIET`].
+    /// Ends these failures for this lock, and all failures that did not occur for [`QUIET`]. A lack
+    /// of replicas that still affects a lock continues.
     fn ended(&mut self, lock: Option<&LockName>, whats: &[&'static str], now: Moment) {
         self.0.retain(|(what, why), failure| {
             let was_there =

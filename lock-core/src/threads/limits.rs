@@ -6,7 +6,8 @@ use std::io;
 
 /// Returns advice to raise the limit, if `failure` means that no file descriptor is available.
 ///
-/// For backends: a connection that fails for lack of a descriptor shows nothing about the server.
+/// Backends call this function: a connection that fails for lack of a descriptor proves nothing
+/// about the server.
 #[must_use]
 pub fn no_descriptor(failure: &io::Error) -> Option<&'static str> {
     match Errno::from_io_error(failure)? {
@@ -21,8 +22,8 @@ pub fn no_descriptor(failure: &io::Error) -> Option<&'static str> {
     }
 }
 
-/// Returns the error of a thread that could not be started: [`Error::is_unavailable`]. `attempt`
-/// names the thread, as in "could not start the thread for events".
+/// Returns the error of a thread that could not be started: [`Error::is_unavailable`]. Its text
+/// begins with `attempt`, as in "could not start the thread for events".
 ///
 /// If a limit of the system is the cause, the text includes advice to raise it.
 #[must_use]
@@ -32,7 +33,8 @@ pub fn no_thread(attempt: &str, failure: io::Error) -> Error {
             "the system has no thread or no memory left for this process: raise its limits (`ulimit -u` and `-v`, or \
              `TasksMax=` and `MemoryMax=` of a systemd unit)",
         ),
-        // Some threads open a connection for their wake-ups when they start.
+        // Some threads open a connection for their wake-ups when they start, which needs a
+        // descriptor.
         _ => no_descriptor(&failure),
     };
     let message = mend.map_or_else(|| attempt.to_owned(), |mend| format!("{attempt}: {mend}"));

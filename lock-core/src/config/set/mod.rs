@@ -3,7 +3,7 @@
 mod reader;
 
 use super::Config;
-use super::environment::URL;
+use super::environment::{URL, is_set};
 use super::option::{PREFIX, Source};
 use crate::error::Error;
 use reader::{Reader, unknown_backend};
@@ -152,7 +152,8 @@ impl ConfigSet {
             let start = name.as_encoded_bytes().get(..PREFIX.len());
             start.is_some_and(|start| start.eq_ignore_ascii_case(PREFIX.as_bytes()))
         };
-        self.environment = Some(variables.filter(|(name, _)| is_ours(name)).collect());
+        let ours = variables.filter(|(name, _)| is_ours(name)).filter(is_set);
+        self.environment = Some(ours.collect());
         if self.default.is_none() && self.variable(URL).is_some() {
             return Err(Error::configuration(format!(
                 "{URL} replaces the URL of the default backend, and {}there is none: add \

@@ -51,6 +51,18 @@ fn told(error: Error) -> String {
 }
 
 #[test]
+fn empty_variable_is_not_set() {
+    let empty = ["DISTLOCK_POOL", "DISTLOCK_WACHDOG", "DISTLOCK_URL"].map(|name| (name, ""));
+    let set = with(set(), &empty).unwrap();
+    assert_eq!(
+        setting(&set, "nightly", "pool"),
+        setting(&self::set(), "nightly", "pool")
+    );
+    let without_default = ConfigSet::from_toml("[backends.a]\nurl = 'memory://'\n").unwrap();
+    with(without_default, &empty).unwrap();
+}
+
+#[test]
 fn lock_has_its_own_section_or_the_longest_pattern() {
     let set = set();
     for (lock, section) in [

@@ -93,12 +93,18 @@ impl ClassicFormat {
     /// Returns the commands for which a diagnosis checks the user's rights, as an access control
     /// list writes them.
     pub(super) fn commands(&self) -> Vec<String> {
-        let commands: &[&str] = match &self.algorithm {
-            Algorithm::Plain(_) => &["set", "setnx", "expire", "strlen", "getex", "pttl", "del"],
-            Algorithm::Timestamp(_) => &["setnx", "getrange", "get", "getset", "getex", "del"],
-            Algorithm::Counter(_) => &["incr", "expire", "multi", "exec", "getex", "pttl", "del"],
+        let of_form: &[&str] = match &self.algorithm {
+            Algorithm::Plain(Plain::Set) => &["set", "pttl"],
+            Algorithm::Plain(Plain::Commands) => &["setnx", "expire", "pttl"],
+            Algorithm::Timestamp(timestamp) => timestamp.commands(),
+            Algorithm::Counter(Counter::Transaction) => {
+                &["multi", "exec", "incr", "expire", "pttl"]
+            }
+            Algorithm::Counter(_) => &["incr", "expire", "pttl"],
         };
-        commands.iter().map(|&command| command.to_owned()).collect()
+        // Inspections, and forced releases, of all forms.
+        let commands = of_form.iter().chain(&["strlen", "getex", "del"]);
+        commands.map(|&command| command.to_owned()).collect()
     }
 
     /// Returns true if clients find out by their own clocks that a lease is over.

@@ -82,6 +82,14 @@ const EARLIEST: f64 = 1e9;
 const LOOKS: usize = 3;
 
 impl Timestamp {
+    /// Returns the commands of an attempt.
+    pub(super) fn commands(&self) -> &'static [&'static str] {
+        match self.takeover {
+            Takeover::Delete => &["setnx", "getrange", "get", "del"],
+            Takeover::GetSet => &["setnx", "getrange", "get", "getset"],
+        }
+    }
+
     pub(super) fn acquire(
         &self,
         commands: &mut CommandSequence<'_>,

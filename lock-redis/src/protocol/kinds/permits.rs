@@ -18,11 +18,11 @@ use lock_core::backend::{
 };
 use lock_core::{Error, ErrorKind, LockKind, LockName, OwnerId, OwnerText, PermitId, Semaphore};
 
-/// The most permits of one acquisition: a script that takes, renews or frees this many occupies the
-/// server for one to two milliseconds.
+/// The largest number of permits of one acquisition. A script that takes, renews or frees this many
+/// permits occupies the server for one to two milliseconds.
 pub(crate) const MOST_AT_ONCE: u32 = 1_000;
 
-/// The count that stands for all free permits.
+/// The count of an acquisition that takes all free permits.
 const ALL_FREE: u32 = 0;
 
 const CHANNEL: &str = "redisson_sc";
@@ -31,9 +31,9 @@ const CHANNEL: &str = "redisson_sc";
 #[derive(Debug)]
 pub(super) struct PermitFormat;
 
-/// Creates a script with the queue of waiters before it, which no release grants permits: they are
-/// told, and then attempt. So it needs no function that grants: its scripts pass `turns` "free"
-/// where they let the next waiter in.
+/// Creates a script that follows the functions of the wait queue. No release grants permits to a
+/// waiter: the next waiter is notified, and then attempts. So these scripts do without the
+/// functions that grant, and pass "free" as `turns` to a function that would otherwise grant.
 macro_rules! queued {
     ($name:literal: $($file:literal),+) => {
         script!($name: "timestamp", "permits/counted", "tell", "queue_of", "queue", "let_next_in", "leave", "enter",
@@ -77,7 +77,8 @@ pub(super) fn shown_owner(owner: OwnerId, count: u32) -> String {
     PermitId::new(owner, count.saturating_sub(1)).to_string()
 }
 
-/// Returns how many permits there are in all, and how many an acquisition takes.
+/// Returns the total number of permits that the name states, and how many of them an acquisition
+/// takes.
 fn numbers(name: &LockName) -> (u32, u32) {
     name.kind().permits().unwrap_or_default()
 }
@@ -86,7 +87,7 @@ fn number(value: u64) -> Vec<u8> {
     Text::number(value).as_bytes().to_vec()
 }
 
-/// Returns the number, or 0 if Redisson let it fall below zero.
+/// Returns this number of permits, or 0 if Redisson let it fall below zero.
 fn at_least_none(value: i64) -> u32 {
     u32::try_from(value.max(0)).unwrap_or(u32::MAX)
 }
@@ -99,7 +100,7 @@ impl PermitFormat {
         vec![key.into_owned(), taken]
     }
 
-    /// Returns the call that takes permits, after those that wait in this queue.
+    /// Returns the call that takes permits, unless waiters in `queue` are next.
     fn acquire_call(
         format: &OwnedFormat,
         attempt: &Attempt<'_>,
@@ -131,8 +132,8 @@ impl PermitFormat {
         [self.channel(key).into_bytes(), format.publish().to_vec()]
     }
 
-    /// Returns the beginning of the owner's permits, and their number, or the largest possible
-    /// number.
+    /// Returns the beginning of the owner's permits, and their number; the largest possible number
+    /// for an acquisition of all free permits.
     fn named(name: &LockName, owner: OwnerId) -> [Vec<u8>; 2] {
         let count = match numbers(name).1 {
             ALL_FREE => MOST_AT_ONCE,
@@ -168,7 +169,7 @@ impl KindFormat for PermitFormat {
     fn waiter(&self, kind: LockKind, owner: &Text) -> String {
         let name = owner_or_client(kind, owner);
         match kind.permits() {
-            // The threads that want equally many wait for their turn inside of the client.
+            // The client's threads that want equally many permits share one place in the queue.
             Some((_, count)) if !kind.is_queued() => format!("{name}:permits={count}"),
             _ => name.to_owned(),
         }
@@ -200,7 +201,7 @@ impl KindFormat for PermitFormat {
         let script = call.script;
         let read = move |received: &mut Received<'_>| {
             let (answer, is_first) = acquired(received, script)?;
-            // Only the first of the queue is woken by a release that is not sent to it.
+            // A report of a changed key wakes only the first waiter of the queue.
             Ok(match attempt.direct {
                 Some(_) if answer.is_busy() => {
                     let is_tracked = is_tracked(&format.keys.lock(attempt.name), is_first);
@@ -403,7 +404,7 @@ impl KindFormat for PermitFormat {
 }
 
 /// Reads the reply of the script that takes permits. Also returns whether the caller is the first
-/// of those who wait.
+/// waiter.
 fn acquired(
     received: &mut Received<'_>,
     script: &'static Script,
@@ -420,7 +421,8 @@ fn acquired(
     }
 }
 
-/// Sends a script about one permit, which replies 0 if the permit is not taken.
+/// Returns the operation that runs a script about one permit. The script replies 0 if the permit is
+/// not taken.
 fn outcome_of_one<'a>(call: &ScriptCall) -> Exchange<'a, PermitOutcome> {
     let script = call.script;
     Exchange::call(call.batch(), move |received| match received.reply() {
