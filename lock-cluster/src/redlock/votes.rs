@@ -111,7 +111,7 @@ impl Votes {
         let counted = lasting().filter(|vote| vote.weight == Weight::Counted);
         let counted = counted.filter(|vote| match &vote.by {
             None => true,
-            // Two addresses may lead to one server.
+            // Two addresses may lead to one server, whose vote counts once.
             Some(by) => {
                 let is_first = !nodes.contains(&&*by.node);
                 nodes.push(&by.node);
@@ -188,7 +188,7 @@ mod tests {
         votes
     }
 
-    /// Returns whether the new vote of `c` counts after this time.
+    /// Counts new votes at this time, and returns whether the vote of `c` counts then.
     fn count_third(votes: &mut Votes, seconds: u64) -> bool {
         votes.count_new(QUORUM, at(seconds));
         votes.0[2].as_ref().unwrap().counts(at(seconds))
