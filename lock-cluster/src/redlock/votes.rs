@@ -96,7 +96,8 @@ impl Votes {
         has_forgotten
     }
 
-    /// Returns whether the votes that count are a majority. `quorum` is the quorum of the client.
+    /// Returns whether the votes that count are a majority. `quorum` is the quorum of the client;
+    /// while it is unknown, the votes of every quorum count.
     pub(super) fn stand(&self, quorum: Option<&str>, now: Moment) -> bool {
         let is_ours = |by: &NodeView| quorum.is_none_or(|quorum| *by.quorum == *quorum);
         let lasting = || self.0.iter().flatten().filter(|vote| now < vote.until);

@@ -191,7 +191,7 @@ pub fn forget_process(pid: u32) {
     KEEPER.lock().processes.retain(|other| *other != pid);
 }
 
-/// The longest delay of each kind in a span of time.
+/// The longest delay of each type in a span of time.
 #[derive(Clone, Copy, Default)]
 struct Delays {
     /// The delay of the timekeeper's wake-up.

@@ -79,7 +79,7 @@ impl Matrix {
         }
     }
 
-    /// Returns the mutations that no case catches of those for which `by` returns `true`.
+    /// Returns the mutations that are caught by no case for which `by` returns `true`.
     #[must_use]
     pub fn missed_by(&self, by: impl Fn(&Case) -> bool) -> Vec<Mutation> {
         let is_missed = |mutation: &Mutation| {

@@ -1,6 +1,6 @@
 //! The tests of the conformance suite: every case must fail on the mutant that it exists for.
 //!
-//! A separate test binary, because its time is virtual: no test may wait for anything outside.
+//! A separate test binary, because its time is virtual: no test may wait for another process.
 
 use lock_conformance::{Case, Matrix, Mutation, Pairs, cases};
 

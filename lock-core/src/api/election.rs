@@ -38,8 +38,8 @@ const DOUBT_LOOK: Duration = Duration::from_millis(100);
 ///
 /// The leader holds the [mutex](crate::Client::owned_mutex) of the name, which the watchdog renews,
 /// and its [`term`](Self::term) is the mutex's fencing token. The guarantees of a mutex apply: the
-/// leadership ends by the local clock before another client can become the leader. A former leader
-/// that continues to work after that is stopped by a resource that compares terms.
+/// leadership ends by the local clock before another client can become the leader. If a former
+/// leader continues to work after that, a resource that compares terms refuses its requests.
 ///
 /// Clones are the same election. A [campaign](Self::campaign) has a thread, and so has each
 /// callback. Dropping the last handle gives up the leadership, as dropping a guard unlocks, and
@@ -279,9 +279,9 @@ impl Election {
         self.core().look(|guard| guard.is_valid()).unwrap_or(false)
     }
 
-    /// Returns the token of this client's leadership: larger than that of every earlier leader, and
-    /// smaller than that of every later one. Pass it to each resource that the leader changes, and
-    /// let the resource refuse smaller tokens than it has seen.
+    /// Returns the token of this client's leadership: larger than the token of every earlier
+    /// leader, and smaller than the token of every later leader. Pass it to each resource that the
+    /// leader changes, and let the resource refuse tokens that are smaller than one it has seen.
     ///
     /// `None` if this client is not the leader. Always `None` on a store without tokens, or with
     /// `tokens=off`: then a leader that was paused cannot be distinguished from its successor.
@@ -606,7 +606,7 @@ impl Thread {
         }
     }
 
-    /// Waits for the lock, and then until it is lost or given up.
+    /// Waits until the lock is granted, and then until it is lost or given up.
     fn wait_and_lead(&self) -> Result<(), Error> {
         let (core, number) = (Arc::clone(&self.core), self.number);
         let progress = Progress::new(move |error| {

@@ -70,7 +70,8 @@ pub(crate) fn detached_hold_of_ended_thread_is_released(subject: &dyn Subject) {
     assert_within("released", now().since(start), lease * 2 / 3);
 }
 
-/// Takes the lock, has it renewed, waits for it and is woken: all that starts a client's threads.
+/// Takes the lock, lets it be renewed, waits for it and is woken, which starts all threads of the
+/// client.
 fn use_all_threads(subject: &dyn Subject, ours: &Client, name: &LockName) {
     let (lock, other) = (mutex(ours, name), mutex(&client(subject), name));
     let held = take_with(&lock, &watched(kept()));

@@ -9,7 +9,7 @@ use crate::violation::violated_unless;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-/// While one client holds a lock, no other client gets it; after its release another does.
+/// While one client holds a lock, no other client gets it; after the release another client does.
 pub(crate) fn held_lock_excludes_second_holder(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let guard = take(&one);
@@ -21,7 +21,7 @@ pub(crate) fn held_lock_excludes_second_holder(subject: &dyn Subject) {
     guard.unlock().expect("it is ours");
 }
 
-/// A free lock is granted to each client that asks, repeatedly.
+/// A free lock is granted to each client that requests it, again and again.
 pub(crate) fn free_lock_is_granted(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     for mutex in [&one, &one, &other, &one] {

@@ -21,7 +21,7 @@ pub(crate) fn dropped_guard_releases(subject: &dyn Subject) {
 /// A panic under the lock releases it, with a guard and with `run`.
 pub(crate) fn panic_releases(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
-    // Bypasses the panic hook: an expected panic is not printed.
+    // `resume_unwind` bypasses the panic hook, so that the expected panics are not printed.
     let panicked = catch_unwind(AssertUnwindSafe(|| {
         let _guard = take(&one);
         resume_unwind(Box::new("on purpose"));

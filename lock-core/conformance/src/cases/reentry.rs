@@ -1,4 +1,4 @@
-//! Nested holds: counted by the client, a single one in the store.
+//! Nested holds: the client counts them, and in the store they are a single hold.
 
 use crate::fixture::{
     elsewhere, eventually, fixed, is_busy, kept, let_pass, long, ms, mutexes, patience, short,

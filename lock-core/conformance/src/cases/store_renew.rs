@@ -105,7 +105,7 @@ pub(crate) fn label_is_never_shown_for_another_owner(subject: &dyn Subject) {
     assert_eq!(shown(), None, "the second has lost it");
 }
 
-/// In a batch, a lost lock does not affect the others.
+/// In a batch, a lost lock does not affect the renewals of the other locks.
 pub(crate) fn batch_renews_each_lock_independently(subject: &dyn Subject) {
     let direct = DirectBackend::open(subject);
     let held = hold_many(&direct, 5, ms(1_000));

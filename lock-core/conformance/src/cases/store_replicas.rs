@@ -50,7 +50,7 @@ pub(crate) fn grant_without_enough_replicas_is_reported(subject: &dyn Subject) {
     );
 }
 
-/// An unconfirmed grant can be released like any other, on the store and on all replicas.
+/// An unconfirmed grant can be released like any other grant, in the store and on all replicas.
 pub(crate) fn unconfirmed_grant_is_released_everywhere(subject: &dyn Subject) {
     let (direct, name, replicas) = (
         DirectBackend::open(subject),

@@ -144,7 +144,7 @@ pub(crate) fn used_token_is_never_granted_again(subject: &dyn Subject) {
     assert!(next.first() > used, "{next:?} was used up to {used:?}");
 }
 
-/// An owner that no longer holds the lock writes nothing back: the counter is its successor's.
+/// An owner that no longer holds the lock writes no token back: the counter is its successor's.
 pub(crate) fn late_token_write_back_is_ignored(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
     let (late, first) = hold(&direct, &name, 10);

@@ -61,7 +61,7 @@ mutations! {
         TombstoneIgnored,
         /// Leaves a tombstone only for an owner that still holds the lock.
         TombstoneOnlyIfHeld,
-        /// Forgets a tombstone after a tenth of the lease.
+        /// Removes a tombstone after a tenth of the lease.
         TombstoneFades,
         /// Refuses all owners of a lock because of one owner's tombstone.
         TombstoneClosesAll,
@@ -137,9 +137,9 @@ mutations! {
         WatchKeepsTheBackend,
         /// Starts a thread that does not end with the client.
         LeaksAThread,
-        /// Grants a write lock beside readers.
+        /// Grants a write lock while readers hold the lock.
         WriterIgnoresReaders,
-        /// Grants a read lock beside a writer.
+        /// Grants a read lock while a writer holds the lock.
         ReaderIgnoresWriter,
         /// Stores fair locks and mutexes of a name separately, so that both are granted.
         KindsApart,
@@ -216,7 +216,7 @@ mutations! {
         UnconfirmedStays,
         /// Takes the repetition of a grant, which wrote nothing, for confirmed.
         ResendNotConfirmed,
-        /// Asks no replicas at renewals.
+        /// Requires no confirmations of renewals.
         RenewalUnconfirmed,
         /// Takes a renewal that wrote nothing for confirmed.
         UnchangedRenewalNotConfirmed,

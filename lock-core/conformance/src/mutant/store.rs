@@ -20,7 +20,7 @@ pub(super) struct MutantStore {
 #[derive(Debug, Default)]
 pub(super) struct MutantState {
     pub(super) held: HashMap<String, Held>,
-    /// The last granted token.
+    /// The last granted token of each name.
     pub(super) counters: HashMap<String, u64>,
     /// Tombstones: refused owners, and until when.
     pub(super) tombstones: HashMap<(String, OwnerId), Moment>,
@@ -65,7 +65,7 @@ pub(super) const COUNT: u32 = 2;
 pub(super) struct ReplicaCopies {
     /// The number of paused replicas, counted from the first replica.
     pub(super) held_back: u32,
-    /// The held locks, and until when.
+    /// The held locks of each replica, and until when they are held.
     pub(super) held: [HashMap<String, Moment>; COUNT as usize],
 }
 

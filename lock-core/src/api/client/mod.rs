@@ -255,8 +255,8 @@ impl Client {
         self.0.abilities
     }
 
-    /// Returns how many threads of this client wait for the lock of this name (Java's
-    /// `getQueueLength`).
+    /// Returns how many threads of this client wait for the [mutex](Self::mutex) of this name
+    /// (Java's `getQueueLength`).
     ///
     /// # Errors
     ///
@@ -332,7 +332,8 @@ impl Client {
     ///
     /// # Blocking
     ///
-    /// Some hundred round trips to each server, one server after the other, at most for `wait`.
+    /// Less than a hundred round trips to each server, one server after the other, at most for
+    /// `wait`.
     ///
     /// # Errors
     ///
@@ -411,8 +412,9 @@ impl Client {
 
     /// Returns how many lock names are in use in this client.
     ///
-    /// A name is in use while it is held, waited for or has a handle, and for a third of a lease
-    /// after its release, at most ten seconds. Unused names occupy no memory.
+    /// A name is in use while it is held, waited for or has a handle, and after its release until
+    /// the next check of the name: at most a third of a lease, and at most ten seconds. Unused
+    /// names occupy no memory.
     #[must_use]
     pub fn names_in_use(&self) -> usize {
         self.0.names_in_use()

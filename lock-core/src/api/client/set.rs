@@ -82,7 +82,8 @@ impl ClientSet {
     }
 
     /// Returns the client for the lock of this name, which uses the lock's backend and options.
-    /// Makes the other kinds of locks, as in `clients.client("jobs")?.semaphore("jobs", 3)`.
+    /// That client makes the other kinds of locks, as in
+    /// `clients.client("jobs")?.semaphore("jobs", 3)`.
     ///
     /// # Errors
     ///
