@@ -18,24 +18,26 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct QuorumNodeStatus {
-    /// The address in the URL.
+    /// The address in the URL; for a member that the URL does not name, its recorded address.
     pub address: String,
     /// The state of the server's vote.
     pub vote: QuorumVote,
     /// The ID of the server's quorum; `None` if the server is no node, or did not answer.
     pub quorum: Option<String>,
-    /// The number of the membership that the server has recorded.
+    /// The number of the membership that the server has recorded; for a member that the URL does
+    /// not name, the latest known number.
     pub epoch: Option<u64>,
     /// The lead of the server's clock over this machine's, in microseconds; `None` without an
     /// answer.
     pub clock_ahead: Option<i64>,
     /// The possible error of `clock_ahead`.
     pub clock_uncertainty: Duration,
-    /// The address of the server whose clock was ahead when this one became a node, if that delays
-    /// the vote of this one. Once that clock is set right, [`set_up`](super::set_up) shortens the
-    /// delay.
+    /// The address of the server whose clock was ahead when this server became a node, if that
+    /// delays this server's vote. Once that clock is set right, [`set_up`](super::set_up) shortens
+    /// the delay.
     pub waits_for_clock_of: Option<String>,
-    /// The time for which clients have missed the member of this address.
+    /// The time for which no client has reached the member at this address, as another server has
+    /// recorded; `None` if no server has recorded it as missing.
     pub missing_for: Option<Duration>,
 }
 
@@ -45,13 +47,15 @@ pub struct QuorumNodeStatus {
 pub enum QuorumVote {
     /// The server votes, and has been able to vote for this time.
     Votes(Duration),
-    /// The server is a node that votes after this time, because it is new or replaced another one.
+    /// The server is a node that votes after this time, because it is new, replaced another server,
+    /// or was restarted.
     Paused(Duration),
     /// The server was restarted, and does not vote for this time, counted from the next attempt.
     Restarted(Duration),
-    /// The server has no marker, because no quorum was set up there or the server was emptied.
+    /// The server has no valid marker, the record that makes it a node: no quorum was set up there,
+    /// the server was emptied, or its data are a copy of another server's.
     Unmarked,
-    /// The server's vote does not count with those of the other nodes, for this reason.
+    /// The server's vote does not count together with the other nodes' votes, for this reason.
     Excluded(Error),
     /// The server cannot be a node, for this reason.
     Refused(Error),
@@ -69,12 +73,12 @@ impl QuorumVote {
     }
 }
 
-/// Queries the state of each server of a `redlock://` URL in its quorum. Changes nothing.
+/// Queries each server that a `redlock://` URL names for its state in the quorum. Changes nothing.
 ///
 /// # Blocking
 ///
-/// Makes some round trips to each server, one after the other, in at most two command time-outs for
-/// each server.
+/// Makes some round trips to one server after the other, in at most two command time-outs for each
+/// server.
 ///
 /// # Errors
 ///
@@ -100,7 +104,8 @@ impl Quorum {
                 continue;
             };
             let bound = || by.min(clock.now() + timeout);
-            // Read twice, because the first request opens the connection.
+            // Read twice: the first request may open the connection, and a long round trip would
+            // make the measured difference of the clocks inexact.
             let answer = server.read_state(bound()).and_then(|_| {
                 let (sent, since) = (clock.unix_time(), clock.now());
                 let state = server.read_state(bound())?;
@@ -226,13 +231,13 @@ impl Quorum {
     }
 }
 
-/// Returns the address of the server whose clock delays the vote of this one, if there is one.
+/// Returns the address of the server whose clock delays this server's vote, if there is one.
 fn awaited_clock(state: &ServerState) -> Option<String> {
     let clock = state.marker.as_ref()?.1.clock.as_ref()?;
     (state.votes_from > state.time).then(|| clock.to_string())
 }
 
-/// Returns the findings about the votes.
+/// Returns the findings about the votes and about the number of servers.
 fn quorum_findings(all: &[QuorumNodeStatus]) -> Vec<Finding> {
     const SUBJECT: &str = "the quorum";
     const SET_UP: &str = "`distlock quorum init`, if no lock was held there within max_lease";

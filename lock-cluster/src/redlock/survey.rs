@@ -12,7 +12,8 @@ use std::sync::Arc;
 /// One change of the membership.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Change {
-    /// A server records the members; with an admission, it gets its marker and becomes a node.
+    /// The server at this position records the members. With an admission, it also gets its marker
+    /// and becomes a node.
     Record {
         at: usize,
         epoch: u64,
@@ -32,7 +33,7 @@ pub(super) struct Survey<'a> {
     pub(super) terms: QuorumTerms,
 }
 
-/// Removes states so that each member has one.
+/// Removes the states of copied data and of second addresses, so that each member has one state.
 pub(super) fn distinct(mut states: Vec<Option<ServerState>>) -> Vec<Option<ServerState>> {
     let identity = |state: &ServerState| -> Identity {
         let node = state
@@ -53,7 +54,8 @@ pub(super) fn distinct(mut states: Vec<Option<ServerState>>) -> Vec<Option<Serve
     states
 }
 
-/// Returns a new quorum of the present servers, in which the places of the others are vacant.
+/// Returns the agreement of a new quorum: its members are the servers that have answered, and the
+/// places of the other servers are vacant.
 pub(super) fn new_quorum(
     states: &[Option<ServerState>],
     names: &[String],
@@ -119,7 +121,7 @@ impl Survey<'_> {
         let present = present.filter_map(|(at, state)| Some((at, state.as_ref()?)));
         let mut servers: Vec<_> = present.collect();
         // Servers with a marker come first, to record this epoch if they lack it: the more nodes
-        // have recorded a new member, the sooner it votes.
+        // have recorded a new member, the fewer clocks that are ahead can delay its first vote.
         servers.sort_by_key(|(_, state)| state.marker.is_none());
         for (at, state) in servers {
             match &state.marker {
@@ -154,8 +156,8 @@ impl Survey<'_> {
                 None => {}
             }
         }
-        // The next epoch has the same members. In it, the nodes that were admitted in the present
-        // epoch choose, too.
+        // A node that was admitted in this epoch does not choose in it. The next epoch has the same
+        // members, and all of them choose.
         (choosers >= needed && choosers < recorded.len())
             .then_some(Change::Choose { epoch, agreed })
     }
@@ -195,7 +197,7 @@ impl Survey<'_> {
     }
 
     /// Returns the known quorum, if one of its nodes is present. If the client knows no quorum,
-    /// returns the quorum of most servers.
+    /// returns the quorum that the most markers name.
     fn quorum(&self) -> Option<Arc<str>> {
         let markers = self
             .states
@@ -213,9 +215,9 @@ impl Survey<'_> {
             .map(|quorum| Arc::clone(quorum))
     }
 
-    /// Returns the place of the missing member that a server replaces: the member with the server's
-    /// address, or the only missing member. The latter must be missed by two clients, because the
-    /// URL of one client may be wrong.
+    /// Returns the place of the missing member that this server replaces: the missing member with
+    /// the server's address, or else the only missing member. In the second case two clients must
+    /// have missed the member, because the URL of one client may be wrong.
     fn replaced_place(
         &self,
         members: &Members,

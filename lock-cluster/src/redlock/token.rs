@@ -1,26 +1,29 @@
-//! [`TokenProposals`]: the tokens to propose. Like a ballot of Paxos, a proposal is the time of day
-//! in microseconds, or one more than the largest known token of the name.
+//! [`TokenProposals`]: the fencing tokens that attempts propose to the nodes.
+//!
+//! A proposal is the time of day in microseconds, or one more than the largest known token of the
+//! name if that is larger. As with a ballot of Paxos, a node refuses a proposal that is too small.
 
 use lock_core::{Clock, FencingToken, LockName, OwnerId};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 
-/// The tokens granted to this client. Tokens that only a minority of nodes has stored are not
-/// included. A forgotten token costs a second round, because the nodes still require a larger one.
+/// The tokens granted to this client. The tokens of a failed attempt, which only a minority of
+/// nodes has stored, are not included. After a token is forgotten, the next attempt may need
+/// a second round, because the nodes still require a larger token.
 #[derive(Default)]
 pub(super) struct TokenProposals(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// The largest token seen of each name.
+    /// The largest granted token of each name, reserved tokens included.
     seen: HashMap<LockName, u64>,
-    /// The grants that are not released yet. A repeated attempt after a lost answer must propose
-    /// the same token.
+    /// The first token and the number of reserved tokens of each grant that is not released yet.
+    /// A repeated attempt of the owner must propose the same tokens.
     won: HashMap<OwnerId, (u64, u32)>,
 }
 
-/// The largest number of entries of each map; a full map is cleared. A forgotten token costs a
-/// second round.
+/// The largest number of entries of each map, which bounds a client's memory. A full map is
+/// cleared.
 const MAX_ENTRIES: usize = 10_000;
 
 impl TokenProposals {
@@ -55,8 +58,9 @@ impl TokenProposals {
         self.saw(name, first.get() + u64::from(reserve));
     }
 
-    /// Forgets the last token of a name. Called if nodes refuse a proposal above this token as too
-    /// far ahead: the token then comes from clocks that have been set back since.
+    /// Forgets the largest token of a name. Called if a node refuses a proposal as too far ahead of
+    /// its clock: the token may come from clocks that have been set back since. Otherwise the node
+    /// would refuse all further proposals of this name, too.
     pub(super) fn forget(&self, name: &LockName) {
         self.0.lock().seen.remove(name);
     }

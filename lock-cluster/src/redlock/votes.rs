@@ -96,7 +96,8 @@ impl Votes {
         has_forgotten
     }
 
-    /// Returns whether the votes that count are a majority. `quorum` is the quorum of the client.
+    /// Returns whether the votes that count are a majority. `quorum` is the quorum of the client;
+    /// while it is unknown, the votes of every quorum count.
     pub(super) fn stand(&self, quorum: Option<&str>, now: Moment) -> bool {
         let is_ours = |by: &NodeView| quorum.is_none_or(|quorum| *by.quorum == *quorum);
         let lasting = || self.0.iter().flatten().filter(|vote| now < vote.until);
@@ -111,7 +112,7 @@ impl Votes {
         let counted = lasting().filter(|vote| vote.weight == Weight::Counted);
         let counted = counted.filter(|vote| match &vote.by {
             None => true,
-            // Two addresses may lead to one server.
+            // Two addresses may lead to one server, whose vote counts once.
             Some(by) => {
                 let is_first = !nodes.contains(&&*by.node);
                 nodes.push(&by.node);
@@ -188,7 +189,7 @@ mod tests {
         votes
     }
 
-    /// Returns whether the new vote of `c` counts after this time.
+    /// Counts new votes at this time, and returns whether the vote of `c` counts then.
     fn count_third(votes: &mut Votes, seconds: u64) -> bool {
         votes.count_new(QUORUM, at(seconds));
         votes.0[2].as_ref().unwrap().counts(at(seconds))

@@ -1,10 +1,11 @@
 //! [`QuorumWatch`]: a waiter's watches on all nodes, which wake the waiter once or twice per
 //! release.
 //!
-//! Each node that had the lock reports its release. The first report wakes the waiter. Reports of
-//! other nodes within [`REPORT_WINDOW`] count as the same release and do not wake it, except the
-//! report that completes a majority: the earlier ones may come from failed attempts of rivals,
-//! which release the few nodes that they got. A second report of one node is about another release.
+//! Each node that had granted the lock reports its release. The first report wakes the waiter.
+//! Reports of other nodes within [`REPORT_WINDOW`] count as the same release and do not wake the
+//! waiter, except the report that completes a majority: the earlier reports may come from failed
+//! attempts of rivals, which release the lock on the few nodes that granted it to them. A second
+//! report of the same node is about another release, and wakes the waiter.
 
 use super::majority::majority;
 use super::node::QuorumNode;
@@ -15,8 +16,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// The time for which reports of several nodes count as one release, because the messages of the
-/// nodes arrive at different times. The first report wakes a waiter, and so does the report that
-/// completes a majority.
+/// nodes arrive at different times.
 const REPORT_WINDOW: Duration = Duration::from_millis(20);
 
 /// The watches of one waiter.
@@ -54,7 +54,7 @@ impl PendingWatch {
         self.watch.strong_count() > 0
     }
 
-    /// Starts the watch on this node. Does not keep a waiter alive that ends meanwhile.
+    /// Starts the watch on this node. If the waiter ends meanwhile, so does the watch.
     pub(super) fn start(
         &self,
         number: usize,

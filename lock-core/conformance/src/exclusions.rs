@@ -1,7 +1,7 @@
 //! Lists of cases that kinds of stores cannot run, each with the reason.
 
 /// The cases that a store without owners and without release notifications cannot run, each with
-/// the reason. It must run all others.
+/// the reason. Such a store must run every case that is in none of the lists that apply to it.
 pub const NEEDS_AN_OWNER: &[(&str, &str)] = &[
     ("batch_is_answered_in_order", NO_RENEWAL),
     ("batch_renews_each_lock_independently", NO_RENEWAL),
@@ -64,8 +64,8 @@ const NO_REPEAT: &str = "it does not store the owner, so no request is repeated"
 const NO_TOMBSTONE: &str = "it has no tombstones, so it cannot refuse late requests";
 const NO_NOTIFICATION: &str = "it does not notify waiters of releases, which poll";
 
-/// The cases that a store with tokens switched off cannot run, each with the reason. It must run
-/// all others.
+/// The cases that a store with tokens switched off cannot run, each with the reason. Such a store
+/// must run every case that is in none of the lists that apply to it.
 pub const NEEDS_TOKENS: &[(&str, &str)] = &[
     ("reentry_keeps_token", NO_TOKENS),
     ("fencing_token_grows_with_each_grant", NO_TOKENS),
@@ -88,8 +88,8 @@ pub const NEEDS_TOKENS: &[(&str, &str)] = &[
 
 const NO_TOKENS: &str = "its tokens are switched off";
 
-/// The cases that a store without replicas cannot run, each with the reason. It must run all
-/// others.
+/// The cases that a store without replicas cannot run, each with the reason. Such a store must run
+/// every case that is in none of the lists that apply to it.
 pub const NEEDS_REPLICAS: &[(&str, &str)] = &[
     ("confirmed_grant_is_on_replicas", NO_REPLICAS),
     ("grant_without_enough_replicas_is_reported", NO_REPLICAS),
@@ -113,8 +113,8 @@ pub const NEEDS_REPLICAS: &[(&str, &str)] = &[
     ("grant_with_lost_reply_is_confirmed", NO_REPLICAS),
 ];
 
-/// The cases that a store cannot run if it counts confirming replicas and does not know how many
-/// there should be.
+/// The cases that a store cannot run if it counts the confirmations of replicas, but does not know
+/// how many replicas there should be, each with the reason.
 pub const NEEDS_A_LIST_OF_REPLICAS: &[(&str, &str)] = &[(
     "all_replicas_means_every_listed_one",
     "it does not know how many there should be, so `all` is refused",
@@ -122,8 +122,8 @@ pub const NEEDS_A_LIST_OF_REPLICAS: &[(&str, &str)] = &[(
 
 const NO_REPLICAS: &str = "it has no replicas";
 
-/// The cases that a store without [all kinds] of locks cannot run, each with the reason. It must
-/// run all others.
+/// The cases that a store without [all kinds] of locks cannot run, each with the reason. Such
+/// a store must run every case that is in none of the lists that apply to it.
 ///
 /// [all kinds]: lock_core::backend::Abilities::all_kinds
 pub const NEEDS_ALL_KINDS: &[(&str, &str)] = &[
@@ -170,9 +170,8 @@ pub const NEEDS_ALL_KINDS: &[(&str, &str)] = &[
 
 const MUTEXES_ONLY: &str = "it has mutexes only";
 
-/// The cases that a lock of several stores cannot run, besides those that
-/// [need all kinds](NEEDS_ALL_KINDS), each with the reason. It must run all
-/// others.
+/// The cases that a lock of several stores cannot run, besides the cases that
+/// [need all kinds](NEEDS_ALL_KINDS), each with the reason. Such a lock must run all other cases.
 pub const SINGLE_STORE_ONLY: &[(&str, &str)] = &[
     ("owned_guard_unlocks_on_other_thread", OWNED_MUTEX),
     ("owned_mutex_is_not_reentrant", OWNED_MUTEX),

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 #[derive(Debug)]
 pub(super) struct FaultyBackend {
     inner: Arc<dyn Backend>,
-    /// No request is sent.
+    /// True while the network is cut: no request is sent then.
     cut: AtomicBool,
     /// The number of acquisitions whose replies will be lost.
     lost_acquires: AtomicU32,
@@ -60,7 +60,7 @@ impl FaultyBackend {
         })
     }
 
-    /// Cuts the network.
+    /// Cuts the network: requests fail without being sent, until [`mend`](Self::mend) is called.
     pub(super) fn cut(&self) {
         self.cut.store(true, Ordering::SeqCst);
     }
@@ -87,12 +87,12 @@ impl FaultyBackend {
         *self.before_watch.lock() = Some(Action(Box::new(action)));
     }
 
-    /// The number of active watches.
+    /// Returns the number of active watches.
     pub(super) fn watches(&self) -> usize {
         Arc::strong_count(&self.watching) - 1
     }
 
-    /// Delivers a copy of the last attempt, as a delayed packet.
+    /// Delivers a copy of the last attempt, as if the network had delayed it.
     pub(super) fn deliver_a_late_copy(&self, by: Moment) -> Result<Answer, Failure> {
         let Sent {
             name,

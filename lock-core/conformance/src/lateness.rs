@@ -3,9 +3,10 @@
 //!
 //! A timing test that fails by [`Late`] runs again, at most twice, if a thread of this process or a
 //! watched server was delayed: it was ready to run and got no processor. Either one delay was
-//! longer than the excuse and longer than a twentieth of the bound, or all delays within the bound
-//! were together longer than the excuse and longer than half of the bound. Any other panic is
-//! final, and so is a [`Violation`](super::Violation) on any thread.
+//! longer than the excuse (20 ms by default) and longer than a twentieth of the bound, or the
+//! delays of one thread or server while the bound passed were together longer than the excuse and
+//! longer than half of the bound. Any other panic is final, and so is
+//! a [`Violation`](super::Violation) on any thread.
 
 use super::violation;
 use lock_core::{Clock, Moment, Signal, SystemClock, Woken};
@@ -40,11 +41,11 @@ const BEAT: Duration = Duration::from_millis(5);
 /// The number of beats between two readings of the accounts.
 const BEATS_PER_ACCOUNT: u32 = 20;
 
-/// The environment variable that names the file to which each excuse is appended, one in a line.
+/// The environment variable that names the file to which each excuse is appended as one line.
 const EXCUSES: &str = "DISTLOCK_TEST_EXCUSES";
 
 /// The panic of a test whose bound passed. Raised by [`late`], and for a case that does not end
-/// within its bound. A wrong answer is an ordinary panic.
+/// within its bound. A wrong answer raises another panic.
 #[derive(Clone, Debug)]
 pub struct Late {
     what: String,
@@ -103,9 +104,9 @@ pub fn late(bound: Duration, what: impl Into<String>) -> ! {
     panic_any(late)
 }
 
-/// Runs a test, and up to twice more if it fails by [`Late`] and the machine was late. Either one
-/// delay was longer than 20 ms and longer than a twentieth of the bound, or all delays together
-/// were longer than 20 ms and longer than half of the bound.
+/// Runs a test, and up to twice more if it fails by [`Late`] and the machine was late: either one
+/// delay was longer than 20 ms and longer than a twentieth of the bound, or the delays of one
+/// thread or server were together longer than 20 ms and longer than half of the bound.
 ///
 /// # Panics
 ///
@@ -153,11 +154,12 @@ pub struct Lateness {
     /// The longest delay: a thread of this process, or a watched process, was ready to run for this
     /// time and got no processor.
     pub longest: Duration,
-    /// The total time for which the measured thread was ready to run and got no processor.
+    /// The total time for which the thread that called [`with_lateness`] was ready to run and got
+    /// no processor.
     pub queued: Duration,
 }
 
-/// Runs `work`, and returns its result and the delays meanwhile.
+/// Runs `work`, and returns its result and the delays while it ran.
 pub fn with_lateness<T>(work: impl FnOnce() -> T) -> (T, Lateness) {
     let (result, measured) = measured(work);
     let (longest, own) = (measured.delays.longest(), Account::of_this_thread());
@@ -175,8 +177,8 @@ pub fn with_lateness<T>(work: impl FnOnce() -> T) -> (T, Lateness) {
     )
 }
 
-/// Measures the delays of this process, too, from now on: a server that tests wait for. Only the
-/// delays of its main thread are measured.
+/// Measures from now on the delays of the process `pid`, too, such as a server that tests wait for.
+/// Only the delays of its main thread are measured.
 pub fn watch_process(pid: u32) {
     let mut keeper = KEEPER.lock();
     keeper.processes.push(pid);
@@ -184,12 +186,12 @@ pub fn watch_process(pid: u32) {
     keeper.read_accounts();
 }
 
-/// The delays of this process do not count any more.
+/// Stops measuring the delays of the process `pid`.
 pub fn forget_process(pid: u32) {
     KEEPER.lock().processes.retain(|other| *other != pid);
 }
 
-/// The longest delay of each kind in a span of time.
+/// The longest delay of each type in a span of time.
 #[derive(Clone, Copy, Default)]
 struct Delays {
     /// The delay of the timekeeper's wake-up.
@@ -295,15 +297,15 @@ struct Timekeeper {
     signal: Arc<Signal>,
 }
 
-/// A thread or process whose time in the queue for a processor the kernel counts. The kernel counts
-/// only the main thread of a process.
+/// A thread or process whose time in the queue for a processor the kernel counts. For a process,
+/// the kernel counts only its main thread.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Account {
     Thread(u32),
     Process(u32),
 }
 
-/// Runs `work`, and returns its result and the measurements meanwhile.
+/// Runs `work`, and returns its result and the measurements while it ran.
 fn measured<T>(work: impl FnOnce() -> T) -> (T, Measured) {
     let span = open();
     let result = work();
@@ -384,7 +386,8 @@ impl Timekeeper {
 
     /// Records the time for which each thread or process was queued since the last reading. A
     /// thread that is new in this reading was started since the last one, so all its queued time
-    /// counts. A process that is new may be older, so none counts, as in the first reading.
+    /// counts. A process that is new in this reading may have been started earlier, so none of its
+    /// queued time counts; neither does any time before the first reading.
     fn read_accounts(&mut self) {
         let is_first = self.accounts.is_empty();
         let (accounts, at) = (self.all_accounts(), SystemClock.now());
@@ -425,8 +428,9 @@ impl Timekeeper {
         self.looks.retain(|look| !is_old(look));
     }
 
-    /// Returns the queued time of each thread and process. A thread that ends cuts the kernel's
-    /// list of threads short, so the calling thread and the known threads are read as well.
+    /// Returns the queued time of each thread and process. If a thread ends meanwhile, the kernel
+    /// cuts its list of threads short, so the calling thread and the known threads are read as
+    /// well.
     fn all_accounts(&self) -> HashMap<Account, Duration> {
         let threads = fs::read_dir("/proc/self/task").into_iter().flatten();
         let thread = |entry: std::io::Result<fs::DirEntry>| {
@@ -474,8 +478,8 @@ impl Account {
     }
 }
 
-/// Reports that a late test is excused: prints a line, and appends it to the file that the suite
-/// reads. An excuse is never silent.
+/// Reports that a late test is excused: prints a line, and appends it to the file that
+/// `DISTLOCK_TEST_EXCUSES` names, if it is set.
 pub fn note_excuse(excuse: impl fmt::Display) {
     let line = format!("{}: {excuse}", thread::current().name().unwrap_or("a test"));
     // The suite counts lines, so each excuse is one line.

@@ -1,6 +1,6 @@
 //! The conformance suite: the tests of every implementation of a [`Backend`](lock_core::Backend).
 //!
-//! A store runs it in ten lines, in an integration test of its own crate:
+//! The crate of a store runs the suite in a few lines of an integration test:
 //!
 //! ```
 //! use lock_conformance::{NEEDS_REPLICAS, Seen, Subject};
@@ -31,9 +31,9 @@
 //! `DISTLOCK_TEST_SCALE`, for slow machines.
 //!
 //! Some cases call the backend directly and test its contract ([`backend`](lock_core::backend));
-//! the others go through the engine and test what a program sees. Each case is tested by
-//! [`Mutant`], a store with one [`Mutation`] at a time: [`Matrix::run`] checks that each case fails
-//! on the mutation that it is for.
+//! the others go through the engine and test what a program sees. The cases themselves are tested
+//! on [`Mutant`], a store with one deliberate defect, its [`Mutation`]: [`Matrix::complaints`]
+//! names each case that does not fail on the mutation that it must catch.
 
 #![forbid(unsafe_code)]
 
@@ -82,36 +82,37 @@ pub struct Case {
     check: fn(&dyn Subject),
 }
 
-/// The bound on a case, in milliseconds before scaling. The longest takes about three seconds.
+/// The bound on a case, in milliseconds before scaling. The longest case takes about three seconds.
 const BOUND: u64 = 20_000;
 
 impl Case {
-    /// Returns its name.
+    /// Returns the name of the case.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Returns the mutation that it must catch.
+    /// Returns the mutation that the case must catch.
     #[must_use]
     pub fn catches(&self) -> Mutation {
         self.catches
     }
 
-    /// Returns whether it is a core case. The core cases together catch every mutation; those that
-    /// [need no replicas](Self::needs_replicas) catch every mutation of a store without replicas.
+    /// Returns whether this is a core case. The core cases together catch every mutation. The core
+    /// cases that [need no replicas](Self::needs_replicas) catch every mutation of a store without
+    /// replicas.
     #[must_use]
     pub fn is_core(&self) -> bool {
         self.is_core
     }
 
-    /// Returns whether it needs a store with replicas.
+    /// Returns whether the case needs a store with replicas.
     #[must_use]
     pub fn needs_replicas(&self) -> bool {
         NEEDS_REPLICAS.iter().any(|(name, _)| *name == self.name)
     }
 
-    /// Returns whether it needs a store with all kinds of locks.
+    /// Returns whether the case needs a store with all kinds of locks.
     #[must_use]
     pub fn needs_all_kinds(&self) -> bool {
         NEEDS_ALL_KINDS.iter().any(|(name, _)| *name == self.name)
@@ -162,7 +163,8 @@ impl Case {
                     clock,
                     tags: subject.has_tags(),
                 });
-                // Dropped by the panic, so that the subject sees that the case failed.
+                // A panic drops the closure with its reference to the subject. If that is the last
+                // reference, the subject's `drop` sees that the case failed.
                 let outcome = catch_unwind(AssertUnwindSafe(move || check(subject.as_ref())));
                 *result.lock() = Some(outcome);
                 ended.raise();
@@ -171,7 +173,7 @@ impl Case {
         let spawned = thread::Builder::new().name(thread.to_owned()).spawn(case);
         spawned.expect("a thread can be started");
         let bound = fixture::ms(BOUND);
-        // In virtual time, a deadlocked case ends here at once.
+        // In virtual time, the clock jumps to the bound at once if the case deadlocks.
         let _woken: Woken = clock.wait(&ended, clock.now() + bound);
         let result = result.lock().take();
         let late = || Late::after(bound, format!("it did not end within {bound:?}"));
@@ -191,8 +193,8 @@ pub fn cases() -> &'static [Case] {
 ///
 /// # Panics
 ///
-/// If the promise is broken, or not kept in time; if there is no such case, here or in
-/// [`Subject::cannot`].
+/// If the promise is broken, or not kept in time; if the suite has no case of this name, or no case
+/// of a name in [`Subject::cannot`].
 pub fn run_case(case: &str, subject: impl Subject + 'static) {
     let find = |name: &str| {
         let found = cases().iter().find(|case| case.name == name);
@@ -205,11 +207,11 @@ pub fn run_case(case: &str, subject: impl Subject + 'static) {
             return;
         }
     }
-    // Dropped by the panic that ends this, so that the subject sees that the case failed.
+    // If the case fails, its panic drops the subject, whose `drop` sees the failure.
     case.run(Arc::new(subject));
 }
 
-/// The message of a panic.
+/// Returns the message of a panic.
 fn message_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text

@@ -10,27 +10,27 @@ use std::panic;
 use std::sync::{Arc, Once};
 use std::thread;
 
-/// Which cases run on which mutations. Each of these cases also runs on the store without a
-/// mutation.
+/// The selection of cases, and of the mutations on which they run. Each selected case also runs on
+/// the store without a mutation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Pairs {
     /// Every case on the mutation that it must catch.
     Decisive,
-    /// The core cases on all mutations; those that need no replicas on the mutations of stores
-    /// without them.
+    /// The core cases on all mutations, except that the core cases that need replicas run only on
+    /// the mutations of replicas.
     Core,
     /// Every case on every mutation.
     All,
 }
 
 impl Pairs {
-    /// The mutations on which this case runs; `None` is the store without one.
+    /// Returns the mutations on which this case runs; `None` is the store without a mutation.
     fn of(self, case: &Case) -> impl Iterator<Item = Option<Mutation>> {
         let (own, is_core, needs_replicas) = (case.catches, case.is_core, case.needs_replicas());
         let is_wanted = move |mutation: &Mutation| match self {
             Self::Decisive => *mutation == own,
-            // A case without replicas may also catch mutations of replicas.
+            // A case that needs no replicas may also catch mutations of replicas.
             Self::Core if is_core => mutation.is_of_replicas() || !needs_replicas,
             Self::Core => false,
             Self::All => true,
@@ -42,7 +42,7 @@ impl Pairs {
     }
 }
 
-/// The results of cases on mutations, and on the store without one.
+/// The results of cases on mutations, and on the store without a mutation.
 #[derive(Debug)]
 pub struct Matrix {
     /// The message of each pair that failed.
@@ -51,8 +51,8 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// Runs cases on mutations, `at_a_time` in parallel. In virtual time, so that the result does
-    /// not depend on the machine.
+    /// Runs cases on mutations, `at_a_time` in parallel. The cases run in virtual time, so that the
+    /// result does not depend on the speed of the machine.
     #[must_use]
     pub fn run(pairs: Pairs, at_a_time: usize) -> Self {
         keep_quiet();
@@ -79,7 +79,7 @@ impl Matrix {
         }
     }
 
-    /// Returns the mutations that none of these cases catches.
+    /// Returns the mutations that are caught by no case for which `by` returns `true`.
     #[must_use]
     pub fn missed_by(&self, by: impl Fn(&Case) -> bool) -> Vec<Mutation> {
         let is_missed = |mutation: &Mutation| {
@@ -91,7 +91,7 @@ impl Matrix {
         Mutation::ALL.iter().copied().filter(is_missed).collect()
     }
 
-    /// Complaints that this case fails without a mutation, or passes with its own.
+    /// Returns complaints if this case fails without a mutation, or passes with its own.
     fn complaints_about(&self, case: &Case) -> impl Iterator<Item = String> {
         let message = self.failed.get(&(case.name, None));
         let failed = message.map(|message| {
@@ -111,8 +111,8 @@ impl Matrix {
         self.failed.contains_key(&(case.name, Some(mutation)))
     }
 
-    /// Returns the defects of the suite: none if each case that ran fails on its mutation, every
-    /// mutation is caught, and the store without one passes.
+    /// Returns the defects of the suite: none if each case that ran fails on its mutation and
+    /// passes on the store without a mutation, and every mutation is caught.
     #[must_use]
     pub fn complaints(&self) -> Vec<String> {
         let was_run = |case: &&Case| self.pairs != Pairs::Core || case.is_core;
@@ -136,8 +136,8 @@ impl Matrix {
     }
 }
 
-/// One line for each case, one column for each mutation: `X` where it failed on its own mutation,
-/// `x` where on another.
+/// Prints one line for each case, with one column for each mutation: `X` if the case failed on its
+/// own mutation, `x` if it failed on another mutation.
 impl fmt::Display for Matrix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = cases()

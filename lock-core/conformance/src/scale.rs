@@ -1,23 +1,23 @@
-//! [`scaled`]: the times of tests, as this machine needs them.
+//! [`scaled`]: the times of tests, adapted to the speed of the machine.
 
 use std::sync::LazyLock;
 use std::time::Duration;
 
-/// `DISTLOCK_TEST_SCALE`, for machines that are slow or busy.
+/// The factor in `DISTLOCK_TEST_SCALE`, for machines that are slow or busy; 1 if it is not set.
 static SCALE: LazyLock<f64> =
     LazyLock::new(|| factor(std::env::var("DISTLOCK_TEST_SCALE").ok().as_deref()));
 
-/// A time of a test, times `DISTLOCK_TEST_SCALE`.
+/// Returns a time of a test, multiplied by `DISTLOCK_TEST_SCALE`.
 ///
 /// # Panics
 ///
-/// If that is not a factor between 0.1 and 100.
+/// If `DISTLOCK_TEST_SCALE` is set, and is not a number between 0.1 and 100.
 #[must_use]
 pub fn scaled(time: Duration) -> Duration {
     time.mul_f64(*SCALE)
 }
 
-/// Milliseconds, scaled.
+/// Returns this many milliseconds, scaled.
 pub(super) fn ms(millis: u64) -> Duration {
     scaled(Duration::from_millis(millis))
 }

@@ -9,23 +9,23 @@ use std::time::Duration;
 
 /// A store under test: how to open it, and how to inspect it without the backend.
 ///
-/// A value stands for *one* store. It is made for each case, and may start a server of its own or
-/// share one; each case uses unique lock names.
+/// A value stands for *one* store. Each case gets a new value, which may start a server or share
+/// one with other values, because each case uses unique lock names.
 pub trait Subject: Send + Sync {
-    /// Returns its name in reports.
+    /// Returns the name of the store in reports.
     fn name(&self) -> String;
 
     /// Returns the clock of the store and its cases: the machine's, or that of a
-    /// [`VirtualTime`](super::VirtualTime). Always the same one.
+    /// [`VirtualTime`](super::VirtualTime). Every call must return the same clock.
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::new(SystemClock)
     }
 
-    /// Opens the store as a separate process would: two of these backends share the store alone.
+    /// Opens the store as a separate process would: two such backends share nothing but the store.
     fn backend(&self, context: &Context) -> Arc<dyn Backend>;
 
-    /// Returns a builder for a client on a backend of its own. Override it for a client by scheme
-    /// and URL.
+    /// Returns a builder for a client with its own backend. Override this method if a scheme and
+    /// a URL open the client.
     fn client(&self, context: &Context) -> ClientBuilder {
         lock_core::builder()
             .clock(Arc::clone(&context.clock))
@@ -37,14 +37,14 @@ pub trait Subject: Send + Sync {
         config
     }
 
-    /// Returns the clients of one process, each on a backend of its own: more than one only for
-    /// locks of several stores.
+    /// Returns the builders of one process's clients, each with its own backend: more than one only
+    /// if a lock consists of locks in several stores.
     fn clients(&self, context: &Context) -> Vec<ClientBuilder> {
         vec![self.client(context)]
     }
 
-    /// Returns the lock of this name, made of those clients. Override it together with
-    /// [`clients`](Self::clients).
+    /// Returns the lock of this name, which consists of the locks of these clients. Override this
+    /// method together with [`clients`](Self::clients).
     fn lock(&self, clients: &[Client], name: &LockName) -> Arc<dyn DistLock> {
         let [client] = clients else {
             panic!("several clients need their own `lock`")
@@ -52,21 +52,21 @@ pub trait Subject: Send + Sync {
         client.mutex(name).expect("a good name").into()
     }
 
-    /// Inspects the lock without the backend: over its own connection, with its own parser.
+    /// Inspects the lock without the backend: over a separate connection, with a separate parser.
     fn probe(&self, lock: &LockName) -> Seen;
 
     /// Deletes everything that the store keeps of this lock, its token counter included, as a
-    /// restart without persistence does. It need not wake waiters.
+    /// restart without persistence does. The deletion need not wake waiters.
     fn lose(&self, lock: &LockName);
 
-    /// Returns whether the suite uses lock names with hash tags. A store with slots runs it with
-    /// and without.
+    /// Returns whether the suite uses lock names with hash tags. A store with slots runs the suite
+    /// twice, once with hash tags and once without.
     fn has_tags(&self) -> bool {
         false
     }
 
-    /// Returns its replicas. Without any, it [cannot](Self::cannot) run the cases in
-    /// [`NEEDS_REPLICAS`](super::NEEDS_REPLICAS).
+    /// Returns the replicas of the store; `None` if it has none. Such a store must return the cases
+    /// in [`NEEDS_REPLICAS`](super::NEEDS_REPLICAS) from [`cannot`](Self::cannot).
     fn replicas(&self) -> Option<&dyn ReplicaSet> {
         None
     }
@@ -79,11 +79,12 @@ pub trait Subject: Send + Sync {
 
 /// The replicas of a store under test.
 pub trait ReplicaSet {
-    /// Returns their number, at least one.
+    /// Returns the number of replicas, at least one.
     fn count(&self) -> u32;
 
-    /// Pauses the first `replicas` of them: when this returns they apply and confirm no writes. The
-    /// others resume, and catch up soon. The store must still count paused ones as replicas.
+    /// Pauses the first `replicas` replicas: when this method returns, these apply and confirm no
+    /// writes. The other replicas resume, and catch up soon. The store must still count the paused
+    /// replicas as its replicas.
     fn hold_back(&self, replicas: u32);
 
     /// Inspects the lock on this replica, counted from zero, which must not be paused.
@@ -94,9 +95,9 @@ pub trait ReplicaSet {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Seen {
-    /// Whether the lock is held.
+    /// True if the lock is held.
     pub held: bool,
-    /// The remaining lease.
+    /// The remaining lease; `None` if the lock is free or does not expire.
     pub remaining: Option<Duration>,
 }
 
@@ -107,11 +108,11 @@ impl Seen {
         remaining: None,
     };
 
-    /// Inspects through the backend: for a store without another access, as memory.
+    /// Inspects the lock through the backend, for a store with no other access, such as memory.
     ///
     /// # Panics
     ///
-    /// If it does not answer.
+    /// If the store does not answer.
     #[must_use]
     pub fn of(backend: &dyn Backend, lock: &LockName) -> Self {
         let info = backend
@@ -121,7 +122,7 @@ impl Seen {
             .map_or(Self::FREE, |holder| Self::held(holder.remaining))
     }
 
-    /// A held lock with this remaining lease.
+    /// Returns a held lock with this remaining lease.
     #[must_use]
     pub fn held(remaining: Option<Duration>) -> Self {
         Self {

@@ -1,5 +1,5 @@
-//! The table of all cases, each with the mutation that it must catch. A new line mounts a case
-//! everywhere.
+//! The table of all cases, each with the mutation that it must catch. A case with a line here runs
+//! on every store that uses the suite.
 //!
 //! The cases marked `core` together catch every mutation, as `tests/mutants.rs` proves.
 //! They were chosen because they take little time on a real server.
@@ -282,10 +282,10 @@ macro_rules! __conformance_test {
     };
 }
 
-/// Mounts every case as a `#[test]` of its own, on a [`Subject`](crate::Subject) that
-/// the expression makes for each.
+/// Makes every case a separate `#[test]`. The expression makes the [`Subject`](crate::Subject) of
+/// each test.
 ///
-/// Use it in a module of its own:
+/// Use the macro in a separate module:
 /// `mod conformance { lock_conformance::conformance_tests!(super::MySubject::start()); }`.
 #[macro_export]
 macro_rules! conformance_tests {
@@ -294,7 +294,8 @@ macro_rules! conformance_tests {
     };
 }
 
-/// Mounts only the [core](crate::Case::is_core) cases in the same way.
+/// Makes every [core](crate::Case::is_core) case a separate `#[test]`, as `conformance_tests` does
+/// with all cases.
 #[macro_export]
 macro_rules! conformance_core_tests {
     ($subject:expr $(,)?) => {

@@ -1,4 +1,4 @@
-//! [`Violation`]: a test that fails because a lock did what it must never do.
+//! [`Violation`]: the failure of a test because a lock did what it must never do.
 
 use std::fmt;
 use std::panic::{Location, panic_any};
@@ -8,15 +8,14 @@ use std::thread;
 /// The name of threads whose panics are expected, and not printed.
 pub(super) const QUIET: &str = "quiet case";
 
-/// How many violations this process has seen.
+/// The number of violations that this process has raised.
 static SEEN: AtomicUsize = AtomicUsize::new(0);
 
-/// What a test panics with when it sees a wrong answer about safety: two holders at once, a token
-/// that does not grow, a loss that is not told. Raised by [`violated`] and [`violated_unless`]
-/// only.
+/// The panic of a test that sees a wrong answer about safety: two holders at once, a token that
+/// does not grow, a loss that is not reported. Raised only by [`violated`] and [`violated_unless`].
 ///
-/// No lateness excuses it, not even if the panic itself is lost: [`retry_if_late`] never runs a
-/// test again during which a violation was raised, on whatever thread.
+/// No delay of the machine excuses a violation, even if another thread's panic hides it:
+/// [`retry_if_late`] does not repeat a test if any thread raised a violation during the test.
 ///
 /// [`retry_if_late`]: super::retry_if_late
 #[derive(Clone, Debug)]
@@ -31,14 +30,14 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Fails the test because of a wrong answer about safety: `what` says it.
+/// Fails the test because of a wrong answer about safety, which `what` describes.
 ///
 /// # Panics
 ///
 /// Always, with [`Violation`].
 #[track_caller]
 pub fn violated(what: impl fmt::Display) -> ! {
-    // Before the panic: another thread's panic may hide it.
+    // Counted before the panic, because another thread's panic may hide this one.
     SEEN.fetch_add(1, Ordering::SeqCst);
     let violation = Violation {
         what: what.to_string(),
@@ -51,7 +50,7 @@ pub fn violated(what: impl fmt::Display) -> ! {
     panic_any(violation)
 }
 
-/// The same if `condition` does not hold.
+/// Fails the test because of a wrong answer about safety if `condition` is false.
 ///
 /// # Panics
 ///
@@ -63,12 +62,12 @@ pub fn violated_unless(condition: bool, what: impl fmt::Display) {
     }
 }
 
-/// Whether this thread's panics are expected.
+/// Returns whether this thread's panics are expected, and so not printed.
 pub(super) fn is_quiet() -> bool {
     thread::current().name() == Some(QUIET)
 }
 
-/// How many violations this process has seen so far.
+/// Returns the number of violations that this process has raised so far.
 pub(super) fn count() -> usize {
     SEEN.load(Ordering::SeqCst)
 }

@@ -1,10 +1,10 @@
 //! The tests of the conformance suite: every case must fail on the mutant that it exists for.
 //!
-//! A separate test binary, because its time is virtual: no test may wait for anything outside.
+//! A separate test binary, because its time is virtual: no test may wait for another process.
 
 use lock_conformance::{Case, Matrix, Mutation, Pairs, cases};
 
-/// How many cases run at a time. Each step of the virtual time applies to all of them.
+/// The number of cases that run at a time. All of them share each step of the virtual time.
 const AT_A_TIME: usize = 128;
 
 #[test]
@@ -21,7 +21,7 @@ fn core_cases_catch_every_mutant() {
     let mut missed = matrix.missed_by(|case| case.is_core() && !case.needs_replicas());
     missed.retain(|mutation| !mutation.is_of_replicas());
     assert_eq!(missed, []);
-    // Those of the kinds have a mutant each.
+    // The cases of the lock kinds are not counted, because each of them has its own mutant.
     let of_mutexes: Vec<_> = cases()
         .iter()
         .filter(|case| !case.needs_all_kinds())

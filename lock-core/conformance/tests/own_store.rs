@@ -1,4 +1,4 @@
-//! The macros mount the core cases on a store outside of this crate, as those of an author do.
+//! The macros run the core cases on a store outside of the suite, as in the crate of a store.
 //!
 //! A separate test binary, because its time is virtual.
 

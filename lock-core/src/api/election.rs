@@ -1,8 +1,8 @@
 //! [`Election`]: one leader among all participating clients, based on an [`OwnedMutex`].
 //!
-//! One thread campaigns: it waits for the mutex and then, as the leader, for the end of its
-//! validity. It runs no code of the caller. It ends with [`Election::resign`] and with the last
-//! handle.
+//! A campaign has one thread, which waits for the mutex and then, as the leader, for the end of the
+//! mutex's validity. The thread runs no code of the caller. It ends with [`Election::resign`] and
+//! with the last handle.
 
 use crate::api::guard::OwnedGuard;
 use crate::api::mutex::OwnedMutex;
@@ -25,20 +25,21 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The pauses after a wait for leadership that failed, because the wait itself has retried for an
-/// `outage_limit`, and a refused request is not repeated at once.
+/// The pauses after a failed wait for the leadership, before the next wait. Not shorter, because
+/// the wait itself has retried for an `outage_limit`, or the store has refused the request and
+/// would refuse it again at once.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
-/// The pause between two reads of the state while the leadership is in doubt, because a
-/// confirmation notifies no thread.
+/// The pause between two reads of the state after the clock may have skipped time, because the
+/// store's confirmation of the lock, which ends that doubt, notifies no thread.
 const DOUBT_LOOK: Duration = Duration::from_millis(100);
 
-/// An election of one leader among all clients that take part under a name.
+/// An election of one leader among all clients that campaign under a name.
 ///
 /// The leader holds the [mutex](crate::Client::owned_mutex) of the name, which the watchdog renews,
 /// and its [`term`](Self::term) is the mutex's fencing token. The guarantees of a mutex apply: the
-/// leadership ends by the local clock before another client can become the leader. A former leader
-/// that continues to work after that is stopped by a resource that compares terms.
+/// leadership ends by the local clock before another client can become the leader. If a former
+/// leader continues to work after that, a resource that compares terms refuses its requests.
 ///
 /// Clones are the same election. A [campaign](Self::campaign) has a thread, and so has each
 /// callback. Dropping the last handle gives up the leadership, as dropping a guard unlocks, and
@@ -81,8 +82,8 @@ pub enum LeadershipChange {
     Resigned,
 }
 
-/// The data that the handles share. The thread shares only the [`Core`], so that it does not keep
-/// the handles alive.
+/// The data that the clones of an election share, whose drop gives up the leadership. The thread of
+/// a campaign owns only the [`Core`], so that it does not prevent that drop.
 struct Handle(Arc<Core>);
 
 struct Core {
@@ -96,17 +97,18 @@ struct State {
     campaign: Option<Campaign>,
     /// The number of the newest campaign.
     last_number: u64,
-    /// Wakes the newest campaign from anything but a wait for the lock. Each campaign has its own:
-    /// the thread of a former one may still sleep, and would consume the signal.
+    /// Wakes the thread of the newest campaign from every wait except the wait for the lock. Each
+    /// campaign has its own signal: the thread of a former campaign may still sleep, and would
+    /// consume a shared signal.
     signal: Arc<Signal>,
     leadership: Option<OwnedGuard>,
     /// The number of leaderships so far.
     terms: u64,
     /// The reason why the campaign cannot determine whether it could lead; `None` after an answer.
     last_error: Option<Error>,
-    /// How many waits for the lock ended with a refusal.
+    /// The number of waits for the lock that ended with a refusal.
     refusals: u64,
-    /// The error reported as an event since the last answer of the store.
+    /// The last error that was reported as an event; `None` after an answer of the store.
     told: Option<Error>,
     consumers: Vec<Sender<LeadershipChange>>,
     /// The signals of threads that wait until this client leads.
@@ -171,7 +173,7 @@ impl Election {
             .map_err(|error| no_thread("cannot start the thread of an election", error));
         started.map_err(|error| error.on(core.lock.name()))?;
         state.last_number = number;
-        // The result of the former campaign does not apply to this one.
+        // The errors of the former campaign do not apply to this campaign.
         (state.last_error, state.told) = (None, None);
         state.campaign = Some(Campaign { number, interrupt });
         Ok(true)
@@ -186,7 +188,8 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// Those of [`OwnedGuard::unlock`], for a leader. The leadership is given up in any case.
+    /// For a leader, the errors of [`OwnedGuard::unlock`]. The leadership is given up in any case.
+    /// [`Error::is_misuse`] in a forked child.
     pub fn resign(&self) -> Result<(), Error> {
         let core = self.core();
         core.engine
@@ -199,7 +202,7 @@ impl Election {
     }
 
     /// Waits until this client is the leader, runs `work`, and resigns when `work` has returned or
-    /// panicked. `None` if this client did not become the leader within `wait`.
+    /// panicked. Returns `None` if this client did not become the leader within `wait`.
     ///
     /// To shut down, let `work` return: [`resign`](Self::resign) in the middle of a step would let
     /// the next leader start while the step continues. Before each step, `work` calls
@@ -211,11 +214,12 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// Before `work` runs, those of [`campaign`](Self::campaign) and
-    /// [`wait_for_leadership`](Self::wait_for_leadership), and [`Error::is_misuse`] during another
-    /// campaign or call of this election. After `work` has run, [`Error::is_lost`] if the
-    /// leadership was lost meanwhile, and those of [`resign`](Self::resign). Then the result is
-    /// dropped, because another client may have led. The campaign ends in any case.
+    /// Before `work` runs, the errors of [`campaign`](Self::campaign) and
+    /// [`wait_for_leadership`](Self::wait_for_leadership), and [`Error::is_misuse`] if this
+    /// election already has a campaign, which then continues. After `work` has run,
+    /// [`Error::is_lost`] if the leadership was lost meanwhile, and the errors of
+    /// [`resign`](Self::resign). Then the result is dropped, because another client may have led.
+    /// The campaign that this call has started ends in any case.
     ///
     /// # Examples
     ///
@@ -275,9 +279,9 @@ impl Election {
         self.core().look(|guard| guard.is_valid()).unwrap_or(false)
     }
 
-    /// Returns the token of this client's leadership: larger than that of every earlier leader, and
-    /// smaller than that of every later one. Pass it to each resource that the leader changes, and
-    /// let the resource refuse smaller tokens than it has seen.
+    /// Returns the token of this client's leadership: larger than the token of every earlier
+    /// leader, and smaller than the token of every later leader. Pass it to each resource that the
+    /// leader changes, and let the resource refuse tokens that are smaller than one it has seen.
     ///
     /// `None` if this client is not the leader. Always `None` on a store without tokens, or with
     /// `tokens=off`: then a leader that was paused cannot be distinguished from its successor.
@@ -299,8 +303,8 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// [`Error::is_not_held`] if this client is not the leader, [`Error::is_lost`] if it was until
-    /// now, [`Error::is_lease_too_short`] if less time remains.
+    /// [`Error::is_not_held`] if this client is not the leader, [`Error::is_lost`] if it has just
+    /// lost the leadership, [`Error::is_lease_too_short`] if less time remains.
     pub fn ensure(&self, time: Duration) -> Result<(), Error> {
         self.core()
             .look(|guard| guard.ensure(time))
@@ -312,15 +316,16 @@ impl Election {
 
     /// Returns a channel of all changes from now on. Its first message is
     /// [`Gained`](LeadershipChange::Gained) if this client is the leader. Each call makes a new
-    /// channel, which is removed when a change finds its receiver dropped: call it once, not in a
-    /// loop. The channel is unbounded, and closed when the last handle is dropped.
+    /// channel, which uses memory until the first change after its receiver is dropped: do not call
+    /// this in a loop. The channel is unbounded, and closed when the last handle is dropped.
     ///
     /// A loss is reported when the validity ends by the local clock, or when the process continues
     /// after that: call [`ensure`](Self::ensure) before each step of the work.
     #[must_use]
     pub fn changes(&self) -> Receiver<LeadershipChange> {
         let (sender, receiver) = unbounded();
-        // In a forked child a thread of the parent may hold the mutex.
+        // In a forked child the mutex may stay locked: a thread of the parent may have held it at
+        // the fork.
         if self.core().engine.is_forked() {
             return receiver;
         }
@@ -338,9 +343,10 @@ impl Election {
     }
 
     /// Calls `callback` with each change that [`changes`](Self::changes) reports, one after the
-    /// other, on a separate thread. After a panic it is called with the next change.
+    /// other, on a separate thread. A panic of the callback does not end the calls.
     ///
-    /// The callback must not own a handle of this election, which would never be dropped then.
+    /// The callback must not own a handle of this election. Otherwise that handle is never dropped,
+    /// and the election does not end.
     ///
     /// # Errors
     ///
@@ -367,14 +373,15 @@ impl Election {
     ///
     /// # Blocking
     ///
-    /// At most for `wait`, and until `interrupt` fires, or the store refuses. An outage does not
-    /// end the wait early; [`last_error`](Self::last_error) and
-    /// [`CampaignFailed`](crate::Event::CampaignFailed) report it.
+    /// At most for `wait`; not longer than until `interrupt` fires or the store refuses the
+    /// campaign's request. An outage does not end the wait early;
+    /// [`last_error`](Self::last_error) and [`CampaignFailed`](crate::Event::CampaignFailed) report
+    /// it.
     ///
     /// # Errors
     ///
-    /// - [`Error::is_interrupted`].
-    /// - [`Error::is_misuse`] without a [campaign](Self::campaign).
+    /// - [`Error::is_interrupted`] if `interrupt` has fired.
+    /// - [`Error::is_misuse`] without a [campaign](Self::campaign), and in a forked child.
     /// - The errors that end [`lock`](OwnedMutex::lock) at once, such as a wrong password. The
     ///   campaign continues, so this may be called again.
     /// - [`Error::is_unavailable`] if the store was unavailable at the end of the wait.
@@ -406,7 +413,8 @@ impl Election {
             let now = core.engine.clock.now();
             let is_over = now >= until;
             if is_over || Some(state.refusals) != refusals {
-                // An unknown state is not "no". After a refusal that is over the wait continues.
+                // An unanswered request does not mean that another client leads, so the error is
+                // returned. If the store has answered since its refusal, the wait continues.
                 let error = state
                     .last_error
                     .clone()
@@ -419,7 +427,7 @@ impl Election {
             if is_over {
                 return Ok(false);
             }
-            // A confirmation of a doubtful leadership raises no signal.
+            // The store's confirmation after skipped time raises no signal, so the state is polled.
             let is_doubtful = core.look(|guard| guard.state()) == Some(GuardState::Suspended);
             let next = if is_doubtful {
                 now + DOUBT_LOOK
@@ -439,7 +447,7 @@ impl Election {
             .look_at_state(|state| state.last_error.clone())?
     }
 
-    /// Returns the name of the election, which is that of its mutex.
+    /// Returns the name of the election, which is also the name of its mutex.
     #[must_use]
     pub fn name(&self) -> &LockName {
         self.core().lock.name()
@@ -454,7 +462,8 @@ impl fmt::Debug for Election {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // In a forked child a thread of the parent may hold the mutex.
+        // In a forked child the mutex may stay locked: a thread of the parent may have held it at
+        // the fork.
         if self.0.engine.is_forked() {
             return;
         }
@@ -467,17 +476,18 @@ impl Drop for Handle {
     }
 }
 
-/// Resigns when it is dropped, as by a panic.
+/// Resigns from the election when it is dropped, also by a panic.
 struct Resigns<'a>(&'a Election);
 
 impl Drop for Resigns<'_> {
     fn drop(&mut self) {
-        // The leadership is given up in any case, and ends with its lease.
+        // After an error the leadership is given up as well, and the lock is free when its lease
+        // ends.
         let _unreleased = self.0.resign();
     }
 }
 
-/// Returns whether waiting does not help: a setting or the code must be changed.
+/// Returns whether no wait resolves this error, because a setting or the code must be changed.
 fn is_refusal(error: &Error) -> bool {
     use ErrorKind::{Configuration, ForeignFormat, Misuse, Unsupported};
     matches!(
@@ -491,7 +501,8 @@ impl Core {
         (!self.engine.is_forked()).then(|| look(&self.state.lock()))
     }
 
-    /// Calls `question` with the guard of the present leadership, if there is one.
+    /// Calls `question` with the guard of the present leadership. Returns `None` if there is none,
+    /// and in a forked child.
     fn look<T>(&self, question: impl FnOnce(&OwnedGuard) -> T) -> Option<T> {
         self.look_at_state(|state| state.leadership.as_ref().map(question))?
     }
@@ -506,7 +517,8 @@ impl Core {
         self.look_at_state(number)?
     }
 
-    /// Ends the campaign, and returns the guard of the leadership to be given up.
+    /// Ends the campaign, and returns the guard of the leadership, whose release the caller sends
+    /// after it has unlocked the state.
     fn stop(&self, state: &mut State) -> Option<OwnedGuard> {
         if let Some(campaign) = state.campaign.take() {
             campaign.interrupt.fire();
@@ -520,7 +532,7 @@ impl Core {
         lost.or_else(|| state.leadership.take())
     }
 
-    /// Locks the state, if this campaign is the present one.
+    /// Locks the state if this is the present campaign; returns `None` otherwise.
     fn lock_for(&self, number: u64) -> Option<MutexGuard<'_, State>> {
         let state = self.state.lock();
         let is_present = state
@@ -561,7 +573,7 @@ struct Thread {
 }
 
 impl Thread {
-    /// Campaigns until this campaign is not the present one any more.
+    /// Campaigns until this is no longer the present campaign.
     fn run(&self) {
         let clock = &self.core.engine.clock;
         let mut backoff = BACKOFF;
@@ -594,7 +606,7 @@ impl Thread {
         }
     }
 
-    /// Waits for the lock, and then until it is lost or given up.
+    /// Waits until the lock is granted, and then until it is lost or given up.
     fn wait_and_lead(&self) -> Result<(), Error> {
         let (core, number) = (Arc::clone(&self.core), self.number);
         let progress = Progress::new(move |error| {
@@ -610,7 +622,8 @@ impl Thread {
             .interrupt(&self.interrupt)
             .progress(progress);
         let guard = self.core.lock.lock_with(&options)?;
-        // Before the leadership is visible, so that no query waits for the answer.
+        // Extends a direct grant to its full lease before the leadership is visible, so that no
+        // query of the state has to wait for that request.
         guard.begin_lease()?;
         let signal = Arc::clone(&self.signal);
         guard.on_loss(Listener::new(Wanted::always(), move |_| signal.raise()));
@@ -631,11 +644,13 @@ impl Thread {
         Ok(())
     }
 
-    /// Returns the end of this campaign's leadership without a renewal; `None` if it does not lead.
+    /// Returns the end of this campaign's leadership without a further renewal; `None` if this
+    /// client does not lead.
     fn leads_until(&self) -> Option<Moment> {
         let mut state = self.core.lock_for(self.number)?;
         let lost = state.take_lost();
-        // Not the remaining validity, which is zero while the lock is doubtful.
+        // Not computed from the remaining validity, which is zero while the clock may have skipped
+        // time: the thread would not sleep then.
         let deadline = state.leadership.as_ref().map(OwnedGuard::deadline);
         drop(state);
         drop(lost); // sends the release, outside the mutex

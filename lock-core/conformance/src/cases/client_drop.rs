@@ -70,7 +70,8 @@ pub(crate) fn detached_hold_of_ended_thread_is_released(subject: &dyn Subject) {
     assert_within("released", now().since(start), lease * 2 / 3);
 }
 
-/// Holds, renews, waits and is woken: everything that starts a thread.
+/// Takes the lock, lets it be renewed, waits for it and is woken, which starts all threads of the
+/// client.
 fn use_all_threads(subject: &dyn Subject, ours: &Client, name: &LockName) {
     let (lock, other) = (mutex(ours, name), mutex(&client(subject), name));
     let held = take_with(&lock, &watched(kept()));
@@ -85,8 +86,8 @@ fn use_all_threads(subject: &dyn Subject, ours: &Client, name: &LockName) {
     });
 }
 
-/// A clock that counts the running threads that read it. All threads of this library read their
-/// clock, so it counts them even among those of other tests in this process.
+/// A clock that counts the live threads that have read it. Every thread of the library reads the
+/// clock of its client, so the threads of other tests in this process are not counted.
 #[derive(Clone, Debug)]
 struct ThreadCountingClock {
     clock: Arc<dyn Clock>,
@@ -94,7 +95,8 @@ struct ThreadCountingClock {
 }
 
 thread_local! {
-    /// The clocks that count this thread. Dropped with the thread, which is then no longer counted.
+    /// The clocks that count this thread. The end of the thread drops the entries, which ends the
+    /// count.
     static REGISTERED: RefCell<Vec<(usize, Arc<()>)>> = const { RefCell::new(Vec::new()) };
 }
 

@@ -9,7 +9,7 @@ use crate::violation::violated_unless;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-/// While one client holds a lock, no other client gets it; after its release another does.
+/// While one client holds a lock, no other client gets it; after the release another client does.
 pub(crate) fn held_lock_excludes_second_holder(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let guard = take(&one);
@@ -21,7 +21,7 @@ pub(crate) fn held_lock_excludes_second_holder(subject: &dyn Subject) {
     guard.unlock().expect("it is ours");
 }
 
-/// A free lock is granted to each client that asks, repeatedly.
+/// A free lock is granted to each client that requests it, again and again.
 pub(crate) fn free_lock_is_granted(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     for mutex in [&one, &one, &other, &one] {
@@ -30,7 +30,7 @@ pub(crate) fn free_lock_is_granted(subject: &dyn Subject) {
     }
 }
 
-/// A busy lock is `None` and not an error.
+/// An attempt on a busy lock returns `None`, and not an error.
 pub(crate) fn busy_lock_is_a_value_not_an_error(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let _guard = take(&one);
@@ -69,7 +69,8 @@ pub(crate) fn other_thread_cannot_take_or_end_held_lock(subject: &dyn Subject) {
     drop(take(&other));
 }
 
-/// Another client, as another process, can neither take, end nor count a hold.
+/// A second client, as in another process, can neither take the lock nor end or count the first
+/// client's hold.
 pub(crate) fn other_client_cannot_take_or_end_held_lock(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let guard = take(&one);
@@ -98,7 +99,7 @@ pub(crate) fn never_two_inside(subject: &dyn Subject) {
             let guard = take_within(mutex, ms(10_000));
             violated_unless(!inside.swap(true, Ordering::SeqCst), "two are inside");
             let read = counter.load(Ordering::SeqCst);
-            // Long enough to detect a second holder.
+            // Gives a second holder the time to enter.
             let_pass(ms(1));
             counter.store(read + 1, Ordering::SeqCst);
             inside.store(false, Ordering::SeqCst);
@@ -118,7 +119,7 @@ pub(crate) fn never_two_inside(subject: &dyn Subject) {
     violated_unless(counted == 6 * ROUNDS, what);
 }
 
-/// Concurrent threads that only try leave the lock free, and each grant is unlocked.
+/// Concurrent threads that only call `try_lock`, and unlock each grant, leave the lock free.
 pub(crate) fn concurrent_tries_leave_no_lock_behind(subject: &dyn Subject) {
     let name = fresh_name();
     let client = client(subject);
@@ -144,8 +145,8 @@ pub(crate) fn concurrent_tries_leave_no_lock_behind(subject: &dyn Subject) {
     drop(take(&lock));
 }
 
-/// A forced unlock frees the lock of any holder and reports it; the holder learns of it when it
-/// unlocks.
+/// A forced unlock frees the lock of any holder and returns `true`. The unlock of that holder then
+/// reports the loss.
 pub(crate) fn force_unlock_frees_lock_of_any_holder(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let guard = take(&one);
@@ -219,7 +220,7 @@ pub(crate) fn owned_guard_unlocks_on_other_thread(subject: &dyn Subject) {
     drop(take(&mutex(&there, &name)));
 }
 
-/// An owned mutex is not reentrant: each guard is a holder.
+/// An owned mutex is not reentrant: each guard is a separate holder.
 pub(crate) fn owned_mutex_is_not_reentrant(subject: &dyn Subject) {
     let name = fresh_name();
     let client = client(subject);

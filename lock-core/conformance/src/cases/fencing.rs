@@ -9,8 +9,8 @@ use crate::violation::violated_unless;
 use parking_lot::Mutex as Cell;
 use std::thread;
 
-/// Each holder's token is larger than its predecessor's, whether the lock was unlocked, expired or
-/// was forced.
+/// Each holder's token is larger than its predecessor's, whether the predecessor unlocked, expired
+/// or was ended by a forced unlock.
 pub(crate) fn fencing_token_grows_with_each_grant(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let mut tokens = Vec::new();
@@ -78,7 +78,7 @@ pub(crate) fn fencing_token_grows_after_data_loss(subject: &dyn Subject) {
     }
 }
 
-/// Each of these is larger than the one before it.
+/// Fails unless each of these tokens is larger than the token before.
 #[track_caller]
 fn must_grow(tokens: &[GuardTokens]) {
     let what = format!("a token did not grow: {tokens:?}");

@@ -21,7 +21,7 @@ pub(crate) fn dropped_guard_releases(subject: &dyn Subject) {
 /// A panic under the lock releases it, with a guard and with `run`.
 pub(crate) fn panic_releases(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
-    // Bypasses the panic hook: an expected panic is not printed.
+    // `resume_unwind` bypasses the panic hook, so that the expected panics are not printed.
     let panicked = catch_unwind(AssertUnwindSafe(|| {
         let _guard = take(&one);
         resume_unwind(Box::new("on purpose"));
@@ -37,8 +37,8 @@ pub(crate) fn panic_releases(subject: &dyn Subject) {
     one.run(|_| ()).expect("the lock is free");
 }
 
-/// A lock with a shortest time is busy until then, however its hold ends, and the holder does not
-/// wait for that.
+/// A lock with a minimum hold stays busy for that time, whether its guard is dropped or unlocked.
+/// The holder does not wait for the end of that time.
 pub(crate) fn lock_is_kept_for_at_least_the_time_asked_for(subject: &dyn Subject) {
     let at_least = |time| LockOptions::new().at_least(time);
     for dropped in [false, true] {
@@ -66,7 +66,7 @@ pub(crate) fn lock_is_kept_for_at_least_the_time_asked_for(subject: &dyn Subject
         took >= kept,
         "a lock with a shortest time was granted before its end",
     );
-    // When its time is over already, it is freed.
+    // If the hold has lasted for its minimum, the unlock frees the lock.
     let guard = take_soon(&one);
     guard.unlock().expect("it is ours");
     let guard = take_with(&one, &at_least(kept));
@@ -113,7 +113,8 @@ pub(crate) fn unlock_after_loss_keeps_next_holder(subject: &dyn Subject) {
     next.unlock().expect("it is ours");
 }
 
-/// A guard reports its loss and the cause, and fails from then on; its token stays.
+/// A guard reports the loss of its lock with the cause, and its checks fail from then on. Its token
+/// can still be read.
 pub(crate) fn loss_is_reported_to_holder(subject: &dyn Subject) {
     let [one] = mutexes(subject);
     let guard = take_with(&one, &watched(kept()));
@@ -166,7 +167,8 @@ pub(crate) fn validity_ends_before_lease(subject: &dyn Subject) {
     let [one] = mutexes(subject);
     let guard = take_with(&one, &fixed(ms(600)));
     loop {
-        // In this order: the store's answer precedes the read of the remaining validity.
+        // In this order: otherwise the lease could end between the two reads, and a sound store
+        // would fail.
         let (seen, trusted) = (subject.probe(one.name()), guard.remaining());
         if trusted.is_zero() {
             break;

@@ -1,5 +1,4 @@
-//! The cases. Each panics if the promise that it tests is broken; the table in the parent module
-//! lists them.
+//! The cases. Each panics if the promise that it tests is broken; `table.rs` lists all cases.
 
 pub(super) mod client_drop;
 pub(super) mod exclusion;

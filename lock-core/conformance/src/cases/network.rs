@@ -1,4 +1,4 @@
-//! The engine with a store that does not answer, and the support that it needs of the store.
+//! The engine with a store that does not answer, and what the engine then needs of the store.
 
 use crate::faulty::FaultyBackend;
 use crate::fixture::{
@@ -12,7 +12,7 @@ use lock_core::{GuardState, Interrupt, LockName, LossCause};
 use std::sync::Arc;
 use std::thread;
 
-/// A client behind a [`FaultyBackend`], and its lock.
+/// Returns the [`FaultyBackend`] of a new client, and the lock of this name in that client.
 fn faulty_client(subject: &dyn Subject, name: &LockName) -> (Arc<FaultyBackend>, Lock) {
     let context = context();
     let network = FaultyBackend::on(subject.backend(&context));
@@ -25,7 +25,8 @@ fn faulty_client(subject: &dyn Subject, name: &LockName) -> (Arc<FaultyBackend>,
     (network, mutex(&client, name))
 }
 
-/// An unreachable store is an error, never "busy"; a busy lock is busy again when it is reachable.
+/// An unreachable store is an error, never "busy". Once the store is reachable, a held lock is busy
+/// again.
 pub(crate) fn unreachable_store_is_not_busy(subject: &dyn Subject) {
     let [holder] = mutexes(subject);
     let (network, lock) = faulty_client(subject, holder.name());
@@ -67,7 +68,8 @@ pub(crate) fn waiter_survives_outage(subject: &dyn Subject) {
     assert!(!subject.probe(&name).held);
 }
 
-/// An acquisition whose reply was lost is repeated, recognised, and held once.
+/// An acquisition whose reply was lost is repeated. The store recognises the repetition, and there
+/// is one hold.
 pub(crate) fn grant_with_lost_reply_is_recognised(subject: &dyn Subject) {
     let name = fresh_name();
     let (network, lock) = faulty_client(subject, &name);
@@ -81,7 +83,7 @@ pub(crate) fn grant_with_lost_reply_is_recognised(subject: &dyn Subject) {
     );
 }
 
-/// A release whose reply was lost is repeated; that the second finds no lock is no loss.
+/// A release whose reply was lost is repeated. The repetition finds no lock, which is not a loss.
 pub(crate) fn release_with_lost_reply_is_no_loss(subject: &dyn Subject) {
     let name = fresh_name();
     let (network, lock) = faulty_client(subject, &name);
@@ -92,7 +94,8 @@ pub(crate) fn release_with_lost_reply_is_no_loss(subject: &dyn Subject) {
     drop(take(&lock));
 }
 
-/// A client whose attempt had an unknown outcome, and was undone.
+/// Makes an attempt with unknown outcome, waits until it is undone, and returns the name, the
+/// [`FaultyBackend`] and the lock of its client.
 fn undone_attempt(subject: &dyn Subject) -> (LockName, Arc<FaultyBackend>, Lock) {
     let name = fresh_name();
     let (network, lock) = faulty_client(subject, &name);
@@ -139,7 +142,7 @@ pub(crate) fn late_copy_of_released_attempt_takes_no_lock(subject: &dyn Subject)
     assert!(!subject.probe(&name).held);
 }
 
-/// An outage that ends before the lease suspends the guard, which is then held as before.
+/// An outage that ends before the lease suspends the guard. A renewal after the outage restores it.
 pub(crate) fn outage_within_lease_is_survived(subject: &dyn Subject) {
     let name = fresh_name();
     let (network, lock) = faulty_client(subject, &name);
@@ -178,7 +181,7 @@ pub(crate) fn outage_beyond_lease_is_a_loss(subject: &dyn Subject) {
     next.unlock().expect("it is ours");
 }
 
-/// A release that could not be sent is an error, and the lease ends the lock.
+/// A release that could not be sent is an error, and the end of the lease frees the lock.
 pub(crate) fn unlock_that_cannot_be_sent_is_an_error(subject: &dyn Subject) {
     let [other] = mutexes(subject);
     let (network, lock) = faulty_client(subject, other.name());

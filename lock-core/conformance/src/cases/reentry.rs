@@ -1,4 +1,4 @@
-//! Nested holds: counted by the client, a single one in the store.
+//! Nested holds: the client counts them, and in the store they are a single hold.
 
 use crate::fixture::{
     elsewhere, eventually, fixed, is_busy, kept, let_pass, long, ms, mutexes, patience, short,
@@ -37,7 +37,7 @@ pub(crate) fn nested_guards_unlock_in_any_order(subject: &dyn Subject) {
     drop(take(&other));
 }
 
-/// Each `unlock` ends one detached hold; without one, it is misuse.
+/// Each `unlock` of a mutex ends one detached hold. Without a detached hold the call is misuse.
 pub(crate) fn detached_holds_end_by_unlock(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     assert!(one.unlock().expect_err("nothing is held").is_not_held());
@@ -60,7 +60,7 @@ pub(crate) fn detached_holds_end_by_unlock(subject: &dyn Subject) {
     drop(take(&other));
 }
 
-/// Nested guards have the token of the first; the next holder's is larger.
+/// Nested guards have the token of the first guard; the next holder's token is larger.
 pub(crate) fn reentry_keeps_token(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let (outer, inner) = (take(&one), take_with(&one, &fixed(long())));
@@ -70,7 +70,7 @@ pub(crate) fn reentry_keeps_token(subject: &dyn Subject) {
     assert!(tokens_of(&take(&other)) > token);
 }
 
-/// A nested hold with a shorter lease keeps the longer one.
+/// A nested hold with a shorter lease keeps the longer lease.
 pub(crate) fn reentry_never_shortens_lease(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let _outer = take_with(&one, &fixed(ms(4_000)));
@@ -149,7 +149,7 @@ pub(crate) fn reentry_does_not_renew_fixed_lease(subject: &dyn Subject) {
     next.unlock().expect("the late unlocks did it no harm");
 }
 
-/// A thread with guards of a lost lock cannot take it again.
+/// A thread cannot take a lost lock again before it has dropped its guards of that lock.
 pub(crate) fn reentry_after_loss_is_refused(subject: &dyn Subject) {
     let [one] = mutexes(subject);
     let guard = take_with(&one, &watched(kept()));

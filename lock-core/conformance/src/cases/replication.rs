@@ -16,7 +16,7 @@ use parking_lot::Mutex as Cell;
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-/// A lock of a client under this policy.
+/// Returns the lock of this name in a new client with this policy.
 fn under(subject: &dyn Subject, name: &LockName, policy: Replication) -> Lock {
     let builder = subject.client(&context());
     mutex(
@@ -28,8 +28,8 @@ fn under(subject: &dyn Subject, name: &LockName, policy: Replication) -> Lock {
     )
 }
 
-/// A store without replicas refuses a policy by name, and "all" if it does not know how many it
-/// should have. Other stores accept every policy.
+/// A store that never has replicas refuses every policy. A store that does not know how many
+/// replicas it should have refuses "all". A store that knows the number accepts every policy.
 pub(crate) fn unsupported_replication_policy_is_refused(subject: &dyn Subject) {
     let can = subject.backend(&context()).abilities().replication;
     let has_any = subject.replicas().is_some();
@@ -52,7 +52,8 @@ pub(crate) fn unsupported_replication_policy_is_refused(subject: &dyn Subject) {
             .configure(|config| config.with_replication(policy))
             .connect();
         for error in [asked.err(), opened.err()] {
-            // Without replicas at the moment, it is too few acknowledgements.
+            // A store that supports replicas and has none at the moment reports too few
+            // confirmations instead.
             let is_refused = error.is_some_and(|error| error.is_unsupported());
             assert_ne!(is_refused, is_kept, "{policy:?}");
         }
@@ -65,8 +66,8 @@ pub(crate) fn unsupported_replication_policy_is_refused(subject: &dyn Subject) {
     }
 }
 
-/// A grant that too few replicas confirmed is an error, is not busy, and is released before the
-/// call returns.
+/// A grant that too few replicas confirmed is an error and not "busy", and is rolled back before
+/// the call returns.
 pub(crate) fn insufficient_replicas_is_error_without_lock(subject: &dyn Subject) {
     let (name, replicas) = (fresh_name(), replicas(subject));
     let count = replicas.count();
@@ -101,14 +102,14 @@ pub(crate) fn insufficient_replicas_is_error_without_lock(subject: &dyn Subject)
     assert!(!subject.probe(&name).held);
 }
 
-/// A waiter tolerates a paused replica.
+/// A waiter tries again while a replica is paused, and gets the lock after the replica resumes.
 pub(crate) fn waiter_survives_insufficient_replicas(subject: &dyn Subject) {
     let (name, replicas) = (fresh_name(), replicas(subject));
     let lock = under(subject, &name, impatient(replicas.count()));
     let held_back = hold_back(replicas, 1);
     thread::scope(|scope| {
         let waiting = spawn(scope, || take_soon(&lock).unlock());
-        // By now it was granted and rolled back at least once.
+        // By now the lock was granted and rolled back at least once.
         let_pass(ms(700));
         assert!(!waiting.is_finished());
         drop(held_back);
@@ -117,8 +118,8 @@ pub(crate) fn waiter_survives_insufficient_replicas(subject: &dyn Subject) {
     assert!(!subject.probe(&name).held);
 }
 
-/// A policy that accepts too few acknowledgements holds the lock, with an event at the grant and at
-/// renewals.
+/// With a policy that accepts too few confirmations the lock is held, and events report the grant
+/// and the renewals.
 pub(crate) fn accepted_insufficient_replicas_emits_event(subject: &dyn Subject) {
     let (name, replicas) = (fresh_name(), replicas(subject));
     let count = replicas.count();
@@ -149,7 +150,7 @@ pub(crate) fn accepted_insufficient_replicas_emits_event(subject: &dyn Subject) 
         let told = poll(patience(), || told.try_recv().ok());
         assert_eq!(told.expect(what), expected, "{what}");
     };
-    // With this lease it is not renewed in this case.
+    // The lease is so long that it is not renewed in this case.
     let guard = take(&lock);
     is_told("the grant", guard.fencing_token());
     guard.unlock().expect("it is ours");
@@ -177,8 +178,8 @@ pub(crate) fn busy_lock_with_policy_is_a_value(subject: &dyn Subject) {
     guard.unlock().expect("it is ours");
 }
 
-/// A renewal that too few replicas confirm extends nothing: the guard is suspended, and lost at the
-/// end of the last confirmed lease.
+/// A renewal that too few replicas confirm does not extend the guard: the guard is suspended, and
+/// lost at the end of the last confirmed lease.
 pub(crate) fn unconfirmed_renewals_end_in_loss(subject: &dyn Subject) {
     let (name, replicas) = (fresh_name(), replicas(subject));
     let lock = under(subject, &name, patient(replicas.count()));
@@ -198,7 +199,7 @@ pub(crate) fn unconfirmed_renewals_end_in_loss(subject: &dyn Subject) {
     eventually("it is released", patience(), || !subject.probe(&name).held);
 }
 
-/// If the replica resumes within the lease, the lock is held as before.
+/// If a paused replica resumes within the lease, the next renewal restores the suspended guard.
 pub(crate) fn renewal_confirmed_again_keeps_lock(subject: &dyn Subject) {
     let (name, replicas) = (fresh_name(), replicas(subject));
     let lock = under(subject, &name, patient(replicas.count()));

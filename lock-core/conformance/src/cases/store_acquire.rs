@@ -1,4 +1,4 @@
-//! The contract of [`Backend::acquire`](lock_core::Backend::acquire), asked for directly.
+//! The contract of [`Backend::acquire`](lock_core::Backend::acquire), tested by direct calls.
 
 use crate::fixture::{
     DirectBackend, assert_within, eventually, fresh_name, grant, let_pass, long, ms, named, now,
@@ -8,7 +8,7 @@ use crate::late;
 use crate::subject::Subject;
 use lock_core::backend::{Answer, Release, ReleaseOptions, RetryCause};
 
-/// A free name is granted; a held one is answered with `Busy`, which is no failure.
+/// A free name is granted; a held name is answered with `Busy`, which is no failure.
 pub(crate) fn acquire_grants_free_name_and_refuses_held(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
     assert!(!subject.probe(&name).held);
@@ -37,7 +37,7 @@ pub(crate) fn granted_lease_is_as_long_as_asked(subject: &dyn Subject) {
     );
 }
 
-/// The lock of an owner that ended is free when its lease ends, and not before.
+/// The lock of an owner that no longer exists is free when its lease ends, and not before.
 pub(crate) fn abandoned_lock_is_free_after_lease(subject: &dyn Subject) {
     let name = fresh_name();
     let start = now();
@@ -60,14 +60,14 @@ pub(crate) fn busy_answer_tells_remaining_lease(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
     direct.hold(&name, ms(10_000));
     let is_right = |left| left <= ms(10_001) && left > ms(8_000);
-    // One that waits may be asked to try again sooner.
+    // The answer to a caller that waits may name a shorter time, to have it try again sooner.
     let later = direct.acquire(&name, direct.owner(), short());
     assert!(
         !matches!(later, Answer::Busy(Some(left)) if left > ms(10_001)),
         "{later:?}"
     );
     match direct.try_once(&name, direct.owner(), short()) {
-        // A store may return nothing, but not another value.
+        // A store need not return the remaining lease, but must not return another time.
         Answer::Busy(left) => {
             assert!(left.is_none_or(is_right), "{left:?} of 10 s are left");
         }
@@ -108,7 +108,7 @@ pub(crate) fn repeated_attempt_is_the_same_grant(subject: &dyn Subject) {
     direct.hold(&name, short());
 }
 
-/// A repeated attempt has the token of the first.
+/// A repeated attempt has the token of the first attempt.
 pub(crate) fn repeated_attempt_keeps_token(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
     let owner = direct.owner();
@@ -137,7 +137,7 @@ pub(crate) fn repeated_attempt_has_full_lease(subject: &dyn Subject) {
     assert!(left > ms(700), "{left:?} of 1 s are left");
 }
 
-/// A repeated attempt with a shorter lease keeps the longer one: a late copy may arrive after a
+/// A repeated attempt with a shorter lease keeps the longer lease: a late copy may arrive after a
 /// renewal.
 pub(crate) fn repeated_attempt_never_shortens_lease(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
@@ -180,8 +180,8 @@ pub(crate) fn names_do_not_collide(subject: &dyn Subject) {
     }
 }
 
-/// An owner with a tombstone is refused although it held and released the lock: its attempt is a
-/// late copy.
+/// After a release with a tombstone, an attempt of the same owner is refused: it can only be a late
+/// copy.
 pub(crate) fn owner_with_tombstone_is_refused(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
     let owner = direct.hold(&name, long());
@@ -193,8 +193,8 @@ pub(crate) fn owner_with_tombstone_is_refused(subject: &dyn Subject) {
     refuses(&direct, &name, owner, subject);
 }
 
-/// A tombstone may be left before the attempt arrives or after the release, while the owner holds
-/// no lock.
+/// A release leaves a tombstone also if its owner holds no lock: before the owner's attempt
+/// arrives, or after an earlier release.
 pub(crate) fn tombstone_is_left_for_owner_without_lock(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
     let (early, gone) = (direct.owner(), direct.hold(&name, long()));

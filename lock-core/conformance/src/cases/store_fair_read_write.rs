@@ -1,5 +1,5 @@
-//! The contract of a read-write lock that lets readers and writers in in the order of arrival,
-//! asked for directly.
+//! The contract of a fair read-write lock, which readers and writers enter in the order of arrival,
+//! tested by direct calls.
 
 use crate::fixture::{
     DirectBackend, eventually, grant, long, ms, patience, prompt, read_write, short,
@@ -9,8 +9,8 @@ use lock_core::backend::{OwnerId, Release, ReleaseOptions};
 
 const PLAIN: ReleaseOptions = ReleaseOptions::WITHOUT_TOMBSTONE;
 
-/// Readers and writers are let in in the order of arrival: readers that are next together, and none
-/// that came behind a waiting writer.
+/// Readers and writers enter in the order of arrival. Readers that are next to each other in the
+/// queue hold the lock together. No reader enters before a writer that arrived earlier.
 pub(crate) fn fair_readers_and_writers_enter_in_order(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
     let (read, write) = read_write(true);
@@ -53,8 +53,8 @@ pub(crate) fn fair_readers_and_writers_enter_in_order(subject: &dyn Subject) {
     assert!(!other.is_busy(&read), "no other waits any longer");
 }
 
-/// Readers behind a writer that gives up, or gives no sign for some seconds, enter beside those
-/// that read.
+/// When a waiting writer gives up, or makes no attempt for some seconds, the readers behind it in
+/// the queue join the present readers.
 pub(crate) fn readers_behind_a_gone_fair_writer_enter(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
     let (read, write) = read_write(true);
@@ -78,8 +78,8 @@ pub(crate) fn readers_behind_a_gone_fair_writer_enter(subject: &dyn Subject) {
     });
 }
 
-/// A thread that writes reads at once, though others wait; its read goes on behind the end of the
-/// write, and only then those that are next enter.
+/// A thread that holds the write lock gets the read lock at once, although others wait. It keeps
+/// the read lock when it releases the write lock, and only then the next readers enter.
 pub(crate) fn fair_writer_becomes_a_reader(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
     let (read, write) = read_write(true);
@@ -102,7 +102,7 @@ pub(crate) fn fair_writer_becomes_a_reader(subject: &dyn Subject) {
     other.granted(&write, last, long());
 }
 
-/// Holders that died are over with their own leases, whatever others renew.
+/// The hold of a dead writer or reader ends with its own lease.
 pub(crate) fn dead_holders_of_a_fair_lock_are_over(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
     let (read, write) = read_write(true);

@@ -1,4 +1,5 @@
-//! The contract of the [kinds](lock_core::LockKind) of locks besides the mutex, asked for directly.
+//! The contract of the [kinds](lock_core::LockKind) of locks besides the mutex, tested by direct
+//! calls.
 
 use crate::fixture::{
     DirectBackend, eventually, free_of, fresh_name, grant, let_pass, long, ms, patience, permits,
@@ -16,7 +17,7 @@ fn token(grant: &Grant) -> Option<u64> {
     grant.tokens.map(|tokens| tokens.first().get())
 }
 
-/// Several readers hold the lock, and the writer is refused until the last has released.
+/// Several readers hold the lock, and the writer is refused until the last reader has released.
 pub(crate) fn readers_share_and_keep_the_writer_out(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
     let (read, write) = read_write(false);
@@ -69,7 +70,8 @@ pub(crate) fn kinds_of_a_name_exclude_each_other(subject: &dyn Subject) {
     }
 }
 
-/// A reader beside the writer of its own thread is granted, and stays when that releases.
+/// A thread that holds the write lock gets the read lock, and keeps it when it releases the write
+/// lock.
 pub(crate) fn writer_becomes_a_reader(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
     let (read, write) = read_write(false);
@@ -85,13 +87,13 @@ pub(crate) fn writer_becomes_a_reader(subject: &dyn Subject) {
     grant(direct.beside(&read, reader, Some(writer)));
     assert_eq!(direct.release(&write, writer, PLAIN), Release::Freed);
     assert!(other.is_busy(&write), "the reader is still there");
-    // Its attempt keeps readers out until it is given up.
+    // The refused writer counts as waiting, and keeps new readers out for some seconds.
     assert_eq!(other.release(&write, other.owner(), PLAIN), Release::Gone);
     eventually("other readers enter", patience(), || !other.is_busy(&read));
     assert_eq!(direct.release(&read, reader, PLAIN), Release::Freed);
 }
 
-/// The share of a reader that ended is over with its own lease, whatever the others renew.
+/// The hold of a dead reader ends with its own lease, whatever other readers renew.
 pub(crate) fn each_reader_has_a_lease_of_its_own(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
     let (read, write) = read_write(false);
@@ -107,8 +109,8 @@ pub(crate) fn each_reader_has_a_lease_of_its_own(subject: &dyn Subject) {
     });
 }
 
-/// A dead reader does not keep the writer out for longer than its own lease, while another reader
-/// that lives is renewed and released.
+/// A dead reader keeps the writer out only for its own lease: once that has ended, the writer
+/// enters when the last live reader releases.
 pub(crate) fn dead_reader_is_not_kept_alive_by_others(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
     let (read, write) = read_write(false);
@@ -126,7 +128,8 @@ pub(crate) fn dead_reader_is_not_kept_alive_by_others(subject: &dyn Subject) {
     });
 }
 
-/// A writer that waits keeps new readers out, and lets the present ones go on.
+/// A waiting writer keeps new readers out. The present readers can still repeat an attempt, renew
+/// and release.
 pub(crate) fn waiting_writer_keeps_new_readers_out(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
     let (read, write) = read_write(false);
@@ -142,7 +145,8 @@ pub(crate) fn waiting_writer_keeps_new_readers_out(subject: &dyn Subject) {
     direct.hold(&read, long());
 }
 
-/// `inspect` of either lock tells who reads, the last to end first, and whether a writer waits.
+/// `inspect` of the read lock and of the write lock returns the readers, beginning with the lease
+/// that ends last, and whether a writer waits.
 pub(crate) fn readers_and_a_waiting_writer_are_told(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
     let (read, write) = read_write(false);
@@ -180,7 +184,7 @@ pub(crate) fn readers_and_a_waiting_writer_are_told(subject: &dyn Subject) {
     assert_eq!(seen(&read), (0, Vec::new(), false));
 }
 
-/// When the writer waits no longer, readers enter, and are woken for it.
+/// When a waiting writer gives up, waiting readers are woken, and enter.
 pub(crate) fn writer_that_gives_up_lets_readers_in(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
     let (read, write) = read_write(false);
@@ -196,7 +200,7 @@ pub(crate) fn writer_that_gives_up_lets_readers_in(subject: &dyn Subject) {
     direct.granted(&read, reader, long());
 }
 
-/// A writer that gives up ends its own wait, and not that of the first one.
+/// A writer that gives up ends its own wait, and not the wait of the writer before it.
 pub(crate) fn writer_that_gives_up_leaves_the_first_waiting(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
     let (read, write) = read_write(false);
@@ -210,7 +214,7 @@ pub(crate) fn writer_that_gives_up_leaves_the_first_waiting(subject: &dyn Subjec
     direct.hold(&read, long());
 }
 
-/// Writers get growing tokens, and a reader that of the last writer.
+/// Writers get growing tokens, and a reader gets the token of the last writer.
 pub(crate) fn reader_gets_the_token_of_the_last_writer(subject: &dyn Subject) {
     let direct = DirectBackend::open(subject);
     let (read, write) = read_write(false);
@@ -233,7 +237,7 @@ pub(crate) fn reader_gets_the_token_of_the_last_writer(subject: &dyn Subject) {
     }
 }
 
-/// Releases by one client wake the waiters of others, for each kind.
+/// For each kind, a release by one client wakes a waiter of another client.
 pub(crate) fn release_of_each_kind_wakes_its_waiters(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
     let (read, next_to_write) = read_write(false);
@@ -255,7 +259,7 @@ pub(crate) fn release_of_each_kind_wakes_its_waiters(subject: &dyn Subject) {
     ];
     for (held, waits_for) in read_write.into_iter().chain(same) {
         let owner = direct.hold(held, long());
-        // The next in the queue may be the only one that is woken.
+        // The watching client also queues, because a release may wake only the next waiter.
         let (wakes, _watch) = other.waits_for(waits_for);
         let before = wakes.count();
         assert_eq!(direct.release(held, owner, PLAIN), Release::Freed);
@@ -265,7 +269,7 @@ pub(crate) fn release_of_each_kind_wakes_its_waiters(subject: &dyn Subject) {
     }
 }
 
-/// A closed owner is refused, for each kind; others are not.
+/// For each kind, an owner with a tombstone is refused, and other owners are not.
 pub(crate) fn owner_with_tombstone_is_refused_for_each_kind(subject: &dyn Subject) {
     let direct = DirectBackend::open(subject);
     for kind in [
@@ -302,7 +306,7 @@ pub(crate) fn owner_with_tombstone_is_refused_for_each_kind(subject: &dyn Subjec
     }
 }
 
-/// No more permits are granted than there are, and a released one is free again.
+/// Permits are granted up to the limit, and a released permit is free again.
 pub(crate) fn permits_are_granted_up_to_the_limit(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
     let name = fresh_name();
@@ -318,7 +322,8 @@ pub(crate) fn permits_are_granted_up_to_the_limit(subject: &dyn Subject) {
     assert_eq!(free_of(&other, &one), (3, 3));
 }
 
-/// The permits of a holder that ended come back when its lease ends, and those of others stay.
+/// The permits of a dead holder are free again when its lease ends. The permits of other holders
+/// stay taken.
 pub(crate) fn permits_of_a_dead_holder_come_back(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
     let name = permits(&fresh_name(), 2, 1);
@@ -334,7 +339,7 @@ pub(crate) fn permits_of_a_dead_holder_come_back(subject: &dyn Subject) {
     assert!(direct.is_busy(&name), "both are taken");
 }
 
-/// Repeated attempts and releases count once.
+/// A repeated attempt for permits counts once, and so does a repeated release.
 pub(crate) fn repeated_requests_for_permits_count_once(subject: &dyn Subject) {
     let direct = DirectBackend::open(subject);
     let name = permits(&fresh_name(), 5, 2);
@@ -351,7 +356,8 @@ pub(crate) fn repeated_requests_for_permits_count_once(subject: &dyn Subject) {
     assert_eq!(free_of(&direct, &name), (5, 5));
 }
 
-/// The limit that the store has counts, and every grant tells it; a change keeps what is held.
+/// The stored limit applies, whatever limit a client names, and every grant returns it. A change of
+/// the limit takes no permit from its holder.
 pub(crate) fn stored_limit_counts_until_it_is_changed(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
     let name = fresh_name();
@@ -381,7 +387,7 @@ pub(crate) fn stored_limit_counts_until_it_is_changed(subject: &dyn Subject) {
     assert_eq!(free_of(&direct, &two), (2, 3));
 }
 
-/// A forced release ends all holds of the kind.
+/// A forced release ends the holds of all readers, or of all holders of permits.
 pub(crate) fn force_release_ends_all_shares(subject: &dyn Subject) {
     let direct = DirectBackend::open(subject);
     let (read, write) = read_write(false);
@@ -398,7 +404,7 @@ pub(crate) fn force_release_ends_all_shares(subject: &dyn Subject) {
     assert_eq!(free_of(&direct, &semaphore), (2, 2));
 }
 
-/// A forced release of readers leaves a writer alone, and one that waits its turn.
+/// A forced release of the read lock does not end the hold of the writer.
 pub(crate) fn force_release_of_readers_leaves_the_writer(subject: &dyn Subject) {
     let direct = DirectBackend::open(subject);
     let (read, write) = read_write(false);
@@ -410,7 +416,7 @@ pub(crate) fn force_release_of_readers_leaves_the_writer(subject: &dyn Subject) 
     assert_eq!(direct.renew(&write, writer, long()), Renewal::Gone);
 }
 
-/// `verify` is about the share of this owner, not of any.
+/// `verify` checks the hold of the given owner, and not the hold of any other owner.
 pub(crate) fn verify_is_about_the_owners_share(subject: &dyn Subject) {
     let direct = DirectBackend::open(subject);
     let (read, _) = read_write(false);
@@ -422,7 +428,7 @@ pub(crate) fn verify_is_about_the_owners_share(subject: &dyn Subject) {
     }
 }
 
-/// Attempts on a fair lock are granted in the order in which they came, which repetitions keep.
+/// Attempts on a fair lock are granted in the order of arrival. A repeated attempt keeps its place.
 pub(crate) fn fair_lock_is_granted_in_order(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
     let name = fresh_name().of_kind(LockKind::Fair);
@@ -451,7 +457,7 @@ pub(crate) fn fair_lock_is_granted_in_order(subject: &dyn Subject) {
     }
 }
 
-/// A waiter that gives up, or gives no sign for some seconds, keeps no one behind it waiting.
+/// A waiter of a fair lock that gives up, or makes no attempt for some seconds, is skipped.
 pub(crate) fn fair_waiter_that_is_gone_is_skipped(subject: &dyn Subject) {
     let direct = DirectBackend::open(subject);
     let name = fresh_name().of_kind(LockKind::Fair);
@@ -472,8 +478,8 @@ pub(crate) fn fair_waiter_that_is_gone_is_skipped(subject: &dyn Subject) {
     });
 }
 
-/// Permits of a fair semaphore are granted in the order in which they were asked for: no one
-/// overtakes a waiter for many, and one that waits no longer is in no one's way.
+/// Permits of a fair semaphore are granted in the order of the requests. No request overtakes a
+/// waiter for many permits, and a waiter that has given up delays no other waiter.
 pub(crate) fn fair_permits_are_granted_in_order(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
     let name = fresh_name();
@@ -503,7 +509,7 @@ pub(crate) fn fair_permits_are_granted_in_order(subject: &dyn Subject) {
     assert!(!other.is_busy(&one), "no one waits any longer");
 }
 
-/// A fair lock and a write lock can be kept for a time after their release, too.
+/// A fair lock and a write lock can have a minimum hold, and stay busy after their release.
 pub(crate) fn fair_and_write_locks_are_kept_after_release(subject: &dyn Subject) {
     let direct = DirectBackend::open(subject);
     for kind in [LockKind::Fair, LockKind::Write, LockKind::FairWrite] {
@@ -525,7 +531,7 @@ pub(crate) fn fair_and_write_locks_are_kept_after_release(subject: &dyn Subject)
     }
 }
 
-/// The name of a semaphore is no lock's, and the other way round.
+/// A name that a semaphore uses cannot be used for a lock, and vice versa.
 pub(crate) fn semaphore_and_lock_do_not_share_a_name(subject: &dyn Subject) {
     let direct = DirectBackend::open(subject);
     let (name, other) = (fresh_name(), fresh_name());

@@ -10,8 +10,8 @@ use lock_core::{LeaseTime, PermitId};
 
 const PLAIN: ReleaseOptions = ReleaseOptions::WITHOUT_TOMBSTONE;
 
-/// Two clients that change the limit by a number both count, and no change leads beyond what a
-/// semaphore may have.
+/// Changes of the limit by a number add up, also from two clients. A change to a limit that no
+/// semaphore may have is refused.
 pub(crate) fn changes_of_a_limit_all_count(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
     let plain = fresh_name();
@@ -50,7 +50,8 @@ pub(crate) fn changes_of_a_limit_all_count(subject: &dyn Subject) {
     assert_eq!(direct.renew(&name, held, long()), Renewal::Extended);
 }
 
-/// Any client frees a permit by its identity, once; the acquisition that it is of is gone.
+/// Any client can free a permit by its ID, once. The acquisition to which the permit belonged is
+/// then gone.
 pub(crate) fn permit_is_released_by_its_identity(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
     let name = fresh_name();
@@ -74,7 +75,7 @@ pub(crate) fn permit_is_released_by_its_identity(subject: &dyn Subject) {
     assert_eq!(free_of(&other, &one), (1, 5));
     assert_eq!(direct.renew(&one, held, long()), Renewal::Gone);
     assert_eq!(direct.renew(&one, kept, long()), Renewal::Extended);
-    // Of three one: the others stay until the holder finds out.
+    // One of three permits is freed. The other two stay taken until the holder's release.
     assert_eq!(direct.renew(&three, many, long()), Renewal::Extended);
     assert_eq!(release(PermitId::new(many, 1)), PermitOutcome::Changed);
     assert_eq!(free_of(&other, &one), (2, 5));
@@ -83,7 +84,8 @@ pub(crate) fn permit_is_released_by_its_identity(subject: &dyn Subject) {
     assert_eq!(free_of(&other, &one), (4, 5));
 }
 
-/// Any client extends a permit by its identity, and never shortens it; one that is over stays so.
+/// Any client can extend the lease of a permit by its ID, but not shorten it. A permit whose lease
+/// has ended stays free.
 pub(crate) fn permit_is_extended_by_its_identity(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
     let name = permits(&fresh_name(), 3, 1);
@@ -104,7 +106,8 @@ pub(crate) fn permit_is_extended_by_its_identity(subject: &dyn Subject) {
     assert!(direct.verifies(&name, extended) && direct.verifies(&name, held));
 }
 
-/// An attempt for all permits that are free takes those, and no more when it is repeated.
+/// An attempt for all free permits takes the permits that are free, and no more when it is
+/// repeated.
 pub(crate) fn drain_takes_all_free_permits_once(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
     let name = fresh_name();

@@ -1,6 +1,6 @@
 //! The contract of [`Backend::release`](lock_core::Backend::release),
 //! [`inspect`](lock_core::Backend::inspect) and
-//! [`force_release`](lock_core::backend::Admin::force_release), asked for directly.
+//! [`force_release`](lock_core::backend::Admin::force_release), tested by direct calls.
 
 use crate::fixture::{DirectBackend, eventually, fresh_name, let_pass, long, ms, patience, short};
 use crate::subject::Subject;
@@ -81,7 +81,7 @@ pub(crate) fn release_after_lease_end_reports_gone(subject: &dyn Subject) {
     );
 }
 
-/// A release with a tombstone frees the lock and wakes waiters like any other.
+/// A release with a tombstone frees the lock and wakes waiters like any other release.
 pub(crate) fn release_with_tombstone_frees_lock(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
     let owner = direct.hold(&name, long());
@@ -95,8 +95,8 @@ pub(crate) fn release_with_tombstone_frees_lock(subject: &dyn Subject) {
     direct.hold(&name, short());
 }
 
-/// A release that keeps the lock wakes the waiters and passes it to an owner that no client is: no
-/// late renewal or release finds it, and its lease ends.
+/// A release with a minimum hold wakes the waiters, and passes the lock to an owner that no client
+/// uses. Late renewals and releases of the former owner do not affect the lock, and its lease ends.
 pub(crate) fn kept_lock_has_no_holder(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
     let owner = direct.hold(&name, long());
@@ -126,8 +126,8 @@ pub(crate) fn kept_lock_has_no_holder(subject: &dyn Subject) {
     direct.hold_soon(&name, short());
 }
 
-/// A release that keeps the lock and is repeated after a lost reply reports the same again, and
-/// prolongs nothing.
+/// A release with a minimum hold that is repeated after a lost reply returns `Freed` again, and
+/// does not prolong the hold.
 pub(crate) fn repeated_keeping_release_reports_the_same(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
     let (owner, kept) = (direct.hold(&name, long()), direct.owner());

@@ -1,4 +1,4 @@
-//! The contract of [`Backend::renew`](lock_core::Backend::renew), asked for directly.
+//! The contract of [`Backend::renew`](lock_core::Backend::renew), tested by direct calls.
 
 use crate::fixture::{DirectBackend, fresh_name, let_pass, long, ms, named, short};
 use crate::subject::Subject;
@@ -78,8 +78,8 @@ pub(crate) fn renewal_by_other_owner_is_refused(subject: &dyn Subject) {
     );
 }
 
-/// A label that a renewal brings is shown while its owner holds the lock, and for no other owner. A
-/// store need not keep it.
+/// `inspect` shows the label of a renewal only while the owner of that renewal holds the lock.
+/// A store need not keep labels.
 pub(crate) fn label_is_never_shown_for_another_owner(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
     let label = |text: &str| Some(OwnerLabel::new(text.into(), ms(1_234_567)));
@@ -105,7 +105,7 @@ pub(crate) fn label_is_never_shown_for_another_owner(subject: &dyn Subject) {
     assert_eq!(shown(), None, "the second has lost it");
 }
 
-/// In a batch, a lost lock does not affect the others.
+/// In a batch, a lost lock does not affect the renewals of the other locks.
 pub(crate) fn batch_renews_each_lock_independently(subject: &dyn Subject) {
     let direct = DirectBackend::open(subject);
     let held = hold_many(&direct, 5, ms(1_000));
@@ -144,7 +144,7 @@ pub(crate) fn full_batch_renews_every_lock(subject: &dyn Subject) {
     }
 }
 
-/// Holds many locks that share a hash tag, and so a node.
+/// Takes this many locks, whose names share a hash tag and so a node.
 pub(super) fn hold_many(
     direct: &DirectBackend,
     many: usize,

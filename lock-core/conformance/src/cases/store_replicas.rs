@@ -1,4 +1,4 @@
-//! The contract of a store with replicas ([`Replication`]), asked for directly.
+//! The contract of a store with replicas ([`Replication`]), tested by direct calls.
 
 use super::store_renew::hold_many;
 use crate::fixture::{
@@ -10,7 +10,7 @@ use lock_core::backend::{Answer, Attempt, Release, ReleaseOptions, Renewal};
 use lock_core::{InsufficientReplicas, LeaseTime, Replication};
 use std::thread;
 
-/// A grant under a policy is on as many replicas as it requires when the answer arrives.
+/// When the answer arrives, a grant under a policy is on as many replicas as the policy requires.
 pub(crate) fn confirmed_grant_is_on_replicas(subject: &dyn Subject) {
     let (direct, name, replicas) = (
         DirectBackend::open(subject),
@@ -28,8 +28,8 @@ pub(crate) fn confirmed_grant_is_on_replicas(subject: &dyn Subject) {
     );
 }
 
-/// With one confirmation too few, the store has granted the lock, with its token, and reports the
-/// number.
+/// If one confirmation is missing, the store has granted the lock with its token, and reports the
+/// number of confirmations.
 pub(crate) fn grant_without_enough_replicas_is_reported(subject: &dyn Subject) {
     let (direct, name, replicas) = (
         DirectBackend::open(subject),
@@ -50,7 +50,7 @@ pub(crate) fn grant_without_enough_replicas_is_reported(subject: &dyn Subject) {
     );
 }
 
-/// An unconfirmed grant can be released like any other, on the store and on all replicas.
+/// An unconfirmed grant can be released like any other grant, in the store and on all replicas.
 pub(crate) fn unconfirmed_grant_is_released_everywhere(subject: &dyn Subject) {
     let (direct, name, replicas) = (
         DirectBackend::open(subject),
@@ -74,7 +74,7 @@ pub(crate) fn unconfirmed_grant_is_released_everywhere(subject: &dyn Subject) {
     assert!(next.tokens.expect("tokens").first() > token);
 }
 
-/// The reported number is that of the replicas that confirmed, not of the connected ones.
+/// The reported number counts the replicas that confirmed, and not all connected replicas.
 pub(crate) fn reported_count_is_confirming_replicas(subject: &dyn Subject) {
     let (direct, replicas) = (DirectBackend::open(subject), replicas(subject));
     let more = Replication::replicas(replicas.count() + 1).timeout(ms(600));
@@ -115,7 +115,7 @@ pub(crate) fn repeated_attempt_is_confirmed_again(subject: &dyn Subject) {
     );
 }
 
-/// A busy answer needs no confirmation, and does not fail without replicas.
+/// A busy answer needs no confirmation, and does not fail while all replicas are paused.
 pub(crate) fn busy_answer_needs_no_replicas(subject: &dyn Subject) {
     let (direct, name, replicas) = (
         DirectBackend::open(subject),
@@ -132,7 +132,8 @@ pub(crate) fn busy_answer_needs_no_replicas(subject: &dyn Subject) {
     );
 }
 
-/// A renewal that too few replicas confirm reports it; in the store it has extended the lease.
+/// A renewal that too few replicas confirm is reported as such. In the store it has extended the
+/// lease.
 pub(crate) fn unconfirmed_renewal_is_reported(subject: &dyn Subject) {
     let (direct, name, replicas) = (
         DirectBackend::open(subject),
@@ -183,14 +184,14 @@ pub(crate) fn renewal_without_change_is_confirmed(subject: &dyn Subject) {
     }
 }
 
-/// In a batch, each lock is confirmed under its own policy, and a lost one is `Gone`.
+/// In a batch, each lock is confirmed under its own policy, and a lost lock is `Gone`.
 pub(crate) fn batch_confirms_each_lock_independently(subject: &dyn Subject) {
     let (direct, replicas) = (DirectBackend::open(subject), replicas(subject));
     let count = replicas.count();
     let held = hold_many(&direct, 5, long());
     subject.lose(&held[3].0);
     let _held_back = hold_back(replicas, 1);
-    // As many as still confirm; if there are none, no policy.
+    // Requires as many replicas as still confirm; if none does, there is no policy.
     let kept = if count > 1 {
         impatient(count - 1)
     } else {
@@ -274,7 +275,7 @@ pub(crate) fn replica_wait_ends_at_call_deadline(subject: &dyn Subject) {
     assert!(!subject.probe(&name).held);
 }
 
-/// "All" means every replica that should exist, not the confirming ones.
+/// "All" means every replica that should exist, and not every replica that confirms.
 pub(crate) fn all_replicas_means_every_listed_one(subject: &dyn Subject) {
     let (direct, replicas) = (DirectBackend::open(subject), replicas(subject));
     let count = replicas.count();

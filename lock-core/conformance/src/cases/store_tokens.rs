@@ -1,4 +1,4 @@
-//! Fencing tokens of the store.
+//! The fencing tokens that a store grants, tested by direct calls.
 
 use crate::fixture::{
     DirectBackend, eventually, fresh_name, grant, let_pass, long, ms, patience, short,
@@ -8,8 +8,8 @@ use crate::violation::violated_unless;
 use lock_core::backend::{Release, ReleaseOptions, Tokens};
 use lock_core::{FencingToken, LockName, OwnerId, TokenRange};
 
-/// More microseconds than the case takes, so that the counter and not the time determines the next
-/// token.
+/// A number of reserved tokens: more than the microseconds that a case takes, so that the counter
+/// and not the time determines the next token.
 const FAR: u32 = 60_000_000;
 
 /// Each grant that requests a token has one.
@@ -96,7 +96,7 @@ pub(crate) fn reserved_tokens_are_never_granted_again(subject: &dyn Subject) {
     assert!(next.first() > range.last(), "{next:?} lies in {range:?}");
 }
 
-/// A repeated attempt has the range of the first.
+/// A repeated attempt has the token range of the first attempt.
 pub(crate) fn repeated_attempt_has_same_token_range(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
     let (owner, range) = hold(&direct, &name, 7);
@@ -144,7 +144,7 @@ pub(crate) fn used_token_is_never_granted_again(subject: &dyn Subject) {
     assert!(next.first() > used, "{next:?} was used up to {used:?}");
 }
 
-/// An owner that no longer holds the lock writes nothing back: the counter is its successor's.
+/// An owner that no longer holds the lock writes no token back: the counter is its successor's.
 pub(crate) fn late_token_write_back_is_ignored(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
     let (late, first) = hold(&direct, &name, 10);

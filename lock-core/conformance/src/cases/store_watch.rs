@@ -1,4 +1,4 @@
-//! The contract of [`Backend::watch`](lock_core::Backend::watch), asked for directly.
+//! The contract of [`Backend::watch`](lock_core::Backend::watch), tested by direct calls.
 
 use crate::fixture::{DirectBackend, eventually, fresh_name, let_pass, long, ms, prompt};
 use crate::subject::Subject;
@@ -62,7 +62,8 @@ pub(crate) fn every_watcher_is_woken(subject: &dyn Subject) {
     }
 }
 
-/// After `watch` returns, no release is missed: the engine checks the lock once more right after.
+/// After `watch` has returned, no release is missed. The engine relies on that: it makes one more
+/// attempt then, and sleeps.
 pub(crate) fn watch_is_active_when_it_returns(subject: &dyn Subject) {
     let direct = DirectBackend::open(subject);
     for _ in 0..5 {
@@ -80,7 +81,7 @@ pub(crate) fn watch_is_active_when_it_returns(subject: &dyn Subject) {
     }
 }
 
-/// A dropped watch is not woken, also while others watch the same name.
+/// A dropped watch is not woken, also while other watches of the name are.
 pub(crate) fn dropped_watch_is_silent(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
     let (wakes, watch) = direct.watch(&name);
@@ -101,8 +102,8 @@ pub(crate) fn dropped_watch_is_silent(subject: &dyn Subject) {
         wakes.count() > 0
     });
     drop(watch);
-    // Calls may be under way while the watch is dropped, one for each server. A watch that is not
-    // dropped is woken in each cycle.
+    // While the watch is dropped, calls of it may be under way, one for each server, and some
+    // cycles may still wake it. Without the drop, every cycle would wake it.
     let is_silent = || {
         let before = wakes.count();
         cycle();

@@ -15,14 +15,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Long enough for a new waiter to sleep.
+/// Returns a time that is long enough for a new waiter to fall asleep.
 fn asleep() -> Duration {
     ms(150)
 }
 
-/// Gives new waiters time to sleep, so that the notification wakes them, and not their last attempt
-/// before. Only strengthens a case: a waiter that is still awake takes the free lock as well. No
-/// condition tells, because a lock of several has no one store that could be observed.
+/// Gives new waiters time to fall asleep, so that the notification wakes them. A waiter that is
+/// still awake gets the lock as well, by its last attempt before the sleep, so this only
+/// strengthens a case. There is no condition to wait for, because a lock of several stores has no
+/// single store to observe.
 fn fall_asleep() {
     let_pass(asleep());
 }
@@ -184,13 +185,13 @@ pub(crate) fn try_does_not_overtake_local_waiter(subject: &dyn Subject) {
         let waiting = spawn(scope, || {
             let guard = take_soon(&queue.lock);
             assert!(subject.probe(&name).held);
-            // A waiter that was still awake may be here before the try.
+            // A waiter that was still awake may get here before the try.
             eventually("the try", patience(), || has_tried.load(Ordering::SeqCst));
             drop(guard);
         });
         queue.wait_for_waiters(1);
         fall_asleep();
-        // Free without a notification: a thread that asked the store now would get it.
+        // Frees the lock without a notification: an attempt in the store would now be granted.
         subject.lose(&name);
         let is_busy = is_busy(&queue.lock);
         has_tried.store(true, Ordering::SeqCst);
@@ -324,13 +325,13 @@ pub(crate) fn interrupt_ends_wait(subject: &dyn Subject) {
             .is_interrupted()
     );
     guard.unlock().expect("it is ours");
-    // The release may have granted the lock to the waiter, which gives it back: the end of its wait
-    // may arrive after the release.
+    // If the end of the wait reached the store after the release, the release may have granted the
+    // lock to the waiter, which then gives it back.
     let free = third.try_lock_for(prompt()).expect("the store answers");
     drop(free.expect("nothing is left of the waiter"));
 }
 
-/// An interrupt does not end waits without it.
+/// An interrupt ends no wait to which it was not passed.
 pub(crate) fn wait_without_interrupt_continues(subject: &dyn Subject) {
     let (name, lease) = (fresh_name(), ms(5_000));
     let direct = DirectBackend::open(subject);
@@ -355,8 +356,8 @@ pub(crate) fn wait_without_interrupt_continues(subject: &dyn Subject) {
     });
 }
 
-/// An interrupt that races with the grant leaves either a guard or a free lock, never one that is
-/// still renewed.
+/// An interrupt that races with the grant leaves either a guard or a free lock, and never a lock
+/// without a guard that is still renewed.
 pub(crate) fn interrupt_during_grant_leaves_no_lock(subject: &dyn Subject) {
     let [holder, waiter] = mutexes(subject);
     for round in 0..6 {

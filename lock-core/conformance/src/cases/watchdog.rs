@@ -89,7 +89,7 @@ pub(crate) fn loss_of_one_lock_keeps_the_others(subject: &dyn Subject) {
 /// After the last allowed renewal the holder is notified, and the lease ends.
 pub(crate) fn last_allowed_renewal_ends_in_loss(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
-    // Longer than elsewhere: the first renewal may open a connection, and two late ones would end
+    // Not a shorter lease: the first renewal may open a connection, and two late renewals would end
     // the lease.
     let guard = take_with(&one, &LockOptions::new().watched_at_most(ms(900), 2));
     let loss = loss(&guard.losses());

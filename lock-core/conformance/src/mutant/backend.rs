@@ -50,7 +50,7 @@ impl MutantBackend {
         work(&mut state, now)
     }
 
-    /// Waits for a moment.
+    /// Waits for a few milliseconds, before the next poll.
     pub(super) fn pause(&self) {
         let until = self.clock.now() + Duration::from_millis(5);
         let _due = self.clock.wait(&Arc::new(Signal::new()), until);
@@ -71,7 +71,7 @@ impl MutantBackend {
         state.tombstones.contains_key(&(key.to_owned(), owner))
     }
 
-    /// The next tokens of a name.
+    /// Assigns the next tokens of a name.
     pub(super) fn tokens(
         &self,
         state: &mut MutantState,
@@ -253,7 +253,7 @@ impl MutantBackend {
             .insert((key.to_owned(), acquisition.owner), now + life);
     }
 
-    /// Passes a lock that is to be kept to its next owner.
+    /// Passes a lock that is released with a minimum hold to the owner of that hold.
     fn keep(
         &self,
         state: &mut MutantState,
@@ -280,7 +280,7 @@ impl MutantBackend {
         }
     }
 
-    /// Wakes the watchers of `key`, outside the mutex.
+    /// Wakes the watchers of `key`, after the state is unlocked.
     pub(super) fn wake(&self, key: &str) {
         let mut called: Vec<_> = self.with(|state, now| {
             let wanted = |w: &&Watcher| {
@@ -553,7 +553,7 @@ impl Admin for MutantBackend {
     }
 }
 
-/// Long enough for the case to notice it.
+/// Starts a thread that runs long enough for the case to notice it.
 fn leak_a_thread(clock: Arc<dyn Clock>) {
     let _detached = std::thread::spawn(move || {
         let until = clock.now() + ms(30_000);

@@ -15,7 +15,7 @@ use lock_core::{
 const SEMAPHORE: &str = "a semaphore has this name, or a lock";
 
 impl MutantBackend {
-    /// What there is of a name besides one holder, without what is over.
+    /// Removes expired entries, and returns the readers, permits and waiters of a name.
     fn kinds_of<'a>(&self, state: &'a mut MutantState, key: &str, now: Moment) -> &'a mut Kinds {
         let kinds = state.kinds.entry(key.to_owned()).or_default();
         let stays = match kinds.limit {
@@ -39,7 +39,8 @@ impl MutantBackend {
         )))
     }
 
-    /// Why one holder is not let in, besides another holder.
+    /// Returns whether another holder, readers or earlier waiters keep this owner of an exclusive
+    /// lock out. If so, records that the owner waits.
     pub(super) fn is_kept_out(
         &self,
         state: &mut MutantState,
@@ -238,7 +239,8 @@ impl MutantBackend {
         }
     }
 
-    /// An owner of one lock releases, or gives up waiting; whether that lets others in.
+    /// Ends the wait of an owner of an exclusive lock that releases or gives up. Returns whether
+    /// that may let other owners in.
     pub(super) fn stop_waiting(
         &self,
         state: &mut MutantState,
@@ -307,7 +309,7 @@ impl MutantBackend {
         })
     }
 
-    /// Ends all shares; whether there were any.
+    /// Ends all shares, and returns whether there were any.
     pub(super) fn force_shares(&self, name: &LockName) -> bool {
         self.with(|state, now| {
             let kinds = self.kinds_of(state, &self.key(name), now);
@@ -360,7 +362,8 @@ impl MutantBackend {
         outcome
     }
 
-    /// Of permits that were taken at once, one is counted for another.
+    /// Releases the permit with this ID. Permits that were taken at once are only counted, so their
+    /// IDs are not distinguished.
     fn release_one(&self, kinds: &mut Kinds, id: PermitId) -> PermitOutcome {
         let at = kinds
             .shares
@@ -388,13 +391,13 @@ impl MutantBackend {
     }
 }
 
-/// Whether the permit belongs to this owner.
+/// Returns whether the permit belongs to this owner.
 fn is_of(id: PermitId, owner: OwnerId) -> bool {
     let common = |id: PermitId| id.as_bytes()[..PermitId::COMMON_BYTES].to_vec();
     common(id) == common(PermitId::new(owner, 0))
 }
 
-/// How many permits an acquisition has; one share of another kind.
+/// Returns the number of permits that an acquisition of this kind has; 1 for a reader.
 fn wanted(kind: LockKind) -> u32 {
     kind.permits().map_or(1, |(_, count)| count)
 }

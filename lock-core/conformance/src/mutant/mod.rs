@@ -1,7 +1,7 @@
 //! [`Mutant`]: a small store with one mutation, to test the cases.
 //!
-//! It shares no code with the in-memory store, so that the suite does not only require what that
-//! one happens to do. Each place where a store can fail checks for the mutation.
+//! The mutant shares no code with the in-memory store. Otherwise the suite might require what the
+//! in-memory store happens to do. Each place where a store can fail checks for the mutation.
 
 mod backend;
 mod kinds;
@@ -24,7 +24,7 @@ use store::MutantStore;
 #[derive(Debug)]
 pub struct Mutant {
     store: Arc<MutantStore>,
-    /// Made when the suite requests its clock.
+    /// Made when the suite first requests the clock.
     time: LazyLock<VirtualTime>,
     mutation: Option<Mutation>,
 }

@@ -14,7 +14,7 @@ macro_rules! mutations {
             /// All mutations.
             pub const ALL: &'static [Self] = &[$(Self::$mutation,)* $(Self::$its,)*];
 
-            /// Returns whether it concerns replicas.
+            /// Returns whether the mutation concerns replicas.
             #[must_use]
             pub fn is_of_replicas(self) -> bool {
                 matches!(self, $(Self::$its)|*)
@@ -33,7 +33,7 @@ mutations! {
         NeverExpires,
         /// Keeps a lock for a tenth of the lease.
         ShortLease,
-        /// Takes names that differ in case or blanks for the same.
+        /// Treats names that differ only in case or in outer blanks as one name.
         NamesCollide,
         /// Reports a held lock as a failure.
         BusyIsAFailure,
@@ -61,9 +61,9 @@ mutations! {
         TombstoneIgnored,
         /// Leaves a tombstone only for an owner that still holds the lock.
         TombstoneOnlyIfHeld,
-        /// Forgets a tombstone after a tenth of the lease.
+        /// Removes a tombstone after a tenth of the lease.
         TombstoneFades,
-        /// Refuses all owners because of one tombstone.
+        /// Refuses all owners of a lock because of one owner's tombstone.
         TombstoneClosesAll,
         /// Leaves the tombstone, and does not release the lock.
         TombstoneKeepsTheLock,
@@ -81,9 +81,9 @@ mutations! {
         RenewalSaysGone,
         /// Shows the label of a former owner.
         LabelOfFormerOwner,
-        /// Stops a batch at the first lock that is gone.
+        /// Reports `Gone` for all locks of a batch after the first lock that is gone.
         BatchAborts,
-        /// Renews the first ten of a batch.
+        /// Renews only the first ten locks of a batch, and reports `Extended` for the rest.
         BatchTruncated,
         /// Answers a batch in reverse order.
         BatchOutOfOrder,
@@ -111,11 +111,11 @@ mutations! {
         InspectExtends,
         /// Always reports the full lease.
         RemainingStandsStill,
-        /// Frees a lock that is to be kept.
+        /// Frees a lock at its release in spite of its minimum hold.
         KeptLockFreed,
-        /// Keeps a lock for its former owner.
+        /// Leaves a lock with a minimum hold to its former owner at the release.
         KeptLockKeepsOwner,
-        /// Reports a repeated release that keeps the lock as not ours.
+        /// Reports `Gone` for a repeated release with a minimum hold.
         RepeatedKeepDenied,
         /// Reports a forced release, and keeps the lock.
         ForceKeeps,
@@ -137,15 +137,15 @@ mutations! {
         WatchKeepsTheBackend,
         /// Starts a thread that does not end with the client.
         LeaksAThread,
-        /// Grants a write lock beside readers.
+        /// Grants a write lock while readers hold the lock.
         WriterIgnoresReaders,
-        /// Grants a read lock beside a writer.
+        /// Grants a read lock while a writer holds the lock.
         ReaderIgnoresWriter,
-        /// Keeps fair locks and mutexes of a name apart.
+        /// Stores fair locks and mutexes of a name separately, so that both are granted.
         KindsApart,
-        /// Ends the readers with the writer that they are beside.
+        /// Ends the holds of all readers when a writer releases.
         WriterEndsReaders,
-        /// Extends the leases of all readers with one.
+        /// Extends the leases of all readers when one reader renews.
         ReaderRenewsAll,
         /// Keeps readers until they release.
         ReadersNeverExpire,
@@ -153,9 +153,9 @@ mutations! {
         WaitingWriterIgnored,
         /// Keeps readers out after the writer has given up.
         WaitingWriterStays,
-        /// Tells of no reader of a read-write lock but the one whose lease ends last.
+        /// Reports only one reader of a read-write lock.
         InspectHidesReaders,
-        /// Lets readers in when any waiting writer has given up.
+        /// Ends the wait of the first writer when any waiting writer gives up.
         WriterEndsAnothersWait,
         /// Gives each reader a new token.
         ReaderGetsNewToken,
@@ -169,33 +169,34 @@ mutations! {
         PermitsNeverExpire,
         /// Takes more permits for a repeated attempt.
         PermitResendCounts,
-        /// Takes a change of the limit for the limit.
+        /// Sets the limit to the number by which it is to be changed.
         AddedLimitIsSet,
-        /// Reports the release of a permit by its identity, and keeps it.
+        /// Reports the release of a permit by its ID, and does not release it.
         PermitOfIdIsKept,
-        /// Reports the extension of a permit by its identity, and does not extend it.
+        /// Reports the extension of a permit by its ID, and does not extend it.
         PermitOfIdIsNotExtended,
-        /// Takes one permit where all that are free are asked for.
+        /// Takes one permit for a request for all free permits.
         DrainTakesOne,
-        /// Counts by the limit that each client names.
+        /// Applies the limit that each client names, and not the stored limit.
         LimitOfEachClient,
         /// Reports a forced release of shares, and keeps them.
         ForceKeepsShares,
         /// Ends the hold of a writer by a forced release of readers.
         ForceOfReadersEndsWriter,
-        /// Verifies a share if there is any.
+        /// Confirms in `verify` that an owner has a share if any owner has one.
         VerifiesAnyShare,
-        /// Grants a fair lock to the first that asks when it is free.
+        /// Grants a free fair lock to the next attempt, whatever the queue.
         QueueIgnored,
         /// Keeps the position of a waiter that is gone.
         DeadWaiterStays,
-        /// Frees a fair lock or a write lock that is to be kept.
+        /// Frees a fair lock or a write lock at its release in spite of its minimum hold.
         KeptLockOfKindFreed,
-        /// Grants permits of a fair semaphore to the first that asks for as many as are free.
+        /// Grants permits of a fair semaphore to any attempt for which enough are free, whatever
+        /// the queue.
         PermitsOvertaken,
         /// Grants a fair read lock to a reader behind a waiting writer.
         ReaderOvertakesWriter,
-        /// Grants permits and locks of one name.
+        /// Grants both permits and locks of one name.
         SemaphoreBesideLock,
     }
     replicas {
@@ -205,21 +206,22 @@ mutations! {
         ConfirmsUnasked,
         /// Counts connected replicas as confirming.
         CountsConnectedReplicas,
-        /// Takes the confirming replicas for all replicas.
+        /// Requires under the policy "all" only the replicas that confirm at the moment.
         AllMeansConfirmingReplicas,
         /// Grants the lock whatever the replicas confirm.
         InsufficientReplicasUnreported,
         /// Reports a grant that too few replicas confirmed as busy.
         InsufficientReplicasIsBusy,
-        /// Reports the release of a grant that too few replicas confirmed, and keeps it.
+        /// Reports the release of a grant that too few replicas confirmed, and keeps the lock.
         UnconfirmedStays,
         /// Takes the repetition of a grant, which wrote nothing, for confirmed.
         ResendNotConfirmed,
-        /// Asks no replicas at renewals.
+        /// Requires no confirmations of renewals.
         RenewalUnconfirmed,
         /// Takes a renewal that wrote nothing for confirmed.
         UnchangedRenewalNotConfirmed,
-        /// Requires of each lock in a batch the most that one of them requires.
+        /// Requires for each lock of a batch the largest number of replicas that any lock of the
+        /// batch requires.
         BatchSharesItsPolicy,
         /// Requires confirmations for a busy answer.
         BusyNeedsReplicas,

@@ -8,7 +8,7 @@ use lock_core::backend::{Answer, Attempt, Failure, Renewal, RenewalRequest};
 use lock_core::{Error, InsufficientReplicas, Moment, Replicas, Replication};
 
 impl MutantBackend {
-    /// The answer to an attempt, after the confirmations.
+    /// Waits for the confirmations of an attempt, and returns its answer.
     pub(super) fn confirm(
         &self,
         attempt: &Attempt<'_>,
@@ -44,7 +44,8 @@ impl MutantBackend {
         }
     }
 
-    /// The answers to renewals, after the confirmations; `changed` says which wrote anything.
+    /// Waits for the confirmations of renewals, and returns their answers. `changed` says for each
+    /// renewal whether it wrote anything.
     pub(super) fn confirm_renewals(
         &self,
         batch: &[RenewalRequest],
@@ -91,7 +92,8 @@ impl MutantBackend {
         }
     }
 
-    /// The number of confirming replicas, as soon as they are enough or their time has passed.
+    /// Returns the number of confirming replicas, as soon as they are enough or the time of the
+    /// policy has passed.
     fn confirmations(&self, needed: u32, policy: Replication, by: Moment) -> u32 {
         let now = self.clock.now();
         let until = match self.mutation {

@@ -20,15 +20,15 @@ pub(super) struct MutantStore {
 #[derive(Debug, Default)]
 pub(super) struct MutantState {
     pub(super) held: HashMap<String, Held>,
-    /// The last granted token.
+    /// The last granted token of each name.
     pub(super) counters: HashMap<String, u64>,
     /// Tombstones: refused owners, and until when.
     pub(super) tombstones: HashMap<(String, OwnerId), Moment>,
-    /// The last label of each lock, and whose it is.
+    /// The last label of each lock, with its owner.
     pub(super) labels: HashMap<String, (OwnerId, Option<OwnerLabel>)>,
     pub(super) watchers: Vec<Watcher>,
     pub(super) copies: ReplicaCopies,
-    /// What locks have besides one holder.
+    /// The readers, permits and waiters of each name.
     pub(super) kinds: HashMap<String, Kinds>,
     /// Grants that too few replicas confirmed.
     pub(super) unconfirmed: HashSet<(String, OwnerId)>,
@@ -37,18 +37,18 @@ pub(super) struct MutantState {
 /// The readers, permits and waiters of a name.
 #[derive(Debug, Default)]
 pub(super) struct Kinds {
-    /// Readers or permits: owner, end, and how many.
+    /// Readers or holders of permits: the owner, the end of its lease, and the number of permits.
     pub(super) shares: Vec<(OwnerId, Moment, u32)>,
-    /// Of a semaphore.
+    /// The limit, if the name is a semaphore.
     pub(super) limit: Option<u32>,
-    /// Until when a waiting writer keeps readers out.
+    /// The waiting writer, and until when it keeps readers out.
     pub(super) writer_waits: Option<(OwnerId, Moment)>,
     /// Waiters in order, each with the end of its presence.
     pub(super) waiters: Vec<(OwnerId, Moment)>,
 }
 
 impl Kinds {
-    /// The owner waits until then.
+    /// Queues the owner, or extends its presence in the queue, until this time.
     pub(super) fn enqueue(&mut self, owner: OwnerId, until: Moment) {
         match self.waiters.iter_mut().find(|(waiter, _)| *waiter == owner) {
             Some((_, end)) => *end = until,
@@ -60,12 +60,12 @@ impl Kinds {
 /// The number of replicas.
 pub(super) const COUNT: u32 = 2;
 
-/// The state of the replicas: that of the store at the last request for confirmation.
+/// The state of the replicas, which is copied from the store at each request for confirmations.
 #[derive(Debug, Default)]
 pub(super) struct ReplicaCopies {
-    /// The number of paused replicas, the first ones.
+    /// The number of paused replicas, counted from the first replica.
     pub(super) held_back: u32,
-    /// The held locks, and until when.
+    /// The held locks of each replica, and until when they are held.
     pub(super) held: [HashMap<String, Moment>; COUNT as usize],
 }
 

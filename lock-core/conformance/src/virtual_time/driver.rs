@@ -8,13 +8,14 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-/// The clocks that are moved, and whether there is a thread that does.
+/// The clocks of virtual time, and whether the thread that moves them runs.
 static DRIVER: Mutex<Driver> = Mutex::new(Driver {
     clocks: Vec::new(),
     running: false,
 });
 
-/// How often it is seen whether a thread waits for a moment, while none does.
+/// The interval at which the driver checks whether a thread waits for a moment, while no thread
+/// does. It is short, because the next thread that waits is delayed by it.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 struct Driver {
@@ -22,7 +23,7 @@ struct Driver {
     running: bool,
 }
 
-/// A clock that moves from now on.
+/// Creates a clock that moves from now on, and starts the driver if it does not run.
 pub(super) fn new_clock() -> Arc<ManualClock> {
     let clock = Arc::new(ManualClock::new());
     let mut driver = DRIVER.lock();
@@ -37,7 +38,7 @@ pub(super) fn new_clock() -> Arc<ManualClock> {
     clock
 }
 
-/// Whether this is one of the clocks that are moved.
+/// Returns whether this is a clock of virtual time.
 pub(super) fn is_moved(clock: &Arc<dyn Clock>) -> bool {
     let clock = Arc::as_ptr(clock);
     DRIVER
@@ -47,7 +48,7 @@ pub(super) fn is_moved(clock: &Arc<dyn Clock>) -> bool {
         .any(|moved| addr_eq(moved.as_ptr(), clock))
 }
 
-/// Ends the process if the thread that moves the clocks panics: all cases would wait for ever.
+/// Ends the process if the driver panics. Otherwise all cases would wait for ever.
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
@@ -59,7 +60,7 @@ impl Drop for AbortOnPanic {
     }
 }
 
-/// Moves the clocks until the last of them is gone.
+/// Moves the clocks until the last clock is dropped.
 fn drive() {
     let _abort = AbortOnPanic;
     let mut threads = Threads::of_this_process();
@@ -73,8 +74,8 @@ fn drive() {
     }
 }
 
-/// Whether a thread waits for a moment on any clock. `None` if there is no clock, and this thread
-/// is to end.
+/// Returns whether a thread waits for a finite moment on any clock; `None` if there is no clock, so
+/// that the driver must end.
 fn look() -> Option<bool> {
     let mut driver = DRIVER.lock();
     driver.clocks.retain(|clock| clock.strong_count() > 0);
@@ -86,13 +87,13 @@ fn look() -> Option<bool> {
     is_running.then_some(is_needed)
 }
 
-/// The earliest finite moment that a thread sleeps until.
+/// Returns the earliest finite moment that a thread waits for on this clock.
 fn earliest_sleeper(clock: &ManualClock) -> Option<Moment> {
     let sleepers = clock.sleepers();
     sleepers.into_iter().find(|until| *until != Moment::NEVER)
 }
 
-/// Moves the clock to that moment.
+/// Moves the clock to the earliest finite moment that a thread waits for on it.
 fn advance_to_the_earliest(clock: &ManualClock) {
     if let Some(until) = earliest_sleeper(clock) {
         clock.jump(until.since(clock.now()));

@@ -8,19 +8,21 @@ mod threads;
 use lock_core::Clock;
 use std::sync::Arc;
 
-/// The time of one store that lives in this process, and of everything that uses it.
+/// The time of one store in this process, and of all its clients.
 ///
-/// Its clock stands still while any thread of this process runs. When all of them sleep, it jumps
-/// to the moment that the earliest sleeper on it waits for. So a case takes as long as its threads
-/// compute, a wait of an hour costs nothing, and no load of the machine makes a thread late.
+/// The clock stands still while any thread of this process runs. When all threads sleep, the clock
+/// jumps to the earliest moment that a thread waits for on it. So a case takes as long as its
+/// threads compute, a wait of an hour costs nothing, and no load of the machine makes a thread
+/// late.
 ///
-/// Each value has a clock of its own; all of them jump at the same time. A clock on which no thread
-/// waits for a moment that comes stands still.
+/// Each value has its own clock; the clocks of all values jump at the same time. A clock stands
+/// still while no thread waits on it for a finite moment.
 ///
-/// A thread that waits for another process or for a real timer looks as if it slept, and time
-/// passes meanwhile. So this is for test binaries in which no thread does: none with real servers.
+/// A thread that waits for another process or for a real timer counts as asleep, so that time
+/// passes meanwhile. Use virtual time only in test binaries in which no thread waits in that way:
+/// not with real servers.
 ///
-/// Only Linux tells whether threads sleep. Elsewhere this is the machine's clock.
+/// Only Linux reports which threads sleep. On other systems, the clock is the machine's.
 ///
 /// # Examples
 ///
@@ -50,14 +52,14 @@ pub struct VirtualTime {
 }
 
 impl VirtualTime {
-    /// Whether there is virtual time here, or only the machine's clock.
+    /// True if this system has virtual time; false if the clock is the machine's.
     pub const IS_AVAILABLE: bool = cfg!(target_os = "linux");
 
-    /// A clock of its own, which moves from now on.
+    /// Creates a virtual time with its own clock, which moves from now on.
     ///
     /// # Panics
     ///
-    /// If the thread that moves it cannot be started.
+    /// If the thread that moves the clocks cannot be started.
     #[must_use]
     pub fn new() -> Self {
         #[cfg(target_os = "linux")]
@@ -67,7 +69,7 @@ impl VirtualTime {
         Self { clock }
     }
 
-    /// Whether this is the clock of such a time, and not the machine's.
+    /// Returns whether this is a clock of virtual time, and not the machine's.
     pub(super) fn is_of(clock: &Arc<dyn Clock>) -> bool {
         #[cfg(target_os = "linux")]
         return driver::is_moved(clock);
@@ -78,7 +80,7 @@ impl VirtualTime {
         };
     }
 
-    /// The clock. It moves for as long as any copy of it is there.
+    /// Returns the clock, which moves for as long as any reference to it exists.
     #[must_use]
     pub fn clock(&self) -> Arc<dyn Clock> {
         Arc::clone(&self.clock)

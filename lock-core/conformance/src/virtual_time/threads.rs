@@ -1,4 +1,4 @@
-//! [`Threads`]: whether every other thread of this process sleeps, as the kernel says.
+//! [`Threads`]: waits until every other thread of this process sleeps, as the kernel reports.
 
 use lock_core::{Clock, Moment, SystemClock};
 use std::collections::HashSet;
@@ -12,33 +12,39 @@ use std::time::Duration;
 
 const TASKS: &str = "/proc/self/task";
 
-/// How long the next look at a thread that runs is put off, after a few looks without a pause.
+/// The pause between two checks of a running thread, after a few checks without a pause, so that
+/// the checks take little time from the thread.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// How long a thread may run without a sleep before its name is printed.
+/// The time for which a thread may run without a sleep before its name is printed, because it may
+/// never sleep.
 const SUSPICIOUS: Duration = Duration::from_secs(60);
 
-/// How long threads may go on without a moment at which all of them sleep: one of them never will.
+/// The time without a moment at which all threads sleep, after which the wait panics, because one
+/// of the threads never sleeps.
 const STUCK: Duration = Duration::from_secs(300);
 
-/// In how many looks in a row the threads may be more or fewer than were found: some start and end.
+/// The largest number of times in one wait that the kernel counts more or fewer threads than are
+/// known. Some such times are usual, because threads start and end.
 const MOST_MISCOUNTS: u32 = 100_000;
 
-/// Whether the kernel counts how often threads run: ours has run, so its number is not zero.
+/// True if the kernel counts how often threads run. The calling thread has run, so its count is not
+/// zero then.
 static HAS_SCHEDSTAT: LazyLock<bool> = LazyLock::new(|| {
     let ours = fs::read_to_string("/proc/thread-self/schedstat");
     ours.is_ok_and(|ours| third_number(&ours) > Some(0))
 });
 
-/// The threads of this process, without the one that looks.
+/// The threads of this process, without the thread that checks them.
 ///
-/// Each is looked at twice. First: how often it ran, then that it is off its processor. Later: that
-/// it sleeps, then that it ran no more often. So it slept from the one look to the other. Between
-/// the two rounds the threads are counted, and none is unknown: at that moment all of them slept,
-/// and only a timer or another process can wake one.
+/// Each thread is checked twice. The first check reads how often the thread has run, and then that
+/// it is off its processor. The second check reads that the thread sleeps, and then that it has not
+/// run again. So the thread slept from the first check to the second. Between the two rounds of
+/// checks, the threads are counted, and none is unknown: at that moment all threads slept, and only
+/// a timer or another process can wake one.
 pub(super) struct Threads {
     own: u32,
-    /// How long a look may take.
+    /// The longest time that one wait may take.
     bound: Duration,
     known: Vec<Thread>,
 }
@@ -46,19 +52,21 @@ pub(super) struct Threads {
 struct Thread {
     id: u32,
     runs_in: RunCount,
-    /// The system call that it sleeps in, or `running`. Not on every kernel.
+    /// The file with the system call in which the thread sleeps, or `running`. `None` if the kernel
+    /// has no such file, or refuses to read it.
     syscall: Option<File>,
-    /// Its state.
+    /// The file with the state of the thread.
     stat: File,
     runs: u64,
 }
 
-/// Where it stands how often a thread ran.
+/// The file that says how often a thread has run.
 enum RunCount {
-    /// Time on a processor, time in the queue for one, and how often it got one.
+    /// Three numbers: the time on a processor, the time in the queue for a processor, and how often
+    /// the thread got one.
     Schedstat(File),
-    /// Where the kernel keeps no such account: how often it was taken from one, in the last two
-    /// lines.
+    /// For a kernel without the numbers of `Schedstat`: the last two lines say how often the thread
+    /// left a processor, by itself and by force.
     Status(File),
 }
 
@@ -78,7 +86,7 @@ impl Threads {
     ///
     /// # Panics
     ///
-    /// If there is none for minutes, by the machine's clock.
+    /// If there is no such moment for minutes, by the machine's clock.
     pub(super) fn wait_until_all_sleep(&mut self) {
         let (mut miscounts, by) = (0, SystemClock.now() + self.bound);
         loop {
@@ -92,7 +100,8 @@ impl Threads {
                 );
                 self.find_new();
             } else if let Some(at) = self.known.iter().position(|thread| !thread.slept_since()) {
-                // It is the one that most likely runs next time: look at it first, and wait there.
+                // Checked first in the next round, because this thread most likely still runs, and
+                // the round then waits for it.
                 self.known.rotate_left(at);
             } else {
                 return;
@@ -100,13 +109,13 @@ impl Threads {
         }
     }
 
-    /// Whether there is no thread but those that are known. (If one had ended, its next look would
-    /// tell.)
+    /// Returns whether every thread is known. The next check of a known thread shows whether it has
+    /// ended.
     fn are_all(&self) -> bool {
         let links = fs::metadata(TASKS)
             .expect("the threads can be counted")
             .st_nlink();
-        // The directory, its parent, and this thread.
+        // The links of the directory itself, of its parent, and of this thread.
         usize::try_from(links).is_ok_and(|links| links == self.known.len() + 3)
     }
 
@@ -145,8 +154,8 @@ impl Thread {
         })
     }
 
-    /// Waits until it is off its processor, and remembers how often it ran. `false` if it has
-    /// ended.
+    /// Waits until the thread is off its processor, and records how often it has run. Returns
+    /// `false` if the thread has ended.
     fn wait_until_off_processor(&mut self, by: Moment) -> bool {
         let (start, mut looks) = (SystemClock.now(), 0);
         loop {
@@ -174,7 +183,8 @@ impl Thread {
         format!("thread {} ({})", self.id, name.trim_end())
     }
 
-    /// The first look.
+    /// Makes the first check: records how often the thread has run, and returns whether it is off
+    /// its processor.
     fn is_off_processor(&mut self) -> io::Result<bool> {
         self.runs = self.count_runs()?;
         let Some(syscall) = &self.syscall else {
@@ -184,7 +194,8 @@ impl Thread {
         // not enough.
         match read(syscall, |text| !text.starts_with("running")) {
             Err(error) if !is_gone(&error) => {
-                // Not for us: a thread that is not quite asleep yet may be taken for a sleeper.
+                // This process may not read the file. Without it, a thread that is about to sleep
+                // may be taken for a sleeper.
                 self.syscall = None;
                 self.sleeps()
             }
@@ -192,7 +203,8 @@ impl Thread {
         }
     }
 
-    /// The second look. `false` also if it has ended.
+    /// Makes the second check: returns whether the thread sleeps, and has not run since the first
+    /// check. Returns `false` also if the thread has ended.
     fn slept_since(&self) -> bool {
         let is_asleep = self.sleeps().unwrap_or(false);
         is_asleep && self.count_runs().is_ok_and(|runs| runs == self.runs)
@@ -221,7 +233,7 @@ impl Thread {
     }
 }
 
-/// [`STUCK`]; a second in the process that a test of it starts.
+/// Returns [`STUCK`]; one second in the process in which a test lets a thread never sleep.
 fn stuck() -> Duration {
     let is_tested = cfg!(test) && std::env::var_os(IS_STUCK).is_some();
     if is_tested {
@@ -231,10 +243,10 @@ fn stuck() -> Duration {
     }
 }
 
-/// Set in a process in which one thread never sleeps, on purpose.
+/// The environment variable that is set in a process in which one thread never sleeps, on purpose.
 pub(super) const IS_STUCK: &str = "VIRTUAL_TIME_IS_STUCK";
 
-/// Sleeps for so long by the machine's clock.
+/// Sleeps for this time by the machine's clock.
 pub(super) fn pause(time: Duration) {
     let _due = SystemClock.wait(&Arc::default(), SystemClock.now() + time);
 }
@@ -246,7 +258,7 @@ fn third_number(text: &str) -> Option<u64> {
 fn read<T>(file: &File, parse: impl FnOnce(&str) -> T) -> io::Result<T> {
     let mut buffer = [0; 4096];
     let length = file.read_at(&mut buffer, 0)?;
-    // Only a thread's name may be anything, and that is not what is asked for.
+    // Only the name of a thread may not be UTF-8, and no caller reads the name.
     Ok(parse(&String::from_utf8_lossy(&buffer[..length])))
 }
 
@@ -255,7 +267,8 @@ fn is_gone(error: &io::Error) -> bool {
         || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
 }
 
-/// Three files for each thread are more than some systems allow to begin with.
+/// Raises the limit of open files: three files for each thread exceed the first limit of some
+/// systems.
 fn allow_many_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

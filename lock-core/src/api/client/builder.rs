@@ -17,8 +17,8 @@ use crate::time::{Clock, SystemClock};
 use std::fmt;
 use std::sync::Arc;
 
-/// Returns a builder whose URLs can name the in-memory store alone. The `builder` of the crate
-/// `distlock` also has the Redis stores.
+/// Returns a builder of clients. Its URLs can name only the in-memory store; the `builder` of the
+/// crate `distlock` also has the Redis stores.
 pub fn builder() -> ClientBuilder {
     ClientBuilder::default()
 }
@@ -45,7 +45,8 @@ pub fn builder() -> ClientBuilder {
 #[must_use]
 pub struct ClientBuilder {
     pub(super) config: Option<Config>,
-    /// Applied in `connect`: a URL may be set later, and an owner alone does not name a store.
+    /// The label of lock holders. Not part of `config` before `connect`: a URL that is set later
+    /// would replace it, and a configuration with nothing but an owner names no store.
     pub(super) owner: Option<String>,
     schemes: Option<Schemes>,
     pub(super) backend: Option<Arc<dyn Backend>>,
@@ -60,7 +61,7 @@ impl ClientBuilder {
     ///
     /// # Errors
     ///
-    /// Those of [`Config::from_url`].
+    /// The errors of [`Config::from_url`].
     pub fn url(self, url: &str) -> Result<Self, Error> {
         Ok(self.config(Config::from_url(url)?))
     }
@@ -71,32 +72,33 @@ impl ClientBuilder {
         self
     }
 
-    /// Changes settings that came from a URL or a file; the change wins.
+    /// Changes the settings of the URL or configuration that was set before. A URL or configuration
+    /// that is set later replaces the changes.
     pub fn configure(mut self, change: impl FnOnce(Config) -> Config) -> Self {
         self.config = Some(change(self.config.unwrap_or_default()));
         self
     }
 
-    /// Sets the label of lock holders, for people: see [`Config::with_owner`]. It wins over the
-    /// settings, even over those that are set later.
+    /// Sets the label of lock holders, for people: see [`Config::with_owner`]. This label replaces
+    /// the label in the settings, even in settings that are set later.
     pub fn owner(mut self, owner: impl Into<String>) -> Self {
         self.owner = Some(owner.into());
         self
     }
 
-    /// Sets the schemes that the URL can name, in place of those of [`builder`].
+    /// Sets the schemes that the URL can name, in place of the schemes of [`builder`].
     pub fn schemes(mut self, schemes: Schemes) -> Self {
         self.schemes = Some(schemes);
         self
     }
 
-    /// Uses this backend and ignores the URL.
+    /// Uses this backend in place of the store that the URL names. The settings of the URL apply.
     pub fn backend(mut self, backend: Arc<dyn Backend>) -> Self {
         self.backend = Some(backend);
         self
     }
 
-    /// Uses this clock. For tests; a given backend must be on the same clock.
+    /// Uses this clock, for tests. A given backend must use the same clock.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = Some(ContainedClock::around(clock));
         self
@@ -112,8 +114,8 @@ impl ClientBuilder {
     ///
     /// Use it for a few fixed names only. Each name makes its own set of time series, with a bucket
     /// for each limit of each histogram, which this client, the recorder and the metrics system
-    /// store: a name for each order or user exhausts them. The metrics of a name are registered at
-    /// its first use, on the thread that uses it.
+    /// store: a name for each order or user exhausts their memory. The metrics of a name are
+    /// registered at its first use, on the thread that uses it.
     #[cfg(feature = "metrics")]
     pub fn metrics_by_name(mut self) -> Self {
         self.metrics_by_name = true;
@@ -124,12 +126,14 @@ impl ClientBuilder {
     ///
     /// # Blocking
     ///
-    /// Not at all. The first request reports an unreachable store.
+    /// Does not block. The first request reports an unreachable store.
     ///
     /// # Errors
     ///
     /// [`Error::is_configuration`] with every contradiction in the settings, for an unknown scheme
-    /// or option, and if there is neither a URL nor a backend.
+    /// or option, and if there is neither a URL nor a backend. [`Error::is_unsupported`] if the
+    /// store does not support a setting. [`Error::is_unavailable`] if the system has no thread left
+    /// for the events.
     pub fn connect(mut self) -> Result<Client, Error> {
         if (self.config.is_some() || self.backend.is_some())
             && let Some(owner) = self.owner.take()
@@ -240,7 +244,7 @@ mod tests {
         assert!(refused.is_configuration(), "{refused:?}");
     }
 
-    /// The store's record of the holder of a lock of this client.
+    /// Returns the label that the store shows for a lock of this client.
     fn label(client: &Client) -> Option<Arc<str>> {
         let lock = client.mutex("labelled").unwrap();
         let _guard = lock.lock().unwrap();

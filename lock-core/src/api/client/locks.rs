@@ -10,11 +10,12 @@ use std::sync::Arc;
 
 /// The held locks of a store: see [`Client::locks`](crate::Client::locks).
 ///
-/// Remembers the names that it returned, so that it returns each once, and nothing of other keys.
+/// The value stores the names that it has returned, to return each name once, and nothing about
+/// other keys.
 pub struct Locks {
     engine: Arc<EngineHandle>,
     pattern: String,
-    /// The position of the next page; `None` after the last one, and after an error.
+    /// The position of the next page; `None` after the last page, and after an error.
     next: Option<PagePosition>,
     returned: HashSet<LockName>,
     /// The unread part of the last page, for the iterator.
@@ -32,8 +33,8 @@ impl Locks {
         }
     }
 
-    /// Returns the next page, which may be empty; `None` after the last one. For a caller that must
-    /// be able to stop soon: the iterator continues until it has found a lock.
+    /// Returns the next page, which may be empty; `None` after the last page. For a caller that
+    /// must be able to stop soon: the iterator requests pages until it has found a lock.
     ///
     /// # Blocking
     ///
@@ -41,8 +42,7 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// [`Error::is_unavailable`], or [`Error::is_configuration`] if the user lacks a right. No page
-    /// follows an error.
+    /// The errors of [`Client::locks`](crate::Client::locks). No page follows an error.
     pub fn next_page(&mut self) -> Result<Option<Vec<(LockName, LockInfo)>>, Error> {
         let Some(from) = self.next.take() else {
             return Ok(None);

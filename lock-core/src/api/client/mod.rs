@@ -43,6 +43,7 @@ use std::time::Duration;
 /// with [`Error::is_misuse`]; the child makes its own client. Fork before the program starts
 /// threads, those of this library included: a mutex that another thread holds at the fork stays
 /// locked in the child for ever.
+///
 /// # Examples
 ///
 /// ```
@@ -61,7 +62,8 @@ impl Client {
         Ok(Self(builder.open()?, variant))
     }
 
-    /// Returns the lock of this name, held by threads and reentrant. Sends no request.
+    /// Returns the reentrant mutex of this name, which a thread holds. It is a [fair
+    /// mutex](Self::fair_mutex) if the settings say so. Sends no request.
     ///
     /// # Errors
     ///
@@ -74,8 +76,9 @@ impl Client {
         Mutex::new(Arc::clone(&self.0), &self.mutex_name(name)?)
     }
 
-    /// Returns the lock of this name, held by guards that can be sent to other threads, and not
-    /// reentrant. Sends no request.
+    /// Returns the mutex of this name that a guard holds, and not a thread: it is not reentrant,
+    /// and the guard can be sent to other threads. It is a [fair mutex](Self::fair_mutex) if the
+    /// settings say so. Sends no request.
     ///
     /// # Errors
     ///
@@ -98,14 +101,14 @@ impl Client {
         Ok(name.try_into()?.of_kind(kind))
     }
 
-    /// Returns the lock of this name, held by threads and reentrant, and granted in the order of
-    /// arrival over all clients and threads. Sends no request.
+    /// Returns the reentrant mutex of this name, which a thread holds, and which is granted in the
+    /// order of arrival over all clients and threads. Sends no request.
     ///
-    /// A queue in the store keeps the order, which costs each waiter one request per second. A
-    /// waiter that does not react delays the others for at most [three
-    /// seconds](crate::Config::with_fair_presence). A fair mutex and the plain mutexes of its name
-    /// exclude each other. On Redis a client that waits for a plain one has one place in the same
-    /// queue. There is no hand-off inside the process.
+    /// A queue in the store keeps the order, which by default costs each waiter one request per
+    /// second. A waiter that does not react delays the waiters behind it for at most [three
+    /// seconds](crate::Config::with_fair_presence) by default. A fair mutex and the plain mutexes
+    /// of its name exclude each other. On Redis, a client that waits for a plain mutex has one
+    /// place in the same queue. The threads of a process do not hand a fair mutex to each other.
     ///
     /// # Errors
     ///
@@ -154,8 +157,9 @@ impl Client {
     /// overtake a waiting writer. Sends no request.
     ///
     /// The order is kept as for a [fair mutex](Self::fair_mutex), at the same cost. The thread that
-    /// writes may read at once, even if others wait. A fair and a plain read-write lock of one name
-    /// exclude each other. On Redis the plain one waits in the same queue.
+    /// holds the write lock gets the read lock at once, even if other threads wait. A fair and
+    /// a plain read-write lock of one name exclude each other. On Redis, a client that waits for
+    /// the plain lock waits in the same queue.
     ///
     /// # Errors
     ///
@@ -193,9 +197,10 @@ impl Client {
     /// over all clients and threads, whatever number a request wants. Sends no request.
     ///
     /// The order is kept as for a [fair mutex](Self::fair_mutex), at the same cost. While the first
-    /// waiter waits for its permits, later ones wait, even if they want fewer and those are free. A
-    /// plain semaphore of the same name shares the permits. On Redis it waits in the same queue,
-    /// but an attempt that does not wait takes what is free.
+    /// waiter waits for its permits, later waiters wait, even if they want fewer permits and enough
+    /// are free. A plain semaphore of the same name shares the permits. On Redis, a waiter of the
+    /// plain semaphore waits in the same queue, but an attempt that does not wait takes permits
+    /// that are free.
     ///
     /// # Errors
     ///
@@ -210,13 +215,13 @@ impl Client {
 
     /// Returns a client of the same store with another value for one option of the URL.
     ///
-    /// For locks that need a different setting, such as one whose key is also used by programs in
-    /// other languages with another wire format. The other settings, the clock and the event
-    /// handler are those of this client.
+    /// For locks that need a different setting, such as a lock whose key programs in other
+    /// languages also use, with another wire format. The client has the other settings, the clock
+    /// and the event handler of this client.
     ///
-    /// Repeated calls with one option and value return the same client while it is in use. It has
-    /// its own connections and watchdog, and excludes this client only through the store: use one
-    /// of the two for each lock.
+    /// Repeated calls with one option and value return the same client while it is in use. The
+    /// returned client has its own connections and watchdog, and excludes this client only through
+    /// the store: use only one of the two clients for each lock.
     ///
     /// # Examples
     ///
@@ -231,7 +236,8 @@ impl Client {
     /// # Errors
     ///
     /// [`Error::is_configuration`] if there is no such option, if its value is invalid, or if this
-    /// client was given a backend instead of a URL. [`Error::is_misuse`] in a forked child.
+    /// client was given a backend instead of a URL. [`Error::is_unsupported`] if the store does not
+    /// support the setting. [`Error::is_misuse`] in a forked child.
     pub fn with_option(&self, option: &str, value: &str) -> Result<Self, Error> {
         self.0.refuse_if_forked()?;
         self.1.with_option(option, value)
@@ -249,8 +255,8 @@ impl Client {
         self.0.abilities
     }
 
-    /// Returns how many threads of this client wait for the lock of this name (Java's
-    /// `getQueueLength`).
+    /// Returns how many threads of this client wait for the [mutex](Self::mutex) of this name
+    /// (Java's `getQueueLength`).
     ///
     /// # Errors
     ///
@@ -271,13 +277,13 @@ impl Client {
     /// lease ends.
     ///
     /// Dropping the last clone, handle and guard of a client tries each cleanup once more, for at
-    /// most the command timeout; this call waits longer and reports the result. It does not wait
-    /// for guards, nor for quorum servers that a release did not wait for.
+    /// most the command timeout; this call waits longer and reports the result. This call does not
+    /// wait for guards, nor for quorum servers that a release did not wait for.
     ///
     /// # Blocking
     ///
-    /// Until nothing is pending, at most for `wait`. Usually nothing is pending, and it returns at
-    /// once.
+    /// Until nothing is pending, at most for `wait`. Usually nothing is pending, and the call
+    /// returns at once.
     ///
     /// # Errors
     ///
@@ -299,7 +305,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Those of an attempt to lock, at once and not after the outage limit:
+    /// The errors of an attempt to lock, at once and not after the outage limit:
     /// [`Error::is_unavailable`] with the cause, [`Error::is_configuration`] if the store refuses
     /// this client. [`Error::is_misuse`] in a forked child.
     ///
@@ -317,21 +323,22 @@ impl Client {
     }
 
     /// Queries the store's settings and state, and returns findings that matter for locks, such as
-    /// eviction, missing rights or replicas. Each has a [level](FindingLevel) and a remedy. For a
-    /// program's start, and for the command `distlock doctor`.
+    /// eviction, missing rights or replicas. Each finding has a [level](FindingLevel), and each
+    /// problem has a remedy. For a program's start, and for the command `distlock doctor`.
     ///
     /// Changes nothing in the store. A setting that the server does not show to this client is
-    /// [`Unknown`](FindingLevel::Unknown). The in-memory store has no findings, and neither has a
-    /// backend that does not implement this.
+    /// reported as [`Unknown`](FindingLevel::Unknown). The in-memory store has no findings, and
+    /// neither has a backend without a diagnosis.
     ///
     /// # Blocking
     ///
-    /// Some hundred round trips to each server, one server after the other, at most for `wait`.
+    /// Less than a hundred round trips to each server, one server after the other, at most for
+    /// `wait`.
     ///
     /// # Errors
     ///
-    /// As [`ping`](Self::ping): the store did not answer in time. An unreachable part of the store
-    /// is a finding.
+    /// The errors of [`ping`](Self::ping), if no part of the store has answered in time. If only
+    /// a part of the store is unreachable, that is a finding.
     ///
     /// # Examples
     ///
@@ -356,15 +363,16 @@ impl Client {
     /// name.
     ///
     /// Each lock is listed once, in no order. A lock that is held during the whole listing is
-    /// included; one that is acquired or released meanwhile may be missing. Semaphores and keys
-    /// that are not locks are excluded. In `format=token` any text may be a lock. The list then
-    /// contains values that look like an owner and have an expiry: a UUID, with or without a
-    /// number, random digits of base 16 or 64, or ShedLock's format.
+    /// included; a lock that is acquired or released meanwhile may be missing. Semaphores and keys
+    /// that are not locks are excluded. In `format=token` the value of a lock may be any text. The
+    /// list then contains the keys that have an expiry and a value that looks like an owner: a
+    /// UUID, with or without a number, random digits of base 16 or 64, or ShedLock's format.
     ///
     /// # Blocking
     ///
-    /// The iterator requests the next page when it needs one, each for at most the command timeout:
-    /// one request for a thousand keys of the store, and one for each hundred locks among them.
+    /// The iterator requests the next page when it needs one, and waits for it for at most the
+    /// command timeout. A page takes one request for a thousand keys of the store, and one request
+    /// for each hundred locks among these keys.
     ///
     /// # Errors
     ///
@@ -397,15 +405,16 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Each result is that of one name: [`Error::is_unavailable`], [`Error::is_foreign_format`].
+    /// Each result is for one name: [`Error::is_unavailable`], [`Error::is_foreign_format`].
     pub fn inspect_all(&self, names: &[LockName]) -> Vec<Result<LockInfo, Error>> {
         self.0.inspect_all(names)
     }
 
     /// Returns how many lock names are in use in this client.
     ///
-    /// A name is in use while it is held, waited for or has a handle, and for a third of a lease
-    /// after its release, at most ten seconds. Unused names occupy no memory.
+    /// A name is in use while it is held, waited for or has a handle, and after its release until
+    /// the next check of the name: at most a third of a lease, and at most ten seconds. Unused
+    /// names occupy no memory.
     #[must_use]
     pub fn names_in_use(&self) -> usize {
         self.0.names_in_use()

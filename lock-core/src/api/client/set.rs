@@ -51,11 +51,12 @@ struct Shared {
 }
 
 impl ClientSet {
-    /// Returns the lock of this name, held by threads and reentrant. Sends no request.
+    /// Returns the reentrant mutex of this name, which a thread holds: see [`Client::mutex`]. Sends
+    /// no request.
     ///
     /// # Errors
     ///
-    /// Those of [`Client::mutex`] and [`client`](Self::client).
+    /// The errors of [`Client::mutex`] and [`client`](Self::client).
     pub fn mutex<N>(&self, name: N) -> Result<Mutex, Error>
     where
         N: TryInto<LockName>,
@@ -65,12 +66,12 @@ impl ClientSet {
         self.client(name.as_str())?.mutex::<LockName>(name)
     }
 
-    /// Returns the lock of this name, held by guards that can be sent to other threads, and not
-    /// reentrant. Sends no request.
+    /// Returns the mutex of this name that a guard holds, and not a thread: see
+    /// [`Client::owned_mutex`]. Sends no request.
     ///
     /// # Errors
     ///
-    /// Those of [`Client::owned_mutex`] and [`client`](Self::client).
+    /// The errors of [`Client::owned_mutex`] and [`client`](Self::client).
     pub fn owned_mutex<N>(&self, name: N) -> Result<OwnedMutex, Error>
     where
         N: TryInto<LockName>,
@@ -80,8 +81,9 @@ impl ClientSet {
         self.client(name.as_str())?.owned_mutex::<LockName>(name)
     }
 
-    /// Returns the client for the lock of this name: its backend, with the lock's options. For the
-    /// other kinds of locks: `clients.client("jobs")?.semaphore("jobs", 3)`.
+    /// Returns the client for the lock of this name, which uses the lock's backend and options.
+    /// That client makes the other kinds of locks, as in
+    /// `clients.client("jobs")?.semaphore("jobs", 3)`.
     ///
     /// # Errors
     ///
@@ -116,14 +118,14 @@ impl ClientSet {
         config: impl FnOnce() -> Result<Config, Error>,
     ) -> Result<Client, Error> {
         // Locked while a client is made, which sends no request, so that two threads get the same
-        // one.
+        // client.
         let mut open = self.0.open.lock();
         if let Some(client) = open.get(&key) {
             return Ok(client.clone());
         }
         let mut config = config()?;
         if !open.is_empty() {
-            // The first client has already emitted the warnings.
+            // The first client has already emitted the warnings about unknown variables.
             config = config.without_unknown_variables();
         }
         let client = self.0.builder.clone().config(config).connect()?;
@@ -144,7 +146,7 @@ impl ClientBuilder {
     ///
     /// # Blocking
     ///
-    /// Not at all: the first request of each client reports an unreachable store.
+    /// Does not block. The first request of each client reports an unreachable store.
     ///
     /// # Errors
     ///

@@ -8,7 +8,8 @@ use crate::sync::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 
-/// The settings in which a client differs from the client that was built, and the shared data.
+/// The settings in which a client differs from the client that was built, and the data that all
+/// these clients share.
 #[derive(Clone)]
 pub(super) struct Variant {
     shared: Arc<Shared>,
@@ -38,7 +39,8 @@ impl Variant {
         }
     }
 
-    /// Returns the client with one more change: the existing one, or a new one.
+    /// Returns the client with one more change: the existing client if it is in use, or a new
+    /// client.
     pub(super) fn with_option(&self, option: &str, value: &str) -> Result<Client, Error> {
         let Shared { origin, open } = &*self.shared;
         if origin.backend.is_some() {
@@ -48,7 +50,8 @@ impl Variant {
         }
         let mut variant = self.clone();
         variant.changes.insert(option.to_owned(), value.to_owned());
-        // Locked while the client is made, which sends no request: two threads get the same client.
+        // Locked while the client is made, which sends no request, so that two threads get the same
+        // client.
         let mut open = open.lock();
         if let Some(alive) = open.get(&variant.changes).and_then(Weak::upgrade) {
             return Ok(Client(alive, variant));
