@@ -306,13 +306,13 @@ macro_rules! guard_methods {
 
         /// Returns the fencing token of this acquisition, even after the lock was lost.
         ///
-        /// Nested guards have the same token. There is none if the store or its wire format has no
-        /// tokens, if tokens are switched off, for a semaphore, and for a reader if the store knows
-        /// no token of a writer.
+        /// Nested guards have the same token. The result is `None` if the store or its wire format
+        /// has no tokens, if tokens are switched off, for a semaphore, and for a reader if the
+        /// store knows no token of a writer.
         ///
-        /// The guard of several locks has no token either, even if the locks have one name on
-        /// several servers: their grants have no common order, so a single number could let an old
-        /// holder pass. [`LockGuard::fencing_tokens`] returns the token of each lock.
+        /// The result is also `None` for the guard of several locks, even if the locks have one
+        /// name on several servers: their grants have no common order, so a single number could let
+        /// an old holder pass. [`LockGuard::fencing_tokens`] returns the token of each lock.
         ///
         /// Pass the token to the protected resource, and let the resource refuse a token that is
         /// smaller than the largest it has seen.
@@ -409,7 +409,7 @@ macro_rules! guard_methods {
         /// - [`Error::is_misuse`]: the lease would be too short or too long.
         /// - [`Error::is_unsupported`]: the wire format does not record the holder.
         ///
-        /// After an error the lock stays valid until its old deadline, unless it is lost.
+        /// After an error the lock stays valid at least until its old deadline, unless it is lost.
         pub fn extend(&self, time: Duration) -> Result<(), Error> {
             $dispatch!(&self.0, hold => hold.extend(time))
         }
@@ -456,9 +456,9 @@ macro_rules! guard_methods {
 /// lease ends. To wait for the answer, call [`unlock`](Self::unlock).
 ///
 /// `Drop` blocks for at most the command timeout (for several locks, for each of them), and only if
-/// the store accepts no requests or the wire format requires the answer. It never panics. A failed
-/// release is reported as an event and retried in the background. There is no poisoning: a panic
-/// releases the lock.
+/// the store accepts no requests, or if the release cannot be sent without waiting for its answer.
+/// It never panics. A failed release is reported as an event and retried in the background. There
+/// is no poisoning: a panic releases the lock.
 ///
 /// A leaked guard ([`std::mem::forget`]) leaves the lock held, and renewed, until its thread or the
 /// program ends.

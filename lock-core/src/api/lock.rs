@@ -127,7 +127,7 @@ pub(crate) mod sealed {
     }
 }
 
-/// A lock that excludes threads of all processes on all machines.
+/// A lock on a name in a store, which threads, processes and machines share.
 ///
 /// The types that implement this trait also have its methods as inherent methods, so a caller need
 /// not import the trait. The trait is for code that accepts any lock, as `Arc<dyn DistLock>` or as

@@ -97,7 +97,7 @@ impl MemberGuards {
 
 impl CompositeGuard for MemberGuards {
     fn unlock(mut self: Box<Self>) -> Result<(), Error> {
-        // In the reverse of the order of the members. Each one is released, even if the release of
+        // In the reverse order of the members. Each member is released, even if the release of
         // another fails.
         let mut answers: Vec<_> = self
             .guards

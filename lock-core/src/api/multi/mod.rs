@@ -137,7 +137,7 @@ pub struct MultiLock(pub(crate) Arc<Members>);
 /// It has all methods of [`DistLock`], with the properties that are listed for [`MultiLock`] and
 /// these differences:
 ///
-/// - An acquisition tries every member, and succeeds with more than half of them.
+/// - An acquisition acquires every member that it can, and succeeds with more than half of them.
 /// - The wait for a busy member lasts for at most its share, which is the remaining wait divided by
 ///   the number of members, and at most a second (ten seconds for a fair lock whose queue needs
 ///   that long). Then the other members are tried again.

@@ -24,8 +24,8 @@ const ROUNDS_OF_TRIES: u32 = 3;
 /// longest wait for any of the locks, so that two clients that wait for each other's locks do not
 /// give up at the same time. Without a queue this time is the longest first wait.
 const SHORTEST_TRY_WAIT: Duration = Duration::from_millis(1);
-/// The divisor of the longest wait for any of the locks that gives the smallest estimate for each
-/// of them.
+/// The longest wait for any of the locks, divided by this number, is the smallest estimate for each
+/// lock.
 const PART_OF_LONGEST: u32 = 16;
 
 /// The limit of the first waits while others are held, because other clients wait for the held
