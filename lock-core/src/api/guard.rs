@@ -21,17 +21,17 @@ use std::time::Duration;
 pub(crate) struct Hold {
     engine: Arc<EngineHandle>,
     local: Arc<LocalLock>,
-    /// `None` after `unlock` and `detach`: then `Drop` does nothing.
+    /// `None` after `unlock` or `detach`. Then `Drop` does nothing.
     acquisition: Option<Arc<Acquisition>>,
 }
 
-/// The holds on several locks that were acquired together, with the methods of [`Hold`].
+/// The guard of several locks that were acquired together. It has the methods of [`Hold`].
 pub(crate) trait CompositeGuard: fmt::Debug + Sync {
     fn unlock(self: Box<Self>) -> Result<(), Error>;
     fn detach(self: Box<Self>, composite: Option<CompositeHold>);
     fn name(&self) -> &LockName;
     fn fencing_tokens(&self) -> Vec<(LockName, Option<FencingToken>)>;
-    /// Returns `None`: the grants of several locks have no common order.
+    /// Returns `None`, because the grants of several locks have no common order.
     fn fencing_token(&self) -> Option<FencingToken> {
         None
     }
@@ -119,7 +119,8 @@ impl Hold {
     fn ensure(&self, time: Duration) -> Result<(), Error> {
         self.engine.must_hold(&self.local, self.acquisition())?;
         if self.remaining() < time {
-            // The result shows in the remaining validity.
+            // The outcome is ignored: the validity that remains below shows whether the extension
+            // worked.
             let _outcome = self.begin_lease();
             self.engine.must_hold(&self.local, self.acquisition())?;
         }
@@ -131,7 +132,8 @@ impl Hold {
         if self.remaining() >= time {
             return Ok(());
         }
-        // At least `time` must remain when this returns, so the lease is a little longer.
+        // The requested lease is a little longer than `time`: otherwise less than `time` would
+        // remain when this function returns.
         let Acquisition {
             name, replication, ..
         } = &**self.acquisition();
@@ -145,14 +147,15 @@ impl Hold {
         self.restart_lease(checked(lease.saturating_add(lead))?)
     }
 
-    /// Extends a direct grant, which has a shorter lease, to the requested lease.
+    /// Extends the short lease of a direct grant to the lease that the caller requested. Sends no
+    /// request if the lease already has that length.
     fn begin_lease(&self) -> Result<(), Error> {
         self.acquisition()
             .lease_to_come()
             .map_or(Ok(()), |lease| self.restart_lease(lease))
     }
 
-    /// Extends the lease to its full length from now.
+    /// Extends the lease to `lease`, counted from now.
     fn restart_lease(&self, lease: LeaseTime) -> Result<(), Error> {
         self.engine.extend(&self.local, self.acquisition(), lease)
     }
@@ -179,8 +182,9 @@ impl Hold {
         }
     }
 
-    /// Returns the state. A passed deadline counts as a loss even before the watchdog records it.
-    /// `None` in a forked child, which must not lock a mutex that a thread of the parent may hold.
+    /// Returns the state, and records a loss if the deadline has passed. Returns `None` in a forked
+    /// child: a thread of the parent may have held the mutex of the acquisition at the fork, and in
+    /// the child that mutex stays locked for ever.
     fn current_state(&self) -> Option<GuardState> {
         match self.engine.must_hold(&self.local, self.acquisition()) {
             Err(error) if error.is_misuse() => None,
@@ -208,13 +212,14 @@ impl fmt::Debug for Hold {
     }
 }
 
-/// The hold of a thread's guard. A single lock needs no allocation.
+/// The content of a [`LockGuard`]: the hold on one lock, without an allocation, or the guard of
+/// several locks.
 enum Held {
     Single(Hold),
     Composite(Box<dyn CompositeGuard>),
 }
 
-/// Calls the method of the variant.
+/// Runs `$call` on the content of either variant of [`Held`].
 macro_rules! either {
     ($held:expr, $hold:ident => $call:expr) => {
         match $held {
@@ -224,7 +229,7 @@ macro_rules! either {
     };
 }
 
-/// Calls the method of a guard that always has a single hold.
+/// Runs `$call` on the hold of an [`OwnedGuard`], which has no variants.
 macro_rules! single {
     ($held:expr, $hold:ident => $call:expr) => {{
         let $hold = $held;
@@ -238,7 +243,7 @@ impl fmt::Debug for Held {
     }
 }
 
-/// Fails if less than `time` remains of the lease.
+/// Returns an error if `left`, the rest of the lease, is shorter than `time`.
 pub(crate) fn require_remaining(
     left: Duration,
     time: Duration,
@@ -253,34 +258,42 @@ pub(crate) fn require_remaining(
     Err(Error::new(ErrorKind::LeaseTooShort, message).on(lock))
 }
 
-/// The methods of both guards; `$dispatch` calls those of their holds.
+/// Defines the methods that [`LockGuard`] and [`OwnedGuard`] have in common. `$dispatch` is the
+/// macro that calls the method of the hold.
 macro_rules! guard_methods {
     ($dispatch:ident) => {
-        /// Ends this hold; the last one releases the lock in the store.
+        /// Ends this hold. The last hold releases the lock in the store, or hands it to a waiting
+        /// thread of this client.
         ///
         /// # Blocking
         ///
-        /// Until the store has answered, at most for the command timeout. A nested hold sends no
-        /// request.
+        /// Until the store has answered, at most for the command timeout; for several locks one
+        /// request for each, in turn. Ending a nested hold and handing the lock to another thread
+        /// send no request.
         ///
         /// # Errors
         ///
-        /// - [`Error::is_lost`]: the lock was lost before. Another holder may have entered while
-        ///   this guard was held; treat the work done under it as suspect.
-        /// - [`Error::is_unavailable`]: the release was not confirmed. The client retries it in the
-        ///   background, and the lease ends the lock in any case.
+        /// - [`Error::is_lost`]: the lock was lost before this call. Another holder may have
+        ///   entered while this guard was held, so treat the work done under it as suspect.
+        /// - [`Error::is_unavailable`]: the store did not confirm the release. The client retries
+        ///   the release in the background, and the lease ends the lock in any case.
         pub fn unlock(self) -> Result<(), Error> {
             $dispatch!(self.0, hold => hold.unlock())
         }
 
-        /// Sets a minimum hold: the lock stays busy for at least this time, counted from its
-        /// acquisition. Like [`LockOptions::at_least`](crate::LockOptions::at_least), for a job
-        /// that has begun.
+        /// Sets a minimum hold: the lock stays busy in the store for at least `time` after its
+        /// acquisition, even if it is released earlier.
+        ///
+        /// Has the effect of [`LockOptions::at_least`](crate::LockOptions::at_least), but can be
+        /// called after the acquisition, when a job finds that it needs the minimum hold.
         ///
         /// # Errors
         ///
-        /// [`Error::is_misuse`] or [`ErrorKind::Unsupported`]: the store does not keep a released
-        /// lock for so long, or not at all; [`Error::is_lost`] if the lock is lost.
+        /// - [`ErrorKind::Unsupported`]: the wire format does not record the holder, or the lock is
+        ///   shared.
+        /// - [`Error::is_misuse`]: `time` is shorter or longer than the store's leases may be, or
+        ///   this thread also holds the read lock of the same name.
+        /// - [`Error::is_lost`]: the lock is lost.
         pub fn keep_at_least(&self, time: Duration) -> Result<(), Error> {
             $dispatch!(&self.0, hold => hold.keep_at_least(time))
         }
@@ -291,55 +304,60 @@ macro_rules! guard_methods {
             $dispatch!(&self.0, hold => hold.name())
         }
 
-        /// Returns the token of this acquisition, even after the lock was lost.
+        /// Returns the fencing token of this acquisition, even after the lock was lost.
         ///
-        /// Nested guards have the same token. `None` if the store or its wire format has no tokens,
-        /// if they are switched off, or for the guard of several locks, even of one name on several
-        /// servers: their grants have no common order, so a single number could let an old holder
-        /// pass. [`LockGuard::fencing_tokens`] returns the token of each lock.
+        /// Nested guards have the same token. The result is `None` if the store or its wire format
+        /// has no tokens, if tokens are switched off, for a semaphore, and for a reader if the
+        /// store knows no token of a writer.
         ///
-        /// Pass it to the protected resource, and let the resource refuse smaller tokens than it
-        /// has seen.
+        /// The result is also `None` for the guard of several locks, even if the locks have one
+        /// name on several servers: their grants have no common order, so a single number could let
+        /// an old holder pass. [`LockGuard::fencing_tokens`] returns the token of each lock.
+        ///
+        /// Pass the token to the protected resource, and let the resource refuse a token that is
+        /// smaller than the largest it has seen.
         #[must_use]
         pub fn fencing_token(&self) -> Option<FencingToken> {
             $dispatch!(&self.0, hold => hold.fencing_token())
         }
 
-        /// Returns whether the lock is still held, by the local clock. Sends no request. The answer
-        /// is correct even in the first call after this process was paused past its lease.
+        /// Returns whether the lock is still held, according to the local clock. Sends no request.
+        /// If this process was paused until after the end of the lease, the first call after the
+        /// pause already returns `false`.
         ///
-        /// If the time of day was set ahead, as after a pause of a virtual machine with its clocks,
-        /// that much time may have passed. A lock that would have expired by then is not valid
-        /// until the store confirms it, which starts at once in the background.
+        /// If the time of day jumps ahead, the lease may have ended unnoticed: a virtual machine
+        /// that is paused stops its clocks, and sets the time of day afterwards. A lock whose
+        /// remaining lease is not longer than the jump is then not valid until the store confirms
+        /// it. The client queries the store at once, in the background.
         #[must_use]
         pub fn is_valid(&self) -> bool {
             $dispatch!(&self.0, hold => hold.is_valid())
         }
 
-        /// Returns a `tracing` span of level debug for the work under the lock, with the lock's
-        /// name and token. Each call makes a new one; enter it as in
-        /// `let _entered = guard.span().entered();`.
+        /// Returns a new `tracing` span of level debug for the work under the lock, with the lock's
+        /// name and token. Enter the span as in `let _entered = guard.span().entered();`.
         #[cfg(feature = "tracing")]
         #[must_use]
         pub fn span(&self) -> tracing::Span {
             crate::observe::trace::held(self.name(), self.fencing_token())
         }
 
-        /// Returns how long the lock stays held without a renewal; zero if it is lost. Sends no
-        /// request.
+        /// Returns how long the lock stays valid without a renewal; zero if it is not
+        /// [valid](Self::is_valid). Sends no request.
         #[must_use]
         pub fn remaining(&self) -> Duration {
             $dispatch!(&self.0, hold => hold.remaining())
         }
 
-        /// Fails unless at least `time` remains of the lease. Call it before a step that takes that
-        /// long.
+        /// Returns an error if less than `time` remains of the lease. Call this before a step that
+        /// takes that long.
         ///
         /// # Blocking
         ///
-        /// Sends no request, except for a lock that the release of another client has just
-        /// granted: its whole lease begins with its first renewal, within a second. That renewal is
-        /// sent at once, and may take twice the command timeout.
+        /// Sends no request, with one exception. A lock that another client's release has just
+        /// granted has a short lease until its first renewal (by default for a second). If less
+        /// than `time` remains of this lease, the renewal is sent at once, and may take twice the
+        /// command timeout.
         ///
         /// # Errors
         ///
@@ -349,21 +367,22 @@ macro_rules! guard_methods {
             $dispatch!(&self.0, hold => hold.ensure(time))
         }
 
-        /// Queries the store whether the lock is still held, and returns a lower bound of the lease
-        /// that remains there ([`Duration::MAX`] if it has no end).
+        /// Queries the store to check that the lock is still held. Returns a lower bound of the
+        /// lease that remains in the store ([`Duration::MAX`] if it has no end).
         ///
-        /// If another holder or none has the lock, or the answer arrives after the guard's own
-        /// deadline, the guard is lost from here on.
+        /// If another owner or none holds the lock in the store, or if the answer arrives after the
+        /// end of the guard's validity, the guard counts as lost from now on.
         ///
-        /// The answer never comes from a replica. With Sentinel, the sentinels are also queried
-        /// whether the server that answered is still the master. An isolated master is believed if
-        /// no reachable sentinel knows of its successor, and the state may change after the answer:
-        /// use the fencing token against both.
+        /// The answer never comes from a replica. With Sentinel, the client also queries the
+        /// sentinels to check that the server that answered is still the master. The answer may
+        /// still be wrong in two cases: a master was replaced and no reachable sentinel knows its
+        /// successor, or the state changed after the answer. The fencing token protects in both
+        /// cases.
         ///
         /// # Blocking
         ///
-        /// One request, at most for the command timeout; with Sentinel a second one to the
-        /// sentinels, within it.
+        /// One request, at most for the command timeout; for several locks one for each, in turn.
+        /// The time for the query of the sentinels is included.
         ///
         /// # Errors
         ///
@@ -373,20 +392,24 @@ macro_rules! guard_methods {
             $dispatch!(&self.0, hold => hold.verify())
         }
 
-        /// Extends the lease to at least `time` from now. Sends no request if as much remains;
-        /// never shortens the lease.
+        /// Extends the lease to at least `time` from now. Sends no request if `time` or more
+        /// remains already. Never shortens the lease.
         ///
         /// # Blocking
         ///
-        /// One request, at most for twice the command timeout; with `replicas`, twice the sum of it
-        /// and the replication timeout.
+        /// One request, at most for twice the command timeout; with `replicas`, for twice the sum
+        /// of the command timeout and the replication timeout. For several locks one request for
+        /// each, in turn.
         ///
         /// # Errors
         ///
-        /// [`Error::is_lost`] if the lock is lost, [`Error::is_unavailable`] if the store did not
-        /// confirm, or [`Error::is_insufficient_replicas`] if too few replicas did (the old
-        /// deadline then remains), [`Error::is_misuse`] for an invalid lease,
-        /// [`Error::is_unsupported`] if the wire format does not record the holder.
+        /// - [`Error::is_lost`]: the lock is lost.
+        /// - [`Error::is_unavailable`]: the store did not confirm the extension.
+        /// - [`Error::is_insufficient_replicas`]: too few replicas confirmed it.
+        /// - [`Error::is_misuse`]: the lease would be too short or too long.
+        /// - [`Error::is_unsupported`]: the wire format does not record the holder.
+        ///
+        /// After an error the lock stays valid at least until its old deadline, unless it is lost.
         pub fn extend(&self, time: Duration) -> Result<(), Error> {
             $dispatch!(&self.0, hold => hold.extend(time))
         }
@@ -397,18 +420,19 @@ macro_rules! guard_methods {
             $dispatch!(&self.0, hold => hold.state())
         }
 
-        /// Returns why the lock was lost, or will be lost because no renewals are left. Sends no
-        /// request.
+        /// Returns why the lock was lost, or that it will be lost because its limited number of
+        /// renewals is used up. `None` if neither is the case. Sends no request.
         #[must_use]
         pub fn loss(&self) -> Option<Loss> {
             $dispatch!(&self.0, hold => hold.loss())
         }
 
-        /// Returns a channel that gets one message when the lock is lost or will not be renewed any
-        /// more, at once if that has happened.
+        /// Returns a channel that gets one message when the lock is lost, or when its limited
+        /// number of renewals is used up. If this has already happened, the message is sent at
+        /// once.
         ///
-        /// The channel is closed without a message when the lock is released. Any thread may
-        /// receive from it. Each call makes a new channel.
+        /// If the lock is released instead, the channel is closed without a message. Any thread may
+        /// receive from the channel. Each call makes a new channel.
         #[must_use]
         pub fn losses(&self) -> Notification<Loss> {
             let (sender, wanted, notification) = notification();
@@ -424,21 +448,24 @@ macro_rules! guard_methods {
 
 /// A hold on a lock that belongs to the thread that acquired it. Dropping it unlocks.
 ///
-/// `Drop` stops the renewal first, so that the lease ends in any case. Then it sends the release
-/// without waiting for the answer, where the store supports that. When `drop` returns, the request
-/// has been sent or is queued with those of other threads, and another client may still find the
-/// lock held. A program that exits without dropping its client, for example by
+/// `Drop` stops the renewal first, so that the lease ends in any case. Then it sends the release;
+/// where the store supports it, without waiting for the answer. In that case the request has been
+/// sent, or is queued behind requests of other threads, when `drop` returns. Another client may
+/// then still find the lock held. A program that exits without dropping its client, for example by
 /// [`std::process::exit`], may exit before the request is sent: then the lock stays held until its
-/// lease ends. [`unlock`](Self::unlock) waits for the answer. `Drop` blocks for at most the command
-/// timeout, if the store accepts no requests. It never panics. A failed release is reported as an
-/// event and retried in the background. There is no poisoning: a panic releases.
+/// lease ends. To wait for the answer, call [`unlock`](Self::unlock).
+///
+/// `Drop` blocks for at most the command timeout (for several locks, for each of them), and only if
+/// the store accepts no requests, or if the release cannot be sent without waiting for its answer.
+/// It never panics. A failed release is reported as an event and retried in the background. There
+/// is no poisoning: a panic releases the lock.
 ///
 /// A leaked guard ([`std::mem::forget`]) leaves the lock held, and renewed, until its thread or the
 /// program ends.
 ///
-/// The thread that locked must unlock, as in Java: the guard is not `Send`, and the compiler prints
-/// `GuardStaysOnItsThreadUseOwnedMutexToSendOne`. The guard of an [`OwnedMutex`](crate::OwnedMutex)
-/// can be sent.
+/// The thread that locked must unlock, as in Java: the guard is not `Send`. If a program sends it
+/// to another thread, the compiler's error names `GuardStaysOnItsThreadUseOwnedMutexToSendOne`. The
+/// guard of an [`OwnedMutex`](crate::OwnedMutex) can be sent.
 ///
 /// ```compile_fail,E0277
 /// # extern crate lock_core as distlock;
@@ -456,7 +483,7 @@ macro_rules! guard_methods {
 /// # Ok::<(), distlock::Error>(())
 /// ```
 ///
-/// A guard unlocks once:
+/// A guard can be unlocked only once:
 ///
 /// ```compile_fail,E0382
 /// # extern crate lock_core as distlock;
@@ -472,7 +499,8 @@ pub struct LockGuard(
     PhantomData<dyn GuardStaysOnItsThreadUseOwnedMutexToSendOne>,
 );
 
-/// Makes a guard `Sync` and not `Send`. The compiler prints its name where a guard is sent.
+/// Makes a guard `Sync` and not `Send`. If a program sends a guard, the compiler prints the name of
+/// this trait.
 trait GuardStaysOnItsThreadUseOwnedMutexToSendOne: Sync {}
 
 impl LockGuard {
@@ -488,11 +516,12 @@ impl LockGuard {
     guard_methods!(either);
 
     /// Returns the name and the token of each lock of this guard, in the order in which the locks
-    /// were given. For a single lock the token is [`fencing_token`](Self::fencing_token).
+    /// were given. The guard of a single lock returns one pair, with its
+    /// [`fencing_token`](Self::fencing_token).
     ///
     /// Several locks have no common token: each protected resource compares the token of *its* lock
-    /// with those that it has seen. A lock that a [`MajorityLock`](crate::MajorityLock) did not
-    /// acquire is listed with `None`.
+    /// with the tokens of that lock that it has seen. A lock that a
+    /// [`MajorityLock`](crate::MajorityLock) did not acquire is listed with `None`.
     #[must_use]
     pub fn fencing_tokens(&self) -> Vec<(LockName, Option<FencingToken>)> {
         match &self.0 {
@@ -501,7 +530,8 @@ impl LockGuard {
         }
     }
 
-    /// Sets a minimum hold: the store keeps the lock busy for this time, even after its release.
+    /// Sets a minimum hold: the lock stays busy in the store for `time` after its acquisition, even
+    /// if it is released earlier.
     pub(crate) fn keep(&self, time: LeaseTime) {
         either!(&self.0, hold => hold.keep(time));
     }
@@ -518,7 +548,7 @@ impl LockGuard {
         either!(self.0, hold => hold.detach(composite));
     }
 
-    /// Returns how many listeners wait for a loss.
+    /// Returns the number of listeners for a loss.
     #[cfg(test)]
     pub(crate) fn listeners(&self) -> usize {
         match &self.0 {
@@ -527,13 +557,13 @@ impl LockGuard {
         }
     }
 
-    /// Detaches the hold from its guard: it stays with this thread until
-    /// [`DistLock::unlock`](crate::DistLock::unlock) ends it. For code that locks in one place and
-    /// unlocks in another.
+    /// Detaches the hold from its guard: this thread keeps the hold until it calls
+    /// [`DistLock::unlock`](crate::DistLock::unlock). For code that locks in one place and unlocks
+    /// in another.
     ///
-    /// The watchdog renews the hold for as long as the thread lives. A fixed lease lasts until its
-    /// end, even if the thread ends before. Dropping the last handle of the client releases the
-    /// lock.
+    /// The watchdog renews the lock for as long as the thread lives. A lock with a fixed lease
+    /// stays held until the lease ends, even if the thread ends earlier. Dropping the last handle
+    /// of the client releases the lock.
     pub fn detach(self) {
         self.detach_as(None);
     }
@@ -545,10 +575,11 @@ impl fmt::Debug for LockGuard {
     }
 }
 
-/// A hold on a lock that belongs to no thread and can be sent to another one. Dropping it unlocks.
+/// A hold on a lock that belongs to no thread, so that it can be sent to another thread. Dropping
+/// it unlocks.
 ///
-/// It behaves like a [`LockGuard`], but is never reentrant. If the thread that acquired it ends,
-/// the guard and its lock continue.
+/// It behaves like a [`LockGuard`], but is never reentrant. The lock stays held and renewed if the
+/// thread that acquired it ends.
 #[must_use = "a guard that is not kept unlocks at once: write `let _guard = ...`"]
 #[clippy::has_significant_drop]
 pub struct OwnedGuard(Hold);
@@ -558,24 +589,25 @@ impl OwnedGuard {
         Self(hold)
     }
 
-    /// Returns the end of the validity without a renewal, by the clock alone.
+    /// Returns the time at which the validity ends unless the lock is renewed. Does not take into
+    /// account time that the clock may have skipped.
     pub(crate) fn deadline(&self) -> Moment {
         self.0.acquisition().valid_until()
     }
 
-    /// Extends a direct grant, which has a shorter lease, to the requested lease. Blocks for at
-    /// most twice the command timeout; for other grants it sends no request.
+    /// Extends the short lease of a direct grant to the lease that the caller requested. Blocks for
+    /// at most twice the command timeout. Sends no request if the lease already has that length.
     pub(crate) fn begin_lease(&self) -> Result<(), Error> {
         self.0.begin_lease()
     }
 
-    /// Adds a listener for a loss, and calls it at once after a loss.
+    /// Adds a listener for a loss. If the lock is already lost, calls the listener at once.
     pub(crate) fn on_loss(&self, listener: Listener) {
         self.0.listen(listener);
     }
 
-    /// Returns the permits of a [semaphore](crate::Semaphore) that this guard holds, as other
-    /// programs name them; empty for another kind of lock. Sends no request.
+    /// Returns the IDs of the [semaphore](crate::Semaphore) permits that this guard holds, by which
+    /// other programs can name the permits; empty for another kind of lock. Sends no request.
     ///
     /// Any program that knows a permit's ID can release it.
     #[must_use]

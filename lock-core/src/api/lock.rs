@@ -9,13 +9,13 @@ use crate::name::LockName;
 use std::fmt;
 use std::time::Duration;
 
-/// The reason why a wait without a deadline never returns "busy".
+/// The panic message if a wait without a deadline returned "busy", which never happens.
 pub(crate) const UNBOUNDED: &str = "a wait without a deadline ends with the lock or an error";
 
-/// The methods that call `acquire` and `inspect`, for a handle and for the trait.
+/// Defines the methods that only call `acquire` or `inspect`, for a handle type and for the trait.
 macro_rules! derived_verbs {
     ($vis:vis, $guard:ident) => {
-        /// Waits for the lock. The watchdog renews it until the guard is dropped, unless the
+        /// Waits for the lock. The watchdog renews the lock until the guard is dropped, unless the
         /// settings have a fixed `lease`.
         ///
         /// # Errors
@@ -84,7 +84,7 @@ macro_rules! derived_verbs {
             self.acquire(Some(wait), options)
         }
 
-        /// Queries the store whether the lock is held.
+        /// Queries the store, and returns whether the lock is held there.
         ///
         /// # Blocking
         ///
@@ -98,8 +98,9 @@ macro_rules! derived_verbs {
         }
 
         /// Queries the store for the remaining lease of the holder: `None` if the lock is free,
-        /// [`Duration::MAX`] if the lease has no end. The holder itself may trust only
-        /// [`remaining`](LockGuard::remaining) of its guard.
+        /// [`Duration::MAX`] if the lease has no end. The holder itself must not rely on this
+        /// value, but on [`remaining`](LockGuard::remaining) of its guard, which allows for delays
+        /// and clock drift.
         ///
         /// # Blocking
         ///
@@ -121,18 +122,20 @@ pub(crate) mod sealed {
     /// Only this crate implements [`DistLock`](crate::DistLock); a new store implements
     /// [`Backend`](crate::Backend).
     pub trait Sealed {
-        /// Returns the single locks that the lock consists of.
+        /// Returns the single locks that this lock consists of.
         fn parts(&self) -> Parts;
     }
 }
 
-/// A lock that threads, processes and machines share.
+/// A lock on a name in a store, which threads, processes and machines share.
 ///
-/// Each handle also has these methods directly, so a caller need not import the trait. The trait is
-/// for code that accepts any lock: as `Arc<dyn DistLock>`, or as a generic parameter.
+/// The types that implement this trait also have its methods as inherent methods, so a caller need
+/// not import the trait. The trait is for code that accepts any lock, as `Arc<dyn DistLock>` or as
+/// a generic parameter.
 ///
 /// The methods are those of Java's `Lock` and Redisson's `RLock`. The lock is reentrant: the thread
-/// that holds it may lock it again, without a request, and each guard ends one hold.
+/// that holds the lock may lock it again, which sends no request unless a longer lease is needed.
+/// Each guard ends one hold.
 ///
 /// | Java | here |
 /// |---|---|
@@ -154,20 +157,22 @@ pub(crate) mod sealed {
 /// | `newCondition()` | none; Redisson has none either |
 /// | `RedissonClient.getLock(name)` | [`client.mutex(name)`](crate::Client::mutex) |
 ///
-/// The methods that begin with `lock` wait for ever and return a guard. Those that begin with
-/// `try_` return `None` if the lock was busy until the end of the wait: that is a result, not an
-/// error. An error never means "busy".
+/// The methods whose names begin with `lock` wait without a time limit and return a guard. The
+/// methods whose names begin with `try_` return `None` if the lock was busy until the end of the
+/// wait. An error never means "busy".
 ///
 /// # Errors
 ///
-/// Errors of each method that acquires the lock:
+/// Every method that acquires the lock can return these errors:
 /// - [`Error::is_unavailable`]: the store did not answer for the whole wait or, without a deadline,
 ///   for the outage limit.
 /// - [`Error::is_insufficient_replicas`]: the lock was free, but too few of the requested
 ///   `replicas` confirmed the grant, which was revoked.
 /// - [`Error::is_interrupted`]: the interrupt in the options fired.
-/// - [`Error::is_lost`]: this thread lost the lock and still has guards of it: drop them first.
-/// - [`Error::is_foreign_format`]: the value under the key is not a lock in this wire format.
+/// - [`Error::is_lost`]: this thread lost the lock and still has guards of the lost acquisition:
+///   drop these guards first.
+/// - [`Error::is_foreign_format`]: the value under the lock's key is not a lock in this wire
+///   format.
 /// - [`Error::is_configuration`], [`Error::is_misuse`], [`Error::is_unsupported`]: settings or code
 ///   must be changed.
 pub trait DistLock: sealed::Sealed + Send + Sync + fmt::Debug {

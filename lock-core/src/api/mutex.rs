@@ -7,10 +7,11 @@ use crate::error::Error;
 use crate::name::LockName;
 use std::sync::Arc;
 
-/// A reentrant lock on one name, held by threads. Clones, and all handles of one client for one
-/// name, are the same lock.
+/// A reentrant lock on one name, held by threads. All handles of one client for one name, clones
+/// included, are the same lock.
 ///
-/// [`DistLock`] has a table of the methods' names in Java, and the errors of acquiring a lock.
+/// The documentation of [`DistLock`] maps the methods to those of Java, and lists the errors of
+/// acquiring a lock.
 ///
 /// # Examples
 ///
@@ -29,13 +30,14 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Mutex(pub(crate) SingleLock);
 
-/// A lock on one name that its guards own: a guard can be sent to another thread. Not reentrant: a
-/// thread that locks it twice deadlocks, as with [`std::sync::Mutex`].
+/// A lock on one name that is held by a guard and not by a thread, so that the guard can be sent to
+/// another thread. Not reentrant: a thread that locks it twice deadlocks, as with
+/// [`std::sync::Mutex`].
 ///
-/// It has the methods of [`Mutex`] that do not concern the calling thread, but is not a
-/// [`DistLock`], whose guards stay with their thread. Converted into a `DistLock`, as a member of a
-/// [`MultiLock`](crate::MultiLock), it becomes the [`Mutex`] of its name: the same lock, held by
-/// threads.
+/// It has the methods of [`Mutex`] that do not concern the calling thread. It does not implement
+/// [`DistLock`], because the guards of a `DistLock` stay with their thread. But it can be converted
+/// into an `Arc<dyn DistLock>`, for example as a member of a [`MultiLock`](crate::MultiLock). The
+/// result is the [`Mutex`] of the same name: the same lock, held by threads.
 ///
 /// # Examples
 ///

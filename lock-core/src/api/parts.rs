@@ -28,21 +28,23 @@ pub enum Parts {
     Composite(Arc<Composite>),
 }
 
-/// A client and one of its names.
+/// One lock of one client: the client's engine and the lock's name.
 #[derive(Clone)]
 pub struct SingleLock {
     pub(crate) engine: Arc<EngineHandle>,
     name: LockName,
-    /// The client's local lock; `None` for a kind of which each thread sends its own attempts.
+    /// The local lock that all threads of the client share; `None` for a kind of lock of which each
+    /// thread sends its own attempts.
     local: Option<Arc<LocalLock>>,
 }
 
-/// Several locks, of which `required` must be held.
+/// Several locks as one: the composite is held while `required` of its parts are held.
 pub struct Composite {
     pub(crate) name: LockName,
     pub(crate) required: usize,
     pub(crate) parts: Vec<Parts>,
-    /// The set of locks as a text: equal for every composite of the same locks, in any order.
+    /// The set of locks as a text. It is equal for all composites of the same locks, whatever their
+    /// order.
     pub(crate) key: Arc<str>,
 }
 
@@ -65,7 +67,7 @@ impl fmt::Debug for Composite {
 }
 
 impl SingleLock {
-    /// Returns whether those that wait for this lock queue in the store.
+    /// Returns whether the waiters for this lock are queued in the store.
     pub(crate) fn is_queued(&self) -> bool {
         self.engine.queues(&self.name)
     }
@@ -87,19 +89,20 @@ impl SingleLock {
         &self.name
     }
 
-    /// Returns the client and the name.
+    /// Returns the client's engine and the name.
     pub(crate) fn place(&self) -> (&Engine, &LockName) {
         (&self.engine, &self.name)
     }
 
-    /// Returns the local lock of `thread`, or of a single guard if `None`; for a kind of which each
-    /// thread sends its own attempts.
+    /// Returns the local lock of `thread`, or a new one for a single guard if `thread` is `None`.
+    /// For a kind of lock of which each thread sends its own attempts.
     fn apart(&self, thread: Option<u64>) -> Result<Arc<LocalLock>, Error> {
         let scope = thread.map_or_else(|| self.engine.new_scope(), Scope::thread);
         self.engine.local_lock(&self.name, scope)
     }
 
-    /// Returns the local lock that applies to the calling thread, if it is in use.
+    /// Returns the local lock that the client's threads share or, for a kind of which each thread
+    /// sends its own attempts, that of the calling thread. `None` if this thread does not use one.
     pub(crate) fn used_here(&self) -> Option<Cow<'_, Arc<LocalLock>>> {
         match &self.local {
             Some(local) => Some(Cow::Borrowed(local)),
@@ -112,8 +115,8 @@ impl SingleLock {
         }
     }
 
-    /// Acquires the lock for `thread`, the calling one, or for a single guard. Returns `None` if
-    /// the lock was busy until the deadline.
+    /// Acquires the lock for `thread`, which must be the calling thread, or for a single guard if
+    /// `thread` is `None`. Returns `None` if the lock was busy until the deadline.
     pub(crate) fn acquire(
         &self,
         thread: Option<u64>,
@@ -137,7 +140,7 @@ impl SingleLock {
         let minimum_hold = options.minimum_hold(iter::once(self.place()));
         let result = minimum_hold.and_then(|minimum_hold| {
             let taken = acquire(engine, local, thread, wait, options)?;
-            // From here on dropping the hold releases the lock, even if this call fails.
+            // From here on the drop of `hold` releases the lock, even if the code below panics.
             let hold = taken.map(|taken| Hold::new(Arc::clone(engine), Arc::clone(local), taken));
             if let (Some(hold), Some(time)) = (&hold, minimum_hold) {
                 hold.keep(time);
@@ -221,7 +224,8 @@ impl SingleLock {
         self.request(|backend| backend.inspect(&self.name, self.engine.command_deadline()))
     }
 
-    /// Returns the guard of this thread's part of the detached composite hold of this number.
+    /// Removes this thread's detached hold on this lock that is a part of the composite hold
+    /// `number`, and returns its guard. `None` if there is no such hold.
     pub(crate) fn take_detached(&self, number: u64) -> Option<LockGuard> {
         let (engine, local) = (&self.engine, self.used_here()?);
         let acquisition = engine.take_detached(thread_id(), &local, Some(number))?;
@@ -232,7 +236,8 @@ impl SingleLock {
         )))
     }
 
-    /// Returns the number of this thread's newest detached composite hold on these locks.
+    /// Returns the number of this thread's newest detached composite hold on the set of locks `of`,
+    /// if this lock is a part of it.
     pub(crate) fn newest_composite(&self, of: &str) -> Option<u64> {
         self.engine
             .newest_composite(thread_id(), &*self.used_here()?, of)
@@ -248,7 +253,8 @@ impl SingleLock {
         })
     }
 
-    /// Returns this thread's hold count and its acquisition. `None` in a forked child.
+    /// Returns this thread's hold count and its acquisition. `None` if this thread has no hold, and
+    /// in a forked child.
     pub(crate) fn holds(&self) -> Option<(u32, Arc<Acquisition>)> {
         if self.engine.is_forked() {
             return None;
@@ -276,7 +282,7 @@ impl Parts {
 
     fn key(&self) -> String {
         match self {
-            // Quoted, so that no name can look like two.
+            // The name is quoted: otherwise one name with a comma could equal the key of two locks.
             Self::Single(lock) => {
                 let (client, kind) = (lock.engine.client, lock.name.kind());
                 format!("{client}/{kind:?}/{:?}", lock.name)
@@ -311,16 +317,16 @@ impl Composite {
         self.parts.iter().flat_map(Parts::single_locks).collect()
     }
 
-    /// Returns the clock of the first lock.
+    /// Returns the clock of the first lock's client.
     pub(crate) fn clock(&self) -> Arc<dyn Clock> {
         let locks = self.single_locks();
         Arc::clone(&locks.first().expect("a composite has locks").engine.clock)
     }
 }
 
-/// Returns the name of a composite: the names of its parts, as many as fit.
+/// Returns the name of a composite: the names of as many of its parts as fit.
 fn name_of(required: usize, parts: &[Parts]) -> LockName {
-    /// The bytes reserved for the text around the names.
+    /// The number of bytes reserved for the text around the names.
     const ROOM: usize = 64;
     let mut text = String::new();
     let mut named = 0;
@@ -350,6 +356,7 @@ fn name_of(required: usize, parts: &[Parts]) -> LockName {
     } else {
         format!("{required} of {} ({text}{left_out})", parts.len())
     };
-    // In a valid name the first brace opens a tag that the same name closes.
+    // The text is valid although it joins several names: the rule about braces concerns only the
+    // first brace, and in a valid name this brace opens a hash tag that the same name closes.
     LockName::new(&text).expect("valid names joined within the limit are a valid name")
 }

@@ -13,23 +13,25 @@ use std::time::Duration;
 
 /// A read-write lock: several readers or one writer, over all clients that use its name.
 ///
-/// [`read`](Self::read) and [`write`](Self::write) are locks with the methods of a
-/// [`Mutex`](crate::Mutex), held by threads and reentrant.
+/// [`read`](Self::read) and [`write`](Self::write) return its two locks. Both are reentrant, are
+/// held by threads, and have the methods of a [`Mutex`](crate::Mutex).
 ///
-/// - Each reader has its own lease: a dead reader blocks writers until that lease ends, even if
-///   other readers renew theirs.
-/// - While a writer waits, no new reader enters. On Redis, readers that wait get their turn behind
-///   that writer; in memory, both compete when a writer releases. A waiting writer that dies keeps
-///   readers out for at most three seconds. A [fair lock](crate::Client::fair_rw_lock) admits both
-///   in the order of their arrival.
-/// - The thread that writes may also read, and continue to read after it has ended writing
-///   (downgrade). A thread that reads cannot write: it would deadlock with itself, and gets
-///   [`Error::is_misuse`] at once. So does a thread that combines reading with a minimum hold
-///   ([`LockOptions::at_least`](crate::LockOptions::at_least)) of its write lock.
-/// - Writers get fencing tokens that grow. A reader gets the token of the last writer while the
-///   store knows it, and otherwise none.
+/// - Each reader has its own lease: a dead reader blocks writers until its own lease ends, even if
+///   other readers renew their leases.
+/// - While a writer waits, no new reader enters, unless the setting `writers` is `equal`. On Redis,
+///   waiting readers enter after that writer; in memory, waiting readers and writers compete when a
+///   writer releases the lock. If a waiting writer dies, it keeps readers out for at most
+///   `fair_presence`, by default three seconds. A [fair lock](crate::Client::fair_rw_lock) admits
+///   readers and writers in the order of their arrival.
+/// - A thread that holds the write lock may also acquire the read lock, and keep it after it has
+///   released the write lock (downgrade). A thread that holds only the read lock cannot acquire the
+///   write lock: it would wait for itself, so it gets [`Error::is_misuse`] at once. A thread also
+///   gets this error if it holds both locks, or is about to, and the write lock has a minimum hold
+///   ([`LockOptions::at_least`](crate::LockOptions::at_least)).
+/// - Writers get growing fencing tokens. A reader gets the token of the last writer if the store
+///   still knows this token, and otherwise none.
 ///
-/// A read-write lock and the mutexes of its name exclude each other.
+/// A read-write lock and a mutex of the same name exclude each other.
 ///
 /// # Examples
 ///
@@ -88,16 +90,17 @@ impl RwLock {
     }
 }
 
-/// Implements the methods for guards that belong to no thread.
+/// Implements `acquire_owned`, whose guards belong to no thread.
 macro_rules! held_by_guards {
     ($($lock:ident),+) => {$(
         impl $lock {
-            /// Acquires the lock for a guard that belongs to no thread and can be sent to another;
-            /// `None` if the lock was busy until the end of the wait. Without a wait it waits for
-            /// ever.
+            /// Acquires the lock for a guard that belongs to no thread, so that it can be sent to
+            /// another thread. Returns `None` if the lock was busy until the end of the wait. If
+            /// `wait` is `None`, the wait has no time limit.
             ///
-            /// Such a guard is not reentrant, and is unrelated to the other guards of its thread: a
-            /// thread that reads and then requests the write lock deadlocks with itself.
+            /// Such a guard is not reentrant, and has nothing to do with the other guards of the
+            /// calling thread: a thread that has a read guard of this kind and requests the write
+            /// lock deadlocks with itself.
             ///
             /// # Blocking
             ///

@@ -18,18 +18,20 @@ use std::time::Duration;
 
 /// A semaphore: at most `limit` permits are held at once, over all clients that use its name.
 ///
-/// A permit is an [`OwnedGuard`]: the watchdog renews it, it has a validity, reports its loss, and
-/// can be sent to other threads. The permits of a holder that dies are free again when their lease
-/// ends. Permits have no fencing tokens and are not reentrant: a thread that holds one and requests
-/// another gets another.
+/// A permit is held by an [`OwnedGuard`]: the watchdog renews the permit, and the guard has a
+/// validity, reports a loss, and can be sent to other threads. The permits of a holder that dies
+/// are free again when their lease ends. Permits have no fencing tokens and are not reentrant: a
+/// thread that holds a permit and requests one acquires a second permit.
 ///
-/// The first client that uses the name sets the limit. If another client specifies a different
-/// limit, the stored one applies and [`Event::LimitDiffers`](crate::Event::LimitDiffers) reports
-/// it; [`set_limit`](Self::set_limit) changes it.
+/// The first client that uses the name stores the limit. If a later client specifies a different
+/// limit, the stored limit applies, and the later client emits
+/// [`Event::LimitDiffers`](crate::Event::LimitDiffers). [`set_limit`](Self::set_limit) changes the
+/// stored limit.
 ///
-/// A waiter for many permits may wait for as long as others acquire single ones: in memory, and on
-/// Redis by attempts that do not wait. A [fair semaphore](crate::Client::fair_semaphore) serves
-/// them in order, whatever number they want.
+/// A waiter for many permits may be overtaken again and again by callers that acquire single
+/// permits: in memory by all of them, on Redis only by attempts that do not wait. A [fair
+/// semaphore](crate::Client::fair_semaphore) serves all callers in the order of arrival, whatever
+/// number of permits they want.
 ///
 /// # Examples
 ///
@@ -53,8 +55,8 @@ pub struct Semaphore {
 }
 
 impl Semaphore {
-    /// The largest limit. A store may allow fewer permits in one acquisition: Redis grants at most
-    /// 1,000, because it serves no other client during the script.
+    /// The largest limit. A store may grant fewer permits in one acquisition: Redis grants at most
+    /// 1,000, because it serves no other client while the script runs.
     pub const MAX_LIMIT: u32 = MAX_PERMITS;
 
     pub(crate) fn new(
@@ -80,7 +82,7 @@ impl Semaphore {
     ///
     /// # Blocking
     ///
-    /// As [`Mutex::acquire`](crate::Mutex::acquire) without a wait.
+    /// As [`Mutex::acquire`](crate::Mutex::acquire) whose `wait` is `None`.
     ///
     /// # Errors
     ///
@@ -98,7 +100,8 @@ impl Semaphore {
         self.acquire_with(1, &LockOptions::new().interrupt(interrupt))
     }
 
-    /// Waits for `count` permits, all of them or none, in one guard.
+    /// Waits for `count` permits and returns them in one guard: all of them are acquired at once,
+    /// or none.
     ///
     /// # Errors
     ///
@@ -139,7 +142,7 @@ impl Semaphore {
         self.try_acquire_for_with(count, Duration::ZERO, options)
     }
 
-    /// Waits for a permit for at most `wait`; `None` if none was free by then.
+    /// Waits for a permit for at most `wait`. Returns `None` if no permit became free by then.
     ///
     /// # Errors
     ///
@@ -162,9 +165,9 @@ impl Semaphore {
         self.take(count, Some(wait), options)
     }
 
-    /// Acquires all permits that are free now, in one guard; `None` if none is free. Redis grants
-    /// at most 1,000: call this again for more. [`permit_ids`](OwnedGuard::permit_ids) returns one
-    /// ID for each.
+    /// Acquires all permits that are free now, in one guard. Returns `None` if no permit is free.
+    /// Redis grants at most 1,000 permits at once: call this again for more.
+    /// [`permit_ids`](OwnedGuard::permit_ids) returns the ID of each permit.
     ///
     /// # Errors
     ///
@@ -173,7 +176,7 @@ impl Semaphore {
         self.drain_with(&LockOptions::new())
     }
 
-    /// Acquires all permits that are free now, with these options.
+    /// Acquires all permits that are free now, as [`drain`](Self::drain) does, with these options.
     ///
     /// # Errors
     ///
@@ -182,7 +185,7 @@ impl Semaphore {
         self.drain_for_with(Duration::ZERO, options)
     }
 
-    /// Waits for at most `wait` until a permit is free, and acquires all that are free then, with
+    /// Waits until a permit is free, for at most `wait`, and then acquires all free permits, with
     /// these options.
     ///
     /// # Errors
@@ -225,13 +228,14 @@ impl Semaphore {
         self.limit
     }
 
-    /// Sets the number of permits, and the limit of this handle. Returns the limit so far; `None`
-    /// if no client had used the semaphore yet.
+    /// Sets the limit in the store and of this handle. Returns the former limit in the store;
+    /// `None` if no client had used the semaphore yet.
     ///
-    /// With a smaller limit, permits above it stay valid until their holders release them, and no
-    /// permit is granted until fewer than the limit are held. A wait that began before, for more
-    /// permits than the limit, continues: the limit may rise again. A fair semaphore removes it
-    /// from its queue, and adds it at the end when the limit has risen.
+    /// If more permits are held than the new limit allows, they stay valid until their holders
+    /// release them, and no permit is granted until fewer than the limit are held. If a caller
+    /// already waits for more permits than the new limit, its wait continues, because the limit may
+    /// rise again. A fair semaphore removes this waiter from its queue, and appends it to the end
+    /// of the queue after the limit has risen.
     ///
     /// # Blocking
     ///
@@ -252,12 +256,12 @@ impl Semaphore {
         }
     }
 
-    /// Adds `more` permits, which may be negative. The store reads and changes the limit in one
-    /// step, so the changes of several programs add up. Returns the new limit, which also becomes
-    /// that of this handle. A semaphore that no client has used yet starts with the limit of this
-    /// handle.
+    /// Adds `more`, which may be negative, to the limit in the store. The store reads and changes
+    /// the limit in one step, so concurrent changes by several programs add up. Returns the new
+    /// limit, which also becomes the limit of this handle. If no client has used the semaphore yet,
+    /// `more` is added to the limit of this handle.
     ///
-    /// Held permits and waiters are treated as by [`set_limit`](Self::set_limit).
+    /// Held permits and waiters are affected as by [`set_limit`](Self::set_limit).
     ///
     /// # Blocking
     ///
@@ -265,10 +269,11 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// [`Error::is_misuse`] if the new limit would be below one or above
-    /// [`MAX_LIMIT`](Self::MAX_LIMIT): nothing is changed. [`Error::is_unavailable`]: the change
-    /// may have been applied, once; call [`inspect`](Self::inspect) before you repeat it.
-    /// [`Error::is_foreign_format`].
+    /// - [`Error::is_misuse`]: the new limit would be below one or above
+    ///   [`MAX_LIMIT`](Self::MAX_LIMIT). Nothing was changed.
+    /// - [`Error::is_unavailable`]: the change may or may not have been applied. It is never
+    ///   applied twice. Call [`inspect`](Self::inspect) before you repeat it.
+    /// - [`Error::is_foreign_format`].
     pub fn add_permits(&mut self, more: i32) -> Result<u32, Error> {
         match self.change(PermitChange::AddLimit(more))? {
             PermitOutcome::Limit { now, .. } => {
@@ -279,11 +284,11 @@ impl Semaphore {
         }
     }
 
-    /// Releases one permit, of any program that uses the semaphore, and returns whether it was
-    /// held.
+    /// Releases one permit, whichever program acquired it, and returns whether it was held.
     ///
-    /// For a guard of this library that holds the permit, this is a loss, which it detects at its
-    /// next renewal or [`verify`](OwnedGuard::verify). Its other permits are then released, too.
+    /// If a guard of this library holds the permit, this counts as a loss of the guard. The guard's
+    /// client detects the loss at the next renewal or [`verify`](OwnedGuard::verify), and then also
+    /// releases the guard's other permits.
     ///
     /// # Blocking
     ///
@@ -296,11 +301,11 @@ impl Semaphore {
         self.change_permit(PermitChange::Release(id))
     }
 
-    /// Extends the lease of one permit, of any program that uses the semaphore, to at least `lease`
-    /// from now, and returns whether it is held. Never shortens it.
+    /// Extends the lease of one permit, whichever program acquired it, to at least `lease` from
+    /// now. Returns whether the permit is held. Never shortens the lease.
     ///
-    /// The validity of a guard that holds the permit does not change. If its process ends without a
-    /// release, the permit stays held until the end of this lease.
+    /// The validity of a guard that holds the permit does not change. If the guard's process ends
+    /// without a release, the permit stays held until the end of this lease.
     ///
     /// # Blocking
     ///
@@ -338,8 +343,8 @@ impl Semaphore {
         Error::unavailable("the store gave the answer to another question").on(&self.name)
     }
 
-    /// Returns the state of the semaphore in the store. Its [`permits`](LockInfo::permits) contains
-    /// the limit and the number of free permits.
+    /// Returns the state of the semaphore in the store. The field [`permits`](LockInfo::permits)
+    /// contains the limit and the number of free permits.
     ///
     /// # Blocking
     ///
@@ -352,9 +357,10 @@ impl Semaphore {
         self.lock(1)?.inspect()
     }
 
-    /// Releases all permits of all holders, who detect a loss, and returns whether there were any.
-    /// For operators. The limit does not change. In a fair semaphore without held permits, the
-    /// first waiter loses its position: it may be dead.
+    /// Releases all permits of all holders, and returns whether any were held. For operators: every
+    /// holder loses its permits, and detects the loss. The limit does not change. If no permit of a
+    /// fair semaphore is held, the first waiter is removed from the queue instead, because it may
+    /// be dead and block the other waiters.
     ///
     /// # Blocking
     ///

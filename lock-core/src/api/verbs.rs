@@ -1,4 +1,4 @@
-//! The methods of the handles, each written once.
+//! The methods that the handles of locks have in common, defined by macros and each written once.
 
 use crate::api::guard::{LockGuard, OwnedGuard};
 use crate::api::lock::{DistLock, UNBOUNDED, derived_verbs, sealed};
@@ -17,13 +17,14 @@ use std::time::Duration;
 
 macro_rules! run_verb {
     ($guard:ident) => {
-        /// Runs `work` under the lock, and releases it afterwards, even if `work` panics.
+        /// Runs `work` while it holds the lock, and releases the lock afterwards, even if `work`
+        /// panics.
         ///
         /// # Errors
         ///
-        /// The errors of [`DistLock::lock`], before `work` runs, and of the guard's `unlock`, after
-        /// it has run. In the latter case the result is dropped, because another holder may have
-        /// entered meanwhile.
+        /// The errors of [`DistLock::lock`], before `work` runs, and the errors of the guard's
+        /// `unlock`, after `work` has run. If `unlock` fails, the result of `work` is dropped,
+        /// because another holder may have entered while `work` ran.
         pub fn run<R>(&self, work: impl FnOnce(&$guard) -> R) -> Result<R, Error> {
             let guard = self.lock()?;
             let result = work(&guard);
@@ -33,18 +34,25 @@ macro_rules! run_verb {
     };
 }
 
-/// The methods of a handle with this guard type, which `$acquire` of its inner type returns.
+/// Defines the methods of a handle whose guards have the type `$guard`. `$acquire` is the method of
+/// the handle's inner type that acquires the lock.
 macro_rules! lock_verbs {
     ($guard:ident, $acquire:ident) => {
-        /// Acquires the lock with these options; `None` if it was busy until the end of the wait.
-        /// Without a wait it waits for ever. All other methods that acquire the lock call this one.
+        /// Acquires the lock with these options. Returns `None` if the lock was busy until the end
+        /// of the wait. If `wait` is `None`, the wait has no time limit. All other methods that
+        /// acquire the lock call this one.
         ///
         /// # Blocking
         ///
-        /// At most for the wait and one command timeout; for several locks, one timeout for each;
-        /// for a nested hold that needs a longer lease, and for several permits, two; with
-        /// `replicas`, two and the replication timeout. No request is sent while other threads of
-        /// this client hold the lock or wait before this one.
+        /// At most for the wait and the time of the last requests:
+        /// - usually one command timeout;
+        /// - for several locks, one command timeout for each;
+        /// - for several permits, and for a nested hold that needs a longer lease, two command
+        ///   timeouts;
+        /// - with `replicas`, two command timeouts and the replication timeout.
+        ///
+        /// A mutex or a write lock that is not fair sends no request while another thread of this
+        /// client holds the lock or waits before this thread.
         ///
         /// # Errors
         ///
@@ -60,13 +68,14 @@ macro_rules! lock_verbs {
         derived_verbs!(pub, $guard);
         run_verb!($guard);
 
-        /// Returns the state of the lock in the store. The answer never comes from a replica; with
-        /// Sentinel, the sentinels are also queried whether the server that answered is still the
-        /// master.
+        /// Returns the state of the lock in the store. The answer never comes from a replica. With
+        /// Sentinel, the client also queries the sentinels to check that the server that answered
+        /// is still the master.
         ///
         /// # Blocking
         ///
-        /// One request, at most for the command timeout; for several locks one for each, in turn.
+        /// One request, at most for the command timeout; for several locks one request for each, in
+        /// turn.
         ///
         /// # Errors
         ///
@@ -75,14 +84,15 @@ macro_rules! lock_verbs {
             self.0.inspect()
         }
 
-        /// Releases the lock of any holder, and returns whether it was held.
+        /// Releases the lock of any holder, and returns whether the lock was held.
         ///
-        /// For operators: it breaks mutual exclusion. A holder of this library detects the loss at
-        /// its next renewal, at its next [`verify`](LockGuard::verify), or when it unlocks.
+        /// For operators, because it breaks mutual exclusion. A holder of this library detects the
+        /// loss at its next renewal, at its next [`verify`](LockGuard::verify), or when it unlocks.
         ///
         /// # Blocking
         ///
-        /// One request, at most for the command timeout; for several locks one for each, in turn.
+        /// One request, at most for the command timeout; for several locks one request for each, in
+        /// turn.
         ///
         /// # Errors
         ///
@@ -99,7 +109,7 @@ macro_rules! lock_verbs {
     };
 }
 
-/// Implements a handle of a lock that threads hold.
+/// Implements [`DistLock`] and the inherent methods for a handle whose lock is held by threads.
 macro_rules! held_by_threads {
     ($($lock:ident),+) => {$(
         impl $lock {
@@ -113,14 +123,14 @@ macro_rules! held_by_threads {
             ///
             /// # Errors
             ///
-            /// [`Error::is_not_held`] (Java's `IllegalMonitorStateException`) if there is none, and
-            /// those of [`LockGuard::unlock`].
+            /// [`Error::is_not_held`] (Java's `IllegalMonitorStateException`) if this thread has no
+            /// detached hold, and the errors of [`LockGuard::unlock`].
             pub fn unlock(&self) -> Result<(), Error> {
                 self.0.unlock_detached()
             }
 
-            /// Returns how many holds this thread has, including detached ones and those of a lost
-            /// lock. Sends no request.
+            /// Returns the number of holds of this thread, including detached holds and the holds
+            /// of a lost acquisition. Sends no request.
             #[must_use]
             pub fn hold_count(&self) -> u32 {
                 self.0.hold_count()
@@ -139,7 +149,8 @@ macro_rules! held_by_threads {
             }
         }
 
-        // Each body calls the handle's inherent method, which has precedence over the trait's.
+        // Each body calls the handle's inherent method and not itself: inherent methods have
+        // precedence over the trait's methods.
         impl DistLock for $lock {
             fn acquire(
                 &self,

@@ -12,29 +12,33 @@ use std::time::Duration;
 pub struct Abilities {
     /// True if a lease can be renewed. Otherwise locks have fixed leases only.
     pub renewable: bool,
-    /// True if grants carry fencing tokens.
+    /// True if grants contain fencing tokens.
     pub tokens: bool,
     /// The way in which a waiter is notified of a release.
     pub waking: Waking,
-    /// The time from the grant to the first renewal of a held lock, if that is less than a third of
-    /// its lease and no replica must confirm the renewal. From then on the store
-    /// [reports](crate::Notices::changed) changes of the lock.
+    /// The time from the grant to the first renewal, for a store that
+    /// [reports](crate::Notices::changed) changes of a lock from its first renewal on. Used if it
+    /// is less than a third of the lease, the number of renewals is not limited, no replica must
+    /// confirm them, and the lock is not [shared](LockKind::is_shared). `None`: the first renewal
+    /// is after a third of the lease.
     pub first_renewal: Option<Duration>,
-    /// True if the clients that wait for a lock of any kind take turns by a queue in the store, and
-    /// a release may [grant](Attempt::direct) a mutex to the next one. Otherwise only the kinds in
-    /// the [order of arrival](LockKind::is_queued) queue, and the others compete for a free lock.
+    /// True if the store queues the waiters for locks of all kinds, and a release may
+    /// [grant](Attempt::direct) a mutex to the next waiter. Otherwise it queues waiters only for
+    /// the kinds that are granted in the [order of arrival](LockKind::is_queued); the waiters for
+    /// other kinds compete for a free lock.
     pub queues_waiters: bool,
-    /// The way in which replicas can be asked to confirm a grant.
+    /// Whether and how replicas can confirm grants and renewals.
     pub replication: ReplicaSupport,
-    /// The longest lease that the store grants. `None`: the store has no limit of its own.
+    /// The longest lease that the store grants. `None`: the store has no limit of its own. The
+    /// engine refuses a longer minimum hold; the store itself refuses a longer lease.
     pub longest_lease: Option<Duration>,
     /// True if the store has all [kinds](LockKind) of locks; false if it has only the mutex.
     pub all_kinds: bool,
 }
 
 impl Abilities {
-    /// Makes abilities with renewal, tokens and published releases. The store has no replicas and
-    /// only mutexes.
+    /// Makes the abilities of a store that renews leases, grants tokens and publishes releases, and
+    /// that has no replicas and only mutexes.
     #[must_use]
     pub fn full() -> Self {
         let (waking, replication) = (Waking::Publishes, ReplicaSupport::Never);
@@ -85,21 +89,21 @@ impl Abilities {
         self
     }
 
-    /// Sets when a held lock is renewed first.
+    /// Sets the time from the grant to the first renewal.
     #[must_use]
     pub fn first_renewal(mut self, after: Option<Duration>) -> Self {
         self.first_renewal = after;
         self
     }
 
-    /// Sets whether clients that wait for a lock of any kind queue in the store.
+    /// Sets whether the store queues the waiters for locks of all kinds.
     #[must_use]
     pub fn queues_waiters(mut self, queues_waiters: bool) -> Self {
         self.queues_waiters = queues_waiters;
         self
     }
 
-    /// Sets whether replicas can be asked to confirm a grant.
+    /// Sets whether and how replicas can confirm grants and renewals.
     #[must_use]
     pub fn replication(mut self, replication: ReplicaSupport) -> Self {
         self.replication = replication;
@@ -107,16 +111,16 @@ impl Abilities {
     }
 }
 
-/// The way in which replicas can be asked to confirm a grant.
+/// Whether and how replicas can confirm grants and renewals.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ReplicaSupport {
     /// The store has no replicas.
     Never,
-    /// The store counts confirmations, but does not know how many replicas there should be, so
-    /// "all" is refused.
+    /// The store counts confirmations, but does not know how many replicas it should have, so the
+    /// policy "all" is refused.
     Counted,
-    /// The store knows how many replicas there are.
+    /// The store knows how many replicas it has, so the policy "all" is possible.
     Listed,
 }
 
@@ -124,9 +128,10 @@ pub enum ReplicaSupport {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Waking {
-    /// The store publishes releases: [`Backend::watch`].
+    /// The store publishes releases, and [`Backend::watch`] receives them.
     Publishes,
-    /// The waiter queries the store again after `interval`, plus a random part of up to `jitter`.
+    /// The store does not publish releases. The waiter sends another attempt after `interval` plus
+    /// a random time of up to `jitter`.
     Polls {
         /// The time between two attempts.
         interval: Duration,

@@ -1,5 +1,5 @@
-//! The requests on an existing acquisition: [`RenewalRequest`], and a release by
-//! [`ReleaseOptions`].
+//! The requests about an existing acquisition: [`RenewalRequest`], and [`ReleaseOptions`] for its
+//! release.
 
 #[cfg(doc)]
 use super::{Backend, Failure, Grant};
@@ -13,7 +13,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Data of the backend that the engine keeps with an acquisition.
+/// Data that a backend returns with a grant and that the engine passes back to the backend with
+/// each renewal and release.
 #[derive(Clone, Default)]
 pub struct Receipt(Option<Arc<dyn Any + Send + Sync>>);
 
@@ -41,17 +42,19 @@ impl fmt::Debug for Receipt {
     }
 }
 
-/// The identity of an acquisition: name, owner, lease, and the receipt of its grant.
+/// The identity of an acquisition for the requests about it: name, owner, lease, and the receipt of
+/// its grant.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct AcquisitionId {
     /// The lock.
     pub name: LockName,
-    /// The owner that holds it.
+    /// The owner that holds the lock.
     pub owner: OwnerId,
-    /// The lease that was last requested. A tombstone must exist for at least this long.
+    /// For a renewal, the requested lease; for a release, the longest lease that was requested so
+    /// far. A tombstone must exist for at least this long.
     pub lease: LeaseTime,
-    /// The receipt of the [`Grant`]; empty if there was none (an attempt without a reply).
+    /// The receipt of the [`Grant`]; empty for an attempt that was not granted or not answered.
     pub receipt: Receipt,
 }
 
@@ -72,19 +75,19 @@ impl AcquisitionId {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RenewalRequest {
-    /// The acquisition. Its `lease` is the new lease, counted from now.
+    /// The acquisition. Its `lease` is the lease that the store sets, counted from now.
     pub acquisition: AcquisitionId,
     /// The number of replicas that must confirm the renewal.
     pub replication: Replication,
     /// The label that [`Backend::inspect`] shows for this owner while it holds the lock, and for no
-    /// other owner. Only some renewals carry it; the store keeps it for [`OwnerLabel::LEASES`]
-    /// leases. It is information for people, so a store that cannot keep a label still renews the
-    /// lock.
+    /// other owner. Only some renewals contain a label, so the store keeps it for
+    /// [`OwnerLabel::LEASES`] leases. A label is only information for people: a store that cannot
+    /// keep it still renews the lock.
     pub label: Option<OwnerLabel>,
 }
 
 impl RenewalRequest {
-    /// Makes a request that no replica needs to confirm.
+    /// Makes a request without a label that no replica needs to confirm.
     #[must_use]
     pub fn new(acquisition: AcquisitionId) -> Self {
         Self {
@@ -115,48 +118,55 @@ impl RenewalRequest {
 pub enum Renewal {
     /// At least a full lease is left from now, and as many replicas as requested have confirmed it.
     Extended,
-    /// The store has extended the lease, but too few replicas confirmed it in time: the old
-    /// validity remains. A missing answer is [`Failure::Unknown`].
+    /// The store has extended the lease, but too few replicas confirmed it in time. The engine then
+    /// decides by the replication policy whether the renewal counts. (If the store itself does not
+    /// answer, the renewal fails with [`Failure::Unknown`].)
     Unacknowledged(InsufficientReplicas),
-    /// The lease is extended on a server without replicas. Most of the servers that must agree to a
-    /// promotion confirm that there is none, so no replica without this renewal can be promoted.
+    /// The store has extended the lease on a master without replicas. Most of the servers that must
+    /// agree to a promotion confirm that it has none, so no replica that lacks this renewal can be
+    /// promoted, and the renewal counts.
     Unreplicated(InsufficientReplicas),
-    /// This owner does not hold the lock any more.
+    /// The store has not extended the lease, because this owner does not hold the lock any more.
     Gone,
 }
 
-/// The way in which a release closes its owner.
+/// The options of a release: tokens, tombstone, minimum hold, and the place in the queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ReleaseOptions {
-    /// The largest used token of a reserved range. The store sets its counter back to this token if
-    /// the owner still holds the lock. `None` does not change the counter.
+    /// The largest token of the reserved range that was used. If the owner still holds the lock,
+    /// the store sets its counter back to this token, which returns the unused tokens. `None`
+    /// leaves the counter as it is.
     pub last_used: Option<FencingToken>,
-    /// The mark for an owner of which a request may still arrive.
+    /// Whether the store must refuse requests of this owner that arrive later.
     pub tombstone: Tombstone,
-    /// The owner to which the lock passes; `None`: the lock becomes free.
+    /// The minimum hold and the owner to which the lock passes for this time; `None`: the lock
+    /// becomes free.
     pub kept: Option<KeptLock>,
-    /// True if another owner of this client waits in the place of this one, so that an owner that
-    /// does not hold the lock leaves its place in the store's queue to that one.
+    /// True if other threads of this client wait for the lock in the same place of the store's
+    /// queue. If this release is sent because the owner stops waiting, the store then keeps this
+    /// place for them. Otherwise it removes the place.
     pub keeps_place: bool,
 }
 
 /// A minimum hold: the lock stays busy after its release until the requested shortest time is over.
-/// The release passes the lock to an owner that belongs to no client, so no late renewal or release
-/// of the former owner finds it. The release also notifies the waiters, because the minimum hold
-/// may end earlier than the lease that they know. If that owner holds the lock already, the release
-/// repeats an earlier one whose reply was lost, and must return the same answer.
+/// The release passes the lock to another owner, which no client renews or releases, so that a late
+/// renewal or release of the former owner does not affect the minimum hold. The release also
+/// notifies the waiters, because the minimum hold may end earlier than the lease that they know. If
+/// the owner of the minimum hold already holds the lock, the release repeats an earlier one whose
+/// reply was lost, and must return [`Release::Freed`] as that one did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct KeptLock {
-    /// The owner, used for this minimum hold only.
+    /// The owner to which the lock passes. It is used for this minimum hold only.
     pub owner: OwnerId,
-    /// The remaining part of the shortest time. It is not renewed.
+    /// The remaining time of the minimum hold. The store uses it as the lease, which is not
+    /// renewed.
     pub time: LeaseTime,
 }
 
 impl KeptLock {
-    /// Keeps a lock for `owner` and for `time`.
+    /// Makes the minimum hold that passes the lock to `owner` for `time`.
     #[must_use]
     pub fn new(owner: OwnerId, time: LeaseTime) -> Self {
         Self { owner, time }
@@ -187,28 +197,29 @@ impl ReleaseOptions {
         keeps_place: false,
     };
 
-    /// Sets the last token that was used.
+    /// Sets the largest token that was used.
     #[must_use]
     pub fn last_used(mut self, token: FencingToken) -> Self {
         self.last_used = Some(token);
         self
     }
 
-    /// Returns the options for the same release, sent `passed` later.
+    /// Returns the options for a repetition of this release that is sent `passed` later: the
+    /// minimum hold is shorter by this time.
     #[must_use]
     pub fn after(mut self, passed: Duration) -> Self {
         self.kept = self.kept.and_then(|kept| kept.after(passed));
         self
     }
 
-    /// Sets whether another owner of this client waits in the place of this one.
+    /// Sets whether other threads of this client wait in the same place of the store's queue.
     #[must_use]
     pub fn keeps_place(mut self, keeps_place: bool) -> Self {
         self.keeps_place = keeps_place;
         self
     }
 
-    /// Sets the minimum hold: the lock passes to another owner and does not become free.
+    /// Sets the minimum hold, by which the lock passes to another owner instead of becoming free.
     #[must_use]
     pub fn kept(mut self, kept: Option<KeptLock>) -> Self {
         self.kept = kept;
@@ -216,16 +227,17 @@ impl ReleaseOptions {
     }
 }
 
-/// The mark that a release leaves if a request of its owner may still arrive.
+/// A mark in the store by which a release closes its owner, because a request of the owner may
+/// still arrive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Tombstone {
     /// No mark: all requests of the owner were answered.
     None,
-    /// A mark for the length of a lease, because a request of this owner was not answered: the
-    /// store refuses later requests of the owner. The mark is needed even if the owner holds
-    /// nothing now: the late request may have been granted and its lease be over, or it may not
-    /// have arrived yet.
+    /// A mark for the length of the lease. While it exists, the store refuses all attempts of the
+    /// owner. Used if a request of the owner was not answered, even if the owner does not hold the
+    /// lock at the release: the unanswered attempt may arrive later, and would otherwise acquire
+    /// the lock for an owner that no client uses any more.
     Leave,
 }
 
@@ -233,10 +245,10 @@ pub enum Tombstone {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Release {
-    /// This owner held the lock. It is free now, or [held for its minimum
-    /// time](ReleaseOptions::kept).
+    /// This owner held the lock and does not hold it any more. The lock is free, unless it has a
+    /// [minimum hold](ReleaseOptions::kept) or other owners share it.
     Freed,
-    /// This owner did not hold the lock (any more).
+    /// This owner did not hold the lock, or did not hold it any more.
     Gone,
 }
 

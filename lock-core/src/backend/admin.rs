@@ -1,4 +1,4 @@
-//! [`Admin`] and [`Replicated`]: features that only some stores have.
+//! [`Admin`] and [`Replicated`]: extensions of [`Backend`] for features that only some stores have.
 
 use super::replication::Replication;
 use super::{Backend, Failure, LockInfo, LockPage, PagePosition, PermitChange, PermitOutcome};
@@ -21,11 +21,14 @@ pub const NO_FORCED_RELEASE: &str = "this store cannot release the lock of anoth
 
 /// Requests of operators and the administration of semaphores: an extension of [`Backend`].
 ///
-/// A store that has this extension returns it from [`Backend::admin`]. Without it these requests of
-/// the client fail with [`ErrorKind::Unsupported`], or are answered by [`Backend::inspect`].
+/// A store that has this extension returns it from [`Backend::admin`]. With other stores the
+/// client's requests of this kind fail with [`ErrorKind::Unsupported`], except for the inspection
+/// of several locks, for which the client calls [`Backend::inspect`], and for a diagnosis, which is
+/// empty.
 pub trait Admin: Backend {
-    /// Releases the lock of any holder, wakes the waiters, and returns whether the lock was held. A
-    /// value in another format is not changed, but reported as [`ErrorKind::ForeignFormat`].
+    /// Releases the lock of any holder, wakes the waiters, and returns whether the lock was held.
+    /// If the value under the key is in another format, changes nothing and fails with
+    /// [`ErrorKind::ForeignFormat`].
     ///
     /// # Errors
     ///
@@ -33,9 +36,10 @@ pub trait Admin: Backend {
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure>;
 
     /// Changes a [semaphore](LockKind::Permits), or one of its permits. A request whose outcome is
-    /// unknown is not sent again, because a repetition could change it twice.
+    /// unknown must not be sent again, because the semaphore could be changed twice. Only
+    /// [`PermitChange::SetLimit`] may be repeated.
     ///
-    /// Called only if [`Abilities::all_kinds`](super::Abilities::all_kinds) is true.
+    /// The engine calls this only if [`Abilities::all_kinds`](super::Abilities::all_kinds) is true.
     ///
     /// # Errors
     ///
@@ -50,8 +54,8 @@ pub trait Admin: Backend {
     }
 
     /// Inspects several locks in few requests, and fills in every field of [`LockInfo`] that the
-    /// store knows. That includes the readers of a read-write lock whose name is requested as a
-    /// mutex. Returns one answer for each name, in the order of `names`.
+    /// store knows. These fields include the readers of a read-write lock, even if its name is
+    /// requested as a mutex. Returns one answer for each name, in the order of `names`.
     ///
     /// The default calls [`inspect`](Backend::inspect) for one name after the other.
     fn inspect_all(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
@@ -59,49 +63,51 @@ pub trait Admin: Backend {
     }
 
     /// Returns a page of the held locks whose names match `pattern`, a glob as in Redis' `SCAN ..
-    /// MATCH`. Changes nothing, and reads a bounded number of keys, so a page may be empty.
+    /// MATCH`. Changes nothing. Reads a bounded number of keys, so a page may be empty although
+    /// others follow.
     ///
-    /// A lock that is held from the first page to the last is on at least one page, perhaps on
-    /// several. A lock that is acquired or released meanwhile may be missing. A page contains only
-    /// values that are certainly locks in this client's format.
+    /// A lock that is held from the request for the first page to the answer with the last is on at
+    /// least one page, perhaps on several. A lock that is acquired or released between these may be
+    /// missing. A page contains only values that are certainly locks in this client's format.
     ///
-    /// The default is unsupported.
+    /// The default returns [`ErrorKind::Unsupported`].
     ///
     /// # Errors
     ///
-    /// See [`Failure`]: a part of the store cannot be reached.
+    /// See [`Failure`]. Also fails if a part of the store cannot be reached.
     fn list(&self, _pattern: &str, _from: &PagePosition, _by: Moment) -> Result<LockPage, Failure> {
         Err(unsupported(NO_LISTING))
     }
 
-    /// Returns the findings about the store's settings and state that matter for locks, good and
-    /// bad. Changes nothing in the store. A finding about something that cannot be read is
-    /// [`Unknown`](crate::FindingLevel::Unknown).
+    /// Returns the findings about those settings and states of the store that matter for locks, the
+    /// good ones included. Changes nothing in the store. If a value cannot be read, its finding has
+    /// the level [`Unknown`](crate::FindingLevel::Unknown).
     ///
     /// The default returns no findings.
     ///
     /// # Errors
     ///
-    /// See [`Failure`]: no part of the store can be reached.
+    /// See [`Failure`]. Fails only if no part of the store can be reached.
     fn diagnose(&self, _by: Moment) -> Result<Vec<Finding>, Failure> {
         Ok(Vec::new())
     }
 }
 
-/// The clocks of a store's replicas: an extension of [`Backend`], for a store that replaces a
-/// failed server by a replica.
+/// The differences between the clocks of a store's servers: an extension of [`Backend`], for a
+/// store that may replace a failed server by a replica.
 pub trait Replicated: Backend {
-    /// Returns by how much earlier the lease of this lock may end on a replica that counts under
-    /// this policy than on the server that grants it, because the clocks of the servers differ. The
-    /// engine shortens the validity of the lock by this time. Called after each grant and renewal;
-    /// must be cheap and not block. When a store finds that the value has grown, it calls
+    /// Returns by how much earlier the lease of this lock may end on a replica than on the master
+    /// that grants it, because the clocks of the servers differ. Only replicas that count under the
+    /// policy `replication` matter. The engine shortens the validity of the lock by this time.
+    /// Called after each grant and renewal, so it must be cheap and must not block. When a store
+    /// finds that the value has grown, it calls
     /// [`Notices::replica_lead_grew`](crate::Notices::replica_lead_grew).
     fn replica_lead(&self, name: &LockName, lease: LeaseTime, replication: Replication)
     -> Duration;
 }
 
 impl dyn Backend + '_ {
-    /// Returns the store's [`Admin`] extension.
+    /// Returns the store's [`Admin`] extension, or an error if it has none.
     ///
     /// # Errors
     ///
@@ -110,8 +116,8 @@ impl dyn Backend + '_ {
         self.admin().ok_or_else(|| unsupported(missing))
     }
 
-    /// Inspects several locks by [`Admin::inspect_all`], or one after the other if the store has no
-    /// [`Admin`].
+    /// Inspects several locks by [`Admin::inspect_all`], or one after the other by
+    /// [`Backend::inspect`] if the store has no [`Admin`] extension.
     pub fn inspect_many(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
         match self.admin() {
             Some(admin) => admin.inspect_all(names, by),

@@ -21,39 +21,42 @@ use std::time::Duration;
 pub struct Attempt<'a> {
     /// The lock.
     pub name: &'a LockName,
-    /// The owner that will hold the lock: a new one for every wait, equal in all attempts of the
-    /// wait unless the store requires a [new owner](Answer::Retry).
+    /// The owner that will hold the lock. Each wait uses a new owner, and all attempts of the wait
+    /// use the same one, unless the store requires a [new owner](Answer::Retry) or the engine has
+    /// released an [unconfirmed grant](Answer::Unacknowledged).
     pub owner: OwnerId,
     /// The lease to grant.
     pub lease: LeaseTime,
     /// The fencing tokens to grant with the lock.
     pub tokens: Tokens,
-    /// The number of replicas that must confirm the grant. Always off if [`Abilities::replication`]
-    /// is [`ReplicaSupport::Never`].
+    /// The policy for the replicas that must confirm the grant. Always off if
+    /// [`Abilities::replication`] is [`ReplicaSupport::Never`].
     pub replication: Replication,
-    /// The owner of the write lock of this name that the same thread holds. In spite of this write
-    /// lock a [reader](LockKind::Read) is granted. `None` for other kinds.
+    /// For a [reader](LockKind::Read) whose thread holds the write lock of the same name, the owner
+    /// of this write lock: it does not prevent the grant. Otherwise `None`.
     pub beside: Option<OwnerId>,
-    /// True if the caller waits when the lock is busy. Only then may the store keep other owners
-    /// out in favour of this one.
+    /// True if the caller waits when the lock is busy. Only then may the store make other owners
+    /// wait behind this one.
     pub waits: bool,
-    /// The time for which a waiting caller counts as present after this attempt. Equal in all
-    /// attempts of a client.
+    /// The time for which a waiting caller counts as present after this attempt.
     pub presence: Duration,
-    /// The number of this attempt, if the caller waits in the store's queue and the release of
-    /// another owner may grant the lock to it: see [`DirectGrant`]. Each number is greater than the
-    /// earlier ones of this owner. `None`: only the answer to an attempt grants the lock.
+    /// The number of this attempt, if the caller enters the store's queue when the lock is busy.
+    /// The release of another owner may then grant a mutex to this attempt: see [`DirectGrant`].
+    /// Each number is greater than the earlier numbers of this owner. `None`: only the answer to an
+    /// attempt grants the lock.
     pub direct: Option<NonZeroU64>,
-    /// The lease of a direct grant, if it is not longer than `lease`. Short, because the owner may
-    /// have died since this attempt.
+    /// The longest lease of a direct grant, which is never longer than `lease`. It is short because
+    /// the owner may have died since this attempt.
     pub direct_lease: Duration,
-    /// The text of the owner's [label](RenewalRequest::label), for a store that can keep it with
-    /// the grant at no cost. Other stores ignore it.
+    /// The text of the owner's [label](RenewalRequest::label), for a store that can write it with
+    /// the grant at no additional cost. Other stores ignore this text, and get the label with a
+    /// renewal.
     pub label: Option<&'a Arc<str>>,
 }
 
 impl<'a> Attempt<'a> {
-    /// Makes an attempt with one token. No replica needs to confirm its grant.
+    /// Makes an attempt of a caller that waits. It requests one token, and no replica needs to
+    /// confirm its grant.
     #[must_use]
     pub fn new(name: &'a LockName, owner: OwnerId, lease: LeaseTime) -> Self {
         let (tokens, replication) = (Tokens::Assign { reserve: 0 }, Replication::off());
@@ -80,14 +83,14 @@ impl<'a> Attempt<'a> {
         self
     }
 
-    /// Sets how many replicas must confirm the grant.
+    /// Sets the policy for the replicas that must confirm the grant.
     #[must_use]
     pub fn replication(mut self, replication: Replication) -> Self {
         self.replication = replication;
         self
     }
 
-    /// Sets the owner of the thread's write lock.
+    /// Sets the owner of the write lock that the same thread holds.
     #[must_use]
     pub fn beside(mut self, writer: Option<OwnerId>) -> Self {
         self.beside = writer;
@@ -101,7 +104,7 @@ impl<'a> Attempt<'a> {
         self
     }
 
-    /// Sets for how long the caller counts as waiting.
+    /// Sets how long the caller counts as present after this attempt.
     #[must_use]
     pub fn presence(mut self, presence: Duration) -> Self {
         self.presence = presence;
@@ -115,7 +118,8 @@ impl<'a> Attempt<'a> {
         self
     }
 
-    /// Sets the attempt's number, by which the release of another owner may grant the lock.
+    /// Sets the number of the attempt, so that the caller enters the store's queue and another
+    /// owner's release may grant the lock to it.
     #[must_use]
     pub fn direct(mut self, number: Option<NonZeroU64>) -> Self {
         self.direct = number;
@@ -134,13 +138,13 @@ impl<'a> Attempt<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Tokens {
-    /// None: the store keeps no counter for this lock.
+    /// The grant has no token, and the store need not keep a counter for this lock.
     None,
-    /// The store assigns a token that is greater than all earlier ones of this name, and reserves
-    /// the next `reserve` tokens for hand-offs inside the client. It stores the *end* of that
-    /// range.
+    /// The store assigns a token that is greater than all earlier tokens of this name, and reserves
+    /// the next `reserve` tokens for hand-offs inside the client. It stores the *last* of these
+    /// tokens.
     Assign {
-        /// The number of reserved tokens after the first.
+        /// The number of tokens that are reserved after the first one.
         reserve: u32,
     },
 }
@@ -153,27 +157,26 @@ pub enum Answer {
     Granted(Grant),
     /// This owner holds the lock in the store, but too few replicas confirmed it in time.
     Unacknowledged(Grant, InsufficientReplicas),
-    /// Another owner holds the lock. Its lease ends after this time unless it is renewed (`None`:
-    /// unknown).
+    /// Another owner holds the lock, or is before this owner in the queue. The other owner's lease
+    /// or presence ends after this time unless it is extended (`None`: unknown).
     Busy(Option<Duration>),
-    /// Another owner holds the lock without a lease: a foreign client that sets no expiry, or that
-    /// failed before it set one. A waiter tries again after this time (`None`: the store publishes
-    /// the release).
+    /// A foreign client holds the lock without a lease, because it sets no expiry or failed before
+    /// it set one. A waiter tries again after this time (`None`: the store publishes the release).
     BusyWithoutExpiry(Option<Duration>),
-    /// Nothing is granted now, for a cause that is temporary.
+    /// Nothing is granted now, for a temporary cause.
     Retry {
         /// The cause.
         cause: RetryCause,
-        /// The longest duration of the cause; it may end earlier. `None`: unknown.
+        /// The longest time that the cause will last. It may end earlier. `None`: unknown.
         after: Option<Duration>,
-        /// True if the attempt was rolled back because some nodes may have granted it, or may still
-        /// do so: retry with a new owner.
+        /// True if the attempt was rolled back, because some nodes have granted it or may still
+        /// grant it: the retry must use a new owner.
         new_owner: bool,
     },
 }
 
 impl Answer {
-    /// Returns whether other owners hold the lock, or contend for it.
+    /// Returns whether the lock was not granted because other owners hold it or contend for it.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         matches!(
@@ -192,14 +195,16 @@ impl Answer {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum RetryCause {
-    /// Another owner holds too many nodes, until its lease ends; a renewal extends this time.
+    /// Another owner holds the lock on too many nodes. This lasts until the owner's lease ends, or
+    /// longer if the owner renews the lease.
     Held,
-    /// No owner has a majority: several attempts collided, and each was granted by some nodes. Each
-    /// client retries after a random pause, so that the attempts do not collide again.
+    /// No owner has a majority, because several attempts collided and each was granted by some
+    /// nodes. Each client retries after a random pause, so that the attempts do not collide again.
     SplitVote,
-    /// The store, or too many of its nodes, grants nothing until a known time. It is new or may
-    /// have lost its data, and waits until every lease that it may have granted is over. The pause
-    /// is not an outage: a wait with a later deadline continues after the pause.
+    /// The store, or too many of its nodes, grants nothing for a limited time: a store that is new
+    /// or may have lost its data waits until every lease that it may have granted is over. The
+    /// engine does not treat the pause as an outage: a wait with a later deadline continues after
+    /// the pause.
     Paused {
         /// The error for a caller whose wait ends before the pause does.
         why: Error,
@@ -215,14 +220,14 @@ pub enum RetryCause {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Grant {
-    /// The tokens; `None` if none were requested.
+    /// The tokens; `None` if no tokens were requested or the store has none for this lock.
     pub tokens: Option<TokenRange>,
-    /// Data of the backend that the engine returns when this acquisition is renewed and released.
+    /// Data of the backend that the engine passes back when it renews or releases this acquisition.
     pub receipt: Receipt,
-    /// The number of permits that the [semaphore](LockKind::Permits) has in the store; `None` for
-    /// other kinds.
+    /// The limit that the [semaphore](LockKind::Permits) has in the store; `None` for other kinds.
     pub limit: Option<u32>,
     /// The number of acquired permits, if [all free permits](LockKind::Permits) were requested.
+    /// Otherwise it may be `None`.
     pub count: Option<u32>,
 }
 
@@ -238,7 +243,7 @@ impl Grant {
         }
     }
 
-    /// Sets how many permits the semaphore has in the store.
+    /// Sets the limit that the semaphore has in the store.
     #[must_use]
     pub fn limit(mut self, limit: u32) -> Self {
         self.limit = Some(limit);

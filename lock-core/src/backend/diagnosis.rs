@@ -7,11 +7,11 @@ use std::fmt;
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Finding {
-    /// The name of the check, as in `eviction`. It does not change between versions.
+    /// The name of the check, for example `eviction`. It does not change between versions.
     pub id: &'static str,
     /// The severity.
     pub level: FindingLevel,
-    /// The server or servers that the finding is about, as messages name them.
+    /// The server or servers that the finding is about, named as in the library's messages.
     pub subject: String,
     /// The value or state that was found.
     pub seen: String,
@@ -29,7 +29,7 @@ pub enum FindingLevel {
     Ok,
     /// The check was not possible, for example because the server refuses the command.
     Unknown,
-    /// Locks are slower or less is known of them, or one more failure endangers them.
+    /// Locks are slower, or less is known about them, or they are at risk after one more failure.
     Warning,
     /// Two holders at once are possible, or locks cannot be acquired.
     Danger,
@@ -61,7 +61,8 @@ impl Finding {
         }
     }
 
-    /// Makes a finding about a check or an action that failed, with the causes.
+    /// Makes a finding about a check or an action that failed. The error and its causes become the
+    /// state that was found.
     #[must_use]
     pub fn failed(
         level: FindingLevel,

@@ -3,13 +3,14 @@
 use crate::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Calls a backend, and returns a panic in it as a failure with unknown outcome.
+/// Calls a backend, and converts a panic of the backend into [`Failure::Unknown`].
 ///
-/// For backends that consist of other backends. The engine calls every backend in this way.
+/// The engine calls every backend in this way. A backend that consists of other backends should do
+/// so, too.
 ///
 /// # Errors
 ///
-/// The errors of the request.
+/// The failure that `request` returns, or [`Failure::Unknown`] if it panics.
 pub fn call_backend<T>(request: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     catch_unwind(AssertUnwindSafe(request)).unwrap_or_else(|_| {
         Err(Failure::Unknown(Error::unavailable(
@@ -22,14 +23,16 @@ pub fn call_backend<T>(request: impl FnOnce() -> Result<T, Failure>) -> Result<T
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Failure {
-    /// The store replied with a refusal: nothing happened.
+    /// The store replied with a refusal, and did nothing.
     Refused(Error),
-    /// The request was not sent: nothing can have happened.
+    /// The request was not sent, so nothing can have happened.
     NotSent(Error),
-    /// The request was sent, and no reply came: the store may have applied it, or may still do so.
+    /// The request was sent, and no reply arrived: the store may have applied the request, or may
+    /// still do so.
     Unknown(Error),
     /// The outcome is unknown, and the request can be neither repeated nor rolled back, because the
-    /// store cannot distinguish this owner's lock from another owner's. The engine gives up.
+    /// store does not record the owner of a lock. The engine reports the error and does not repeat
+    /// the request.
     Final(Error),
 }
 

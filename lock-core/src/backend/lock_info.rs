@@ -17,22 +17,24 @@ pub struct LockInfo {
     /// The holder; `None` if the lock is free. If there are several, the holder whose lease ends
     /// last.
     pub holder: Option<HolderInfo>,
-    /// The number of owners that hold the lock: more than one only if its kind
-    /// [is shared](LockKind::is_shared).
+    /// The number of owners that hold the lock: more than one only if its kind [is
+    /// shared](LockKind::is_shared). For a semaphore, a store that records each permit separately
+    /// (Redis) returns the number of held permits.
     pub holders: u64,
-    /// The number of permits of the [semaphore](LockKind::Permits), in total and free; `None` for
+    /// The total and the free number of permits of the [semaphore](LockKind::Permits); `None` for
     /// other kinds, and for a semaphore that no client has used yet.
     pub permits: Option<Permits>,
     /// The readers of a read-write lock; `None` for other kinds. [`Admin::inspect_all`] and
     /// [`Admin::list`] fill it in even if the name of a held read-write lock is requested as a
     /// mutex.
     pub readers: Option<Readers>,
-    /// The number of clients that are subscribed to releases of the lock: they wait for it, or did
-    /// so a moment ago. Clients that poll are not counted. `None`: not requested
-    /// ([`Backend::inspect`] does not request it), or unknown to the store.
+    /// The number of clients that are subscribed to releases of the lock, because they wait for it
+    /// or did so a moment ago. Clients that poll are not counted. `None` if the number was not
+    /// requested (as by [`Backend::inspect`]), or if the store does not know it.
     pub waiters: Option<u64>,
-    /// The largest token that was granted or reserved so far. It is an upper bound for the present
-    /// holder's token, which stores do not keep. `None` as for `waiters`.
+    /// The largest token that was granted or reserved so far. The token of the present holder is at
+    /// most this one; stores do not keep the exact token. `None` if the token was not requested, or
+    /// if the store has none.
     pub largest_token: Option<FencingToken>,
 }
 
@@ -47,7 +49,7 @@ pub struct Permits {
 }
 
 impl Permits {
-    /// Makes the numbers of all permits and of the free ones.
+    /// Makes the permits of a semaphore from their total and their free number.
     #[must_use]
     pub fn new(limit: u32, free: u32) -> Self {
         Self { limit, free }
@@ -58,12 +60,12 @@ impl Permits {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Readers {
-    /// The readers, each with the remaining time of its own lease; the lease that ends last comes
-    /// first. Empty if there are no readers; may be empty if a writer holds the lock. If there are
-    /// very many readers, the list is incomplete: [`LockInfo::holders`] counts all.
+    /// The readers, each with the remaining time of its own lease. The reader whose lease ends last
+    /// is the first. Empty if there are no readers. If a writer holds the lock, the list may lack
+    /// the writer's own reads. If there are very many readers, the list is incomplete, but
+    /// [`LockInfo::holders`] counts all of them.
     pub known: Vec<HolderInfo>,
-    /// True if a writer waits and keeps new readers out. Always false for a fair lock, whose
-    /// waiters are in a queue.
+    /// True if a writer waits that new readers do not overtake.
     pub writer_waits: bool,
 }
 
@@ -80,7 +82,7 @@ impl Readers {
 }
 
 impl LockInfo {
-    /// A free lock.
+    /// The state of a free lock.
     pub const FREE: Self = Self {
         holder: None,
         holders: 0,
@@ -135,7 +137,7 @@ impl LockInfo {
         self.holder.filter(|holder| owner.matches(&holder.owner))
     }
 
-    /// Sets how many clients are subscribed to its releases.
+    /// Sets how many clients are subscribed to the releases of the lock.
     #[must_use]
     pub fn waiters(mut self, waiters: Option<u64>) -> Self {
         self.waiters = waiters;
@@ -168,12 +170,12 @@ impl LockPage {
     }
 }
 
-/// The start of a page of [`Admin::list`]; the default is the first page. Only the backend that
-/// made a position can interpret it.
+/// The position at which a page of [`Admin::list`] starts. The default is the start of the first
+/// page. Only the backend that made a position can interpret it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct PagePosition {
-    /// The part of the store.
+    /// The part of the store, for example one of its nodes.
     pub part: String,
     /// The position in that part.
     pub cursor: u64,
@@ -194,14 +196,16 @@ impl PagePosition {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct HolderInfo {
-    /// The holder's identity, of this library or of a foreign client.
+    /// The identity of the holder as the store records it. The holder may be a client of this
+    /// library or a foreign client.
     pub owner: OwnerText,
     /// The remaining time of the lease; `None` if the lock has no lease.
     pub remaining: Option<Duration>,
-    /// The hold count, if the wire format has one. Locks of this library always show 1, because
-    /// nested holds are counted in the client.
+    /// The hold count, if the wire format has one, and otherwise 1. It is 1 for mutexes and
+    /// read-write locks of this library, because nested holds are counted in the client. For a
+    /// semaphore it may be the holder's number of permits.
     pub holds: u64,
-    /// The label that describes the holder to people; `None` if the store has no label of this
+    /// The label that describes the holder to people; `None` if the store has no label for this
     /// owner.
     pub label: Option<OwnerLabel>,
 }

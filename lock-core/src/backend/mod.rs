@@ -2,84 +2,95 @@
 //!
 //! # The contract
 //!
-//! A backend implements mechanism: each call makes **one attempt** and returns its outcome. A
+//! A backend implements the mechanism: each call makes **one attempt** and returns its outcome. A
 //! backend never waits for a lock, retries an attempt, renews without a request, counts nested
-//! holds or starts timers. These are policy, implemented once in the engine above it: the local
-//! queue, the wait loop, deadlines, re-entry, interrupts, renewal and loss.
+//! holds or starts timers. The policy is implemented once, in the engine that calls the backend:
+//! the local queue, the wait loop, deadlines, re-entry, interrupts, renewal and loss.
 //!
 //! **What the engine does.**
 //!
 //! - It calls every method from several threads at once.
-//! - It has at most one [`acquire`](Backend::acquire) under way for each name of a plain mutex, and
-//!   otherwise for each owner. It repeats the attempt *with the same owner* if the reply was lost.
-//!   After the wait has ended, it never uses the owner again.
-//! - It calls [`release`](Backend::release) once, and again if the reply was lost. It closes an
-//!   owner that has an unanswered request with [`Tombstone::Leave`].
+//! - For a plain mutex it has at most one [`acquire`](Backend::acquire) under way for each name,
+//!   and for other kinds at most one for each owner. If a reply was lost, it repeats the attempt
+//!   *with the same owner*. After the wait has ended, it makes no further attempt with this owner.
+//! - It repeats a [`release`](Backend::release) that failed because the store was unavailable,
+//!   until the lease has ended. If a request of the owner was not answered, the release closes the
+//!   owner by [`Tombstone::Leave`].
 //! - It calls [`renew`](Backend::renew) with at most [`RENEW_BATCH`] acquisitions (for permits, see
 //!   [`PERMITS_PER_RENEWAL`]) whose leases are of about equal length. While replies are quick,
 //!   there is one call at a time for each such length and each [node](NodeId). While a reply is
-//!   late, other threads renew *other* acquisitions of that length and node, in at most four calls
-//!   at once. A call that waits for another call delays its own renewals.
+//!   late, other threads renew *other* acquisitions of the same length and node, in at most four
+//!   calls at once. So a call must not wait for another call: otherwise its renewals are late, too.
 //! - Renewals that replicas must confirm are sent in separate calls, grouped by the required number
-//!   of replicas, so a slow replica does not delay renewals that do not need it. An acquisition is
-//!   in two calls at once only if its holder extends it during its renewal.
-//! - It stops renewing before it releases. Its last call, made once, is [`close`](Backend::close).
+//!   of replicas, so that a slow replica does not delay renewals that do not need its confirmation.
+//!   An acquisition is in two calls at once only if its holder extends it during its renewal.
+//! - Once it has begun to release an acquisition, it adds no renewal of it; a renewal that is
+//!   already under way may still arrive. It calls [`close`](Backend::close) once, when the client
+//!   ends. Afterwards it only repeats releases that are still unconfirmed.
 //!
-//! **What the engine does not do.** It holds no mutex of its own while it calls a backend. It does
-//! not check which store it uses: it reads [`Abilities`]. It does not trust a grant for longer than
-//! the lease minus the drift allowance, counted from before the call.
+//! **What the engine does not do.** It holds no mutex of its own while it calls a backend. Its
+//! behaviour does not depend on the type of the store, but only on the store's [`Abilities`]. It
+//! does not trust a grant for longer than the lease minus an allowance for clock drift, counted
+//! from before the call.
 //!
-//! **Time.** Every call carries an absolute moment, `by`, on the clock that the backend was opened
-//! with. The call must return by then, with the outcome as it is known then. It may return a little
-//! later (a scheduler's slice), but must not wait longer on purpose.
+//! **Time.** Every request carries an absolute moment, `by`, on the clock with which the backend
+//! was opened. The call must return by this moment, with the outcome as far as it is known by then.
+//! It may return a little later (a scheduler's time slice), but must not wait longer on purpose.
 //!
 //! **Replicas.** If [`Abilities::replication`] allows it, a backend waits until as many replicas
 //! have confirmed an attempt or a renewal as its [`Replication`](crate::Replication) requires, at
-//! most until `by`, and reports if fewer did. The owner then holds the lock in the store in spite
-//! of that: whether to roll the grant back is policy.
+//! most until `by`. If fewer have confirmed it, the backend reports that, and the owner still holds
+//! the lock in the store: the engine decides whether to release the lock.
 //!
 //! **What must hold in the store.** Only one owner holds a name at a time. A lease that is not
 //! renewed ends. No request shortens a lease. A renewal never restores an acquisition that has
-//! ended. A release frees only its own owner's acquisition. Tokens of a name grow strictly. A
-//! closed owner is granted nothing for at least a lease.
+//! ended. A release frees only its own owner's acquisition. Each token that is assigned for a name
+//! is greater than all earlier tokens of the name. A closed owner is granted nothing for at least a
+//! lease.
 //!
 //! **Kinds.** A [`LockName`] contains the [kind](LockKind) of the lock. A store that has all kinds
 //! ([`Abilities::all_kinds`]) grants a *shared* lock to several owners, each with its own lease.
-//! The rules above then hold for each owner, and "one owner" means "no more owners than the kind
-//! allows".
+//! For shared locks the rules above hold for each owner, and "only one owner" means "no more owners
+//! than the kind allows".
 //!
-//! Some kinds keep the order of arrival ([`LockKind::is_queued`]). If an attempt finds the lock
-//! busy or another owner waiting, its owner enters the queue, provided that the caller
-//! [waits](Attempt::waits) and that the semaphore has as many permits as it requests. Repeated
-//! attempts of that owner keep its position. A release by an owner that does not hold the lock
-//! removes the owner from the queue. An owner counts as waiting for the [`Attempt::presence`] of
-//! its last attempt. The holder's release may grant a mutex to the next owner, if the
-//! [attempt](Attempt::direct) of that owner allows it.
+//! Some kinds are granted in the order of arrival ([`LockKind::is_queued`]). If an attempt finds
+//! the lock busy or another owner waiting, its owner enters the queue. It does not if the caller
+//! does not [wait](Attempt::waits), or if a semaphore has fewer permits than the attempt requests.
+//! Repeated attempts keep the owner's position. A release by an owner that does not hold the lock
+//! removes the owner from the queue (but see [`ReleaseOptions::keeps_place`]). An owner counts as
+//! waiting until the time [`Attempt::presence`] has passed since its last attempt. The holder's
+//! release may grant a mutex to the next owner, if the [attempt](Attempt::direct) of that owner
+//! allows it.
 //!
-//! While a writer waits, no new reader is granted, except a reader whose own thread [holds the
-//! write lock](Attempt::beside). After the end of a write lock, waiting readers and writers
-//! compete. A writer counts as waiting for the [`Attempt::presence`] of its last attempt. A store
-//! with a queue for [all kinds](Abilities::queues_waiters) grants in the order of arrival in that
-//! queue instead. Only an attempt with a [number](Attempt::direct) enters it, and an attempt of a
-//! caller that does not wait may take what is free.
+//! For the other kinds: while a writer waits, no new reader is granted, except a reader whose own
+//! thread [holds the write lock](Attempt::beside). (With the setting `writers=equal`, a waiting
+//! writer keeps no reader out.) After the release of a write lock, waiting readers and writers
+//! compete. A writer counts as waiting until the time [`Attempt::presence`] has passed since its
+//! last attempt.
+//!
+//! A store with a queue for [all kinds](Abilities::queues_waiters) grants locks of these kinds,
+//! too, in the order of its queue. Of these kinds, only an attempt with a [number](Attempt::direct)
+//! enters the queue, and an attempt whose caller does not wait may take a free lock although others
+//! wait.
 //!
 //! **Extensions.** Features of only some stores are in separate traits: [`Admin`] for operators and
 //! semaphores, [`Replicated`] for stores whose replicas can be promoted, [`Voter`] for nodes of a
 //! quorum. A store that has an extension returns it from [`Backend::admin`],
-//! [`Backend::replicated`] or [`Backend::voter`]; other stores keep the defaults of these methods.
+//! [`Backend::replicated`] or [`Backend::voter`]. The defaults of these methods return `None`.
 //!
-//! **Failures** report what is known of the outcome, because the engine acts on it:
-//! [`Failure::Refused`] is a reply (nothing happened), [`Failure::NotSent`] means that nothing can
-//! have happened, and [`Failure::Unknown`] that the store may have applied the request. When in
-//! doubt, return `Unknown`.
+//! **Failures** report what is known of the outcome, because the engine acts on this:
+//! [`Failure::Refused`] means that the store replied and did nothing, [`Failure::NotSent`] that
+//! nothing can have happened, and [`Failure::Unknown`] that the store may have applied the request.
+//! When in doubt, return `Unknown`. [`Failure::Final`] is for stores that do not record the owner.
 //!
 //! The conformance suite (crate `lock-conformance`) checks these rules against a real store. Run it
 //! before you release a backend.
 
-// From the top down: what a store can do (`abilities`) and what is wrong with it (`diagnosis`); an
-// attempt, a grant's renewal and release, the wait for a release, and failures (`attempt`,
-// `acquisition`, `watch`, `failure`); what is read of a lock (`lock_info`, `permits`); and what
-// these contain: `owner`, `permit`, `replication`, `token`.
+// From the top down: the features of a store (`abilities`) and the findings about its settings
+// (`diagnosis`); an attempt (`attempt`), renewal and release (`acquisition`), notification of
+// releases (`watch`), and failures (`failure`); the extensions (`admin`, `voter`); the state of a
+// lock (`lock_info`) and changes of a semaphore (`permits`); and the types that these use: `owner`,
+// `permit`, `replication`, `token`.
 
 mod abilities;
 mod acquisition;
@@ -125,30 +136,32 @@ pub use crate::time::lease::{Lease, LeaseTime};
 
 /// The largest number of acquisitions in one call of [`Backend::renew`].
 ///
-/// A script that renews a hundred keys keeps a Redis server busy for about 0.2 ms; ten thousand at
-/// once stalled other clients for 11 ms.
+/// A script that renews a hundred keys keeps a Redis server busy for about 0.2 ms. A script for ten
+/// thousand keys stalled other clients for 11 ms.
 pub const RENEW_BATCH: usize = 100;
 
 /// The number of permits that count as one acquisition in a call of [`Backend::renew`]. The first
-/// acquisition of a call may have any number of permits; others are added only as long as the sum
-/// is at most [`RENEW_BATCH`].
+/// acquisition of a call may have any number of permits. Further acquisitions are added only while
+/// the sum is at most [`RENEW_BATCH`].
 pub const PERMITS_PER_RENEWAL: u32 = 10;
 
-/// The time between two attempts of a waiter, by default, so that the store knows that it still
-/// waits: it keeps the waiter's position, and new readers out for a waiting writer.
+/// The default time between two attempts of a waiter, so that the store counts the waiter as
+/// present. While a waiter is present, the store keeps its position in the queue and, if it is a
+/// writer, keeps new readers out.
 pub const WAITER_ATTEMPTS: Duration = Duration::from_secs(1);
 
-/// The time for which the store counts a waiter as present after its last attempt, so that three
-/// attempts may be late or lost. A dead waiter delays the others for this time. It is the default
-/// of [`Attempt::presence`].
+/// The default of [`Attempt::presence`]: the time for which the store counts a waiter as present
+/// after its last attempt, so that two attempts in a row may be late or lost. A dead waiter delays
+/// the other waiters for this time.
 pub const WAITER_PRESENCE: Duration = Duration::from_secs(3);
 
 /// A store for locks. See the [module's documentation](self) for the contract.
 ///
 /// # Examples
 ///
-/// Mutexes in a store with compare-and-set, for which a map stands in here. Clients of a real store
-/// read its clock, or all of them the time of day, instead of a [`Moment`] of their own:
+/// Mutexes in a store with compare-and-set. Here a map takes the place of the store. With a real
+/// store, all clients must compare leases by one clock, the store's clock or the time of day, and
+/// not each by a [`Moment`] of its own as here:
 ///
 /// ```
 /// use lock_core::backend::*;
@@ -279,23 +292,24 @@ pub const WAITER_PRESENCE: Duration = Duration::from_secs(3);
 pub trait Backend: Send + Sync + fmt::Debug {
     /// Tries once to acquire the lock for `attempt.owner`.
     ///
-    /// If that owner holds the lock already, the request repeats one whose reply was lost: grant it
-    /// again with the same token, and make sure that at least a full lease is left from now. If
-    /// that owner was closed with a tombstone, return [`Answer::Busy`].
+    /// If this owner holds the lock already, the attempt repeats an earlier one whose reply was
+    /// lost: grant the lock again with the same token, and make sure that at least a full lease is
+    /// left from now. If this owner was closed with a tombstone, return [`Answer::Busy`].
     ///
     /// # Errors
     ///
     /// See [`Failure`].
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure>;
 
-    /// Extends the leases of `batch`, each independently of the others: a failed renewal must not
-    /// affect the rest.
+    /// Extends the leases of the acquisitions in `batch`. Each renewal is independent: a failed one
+    /// must not affect the others.
     ///
-    /// Returns one answer for each request, in the order of `batch`. Extends an acquisition only if
-    /// its owner still holds it, to its own lease counted from now, and never shortens it.
+    /// Returns one answer for each request, in the order of `batch`. Extends a lease only if the
+    /// owner still holds the lock, to the lease in the request, counted from now. Never shortens a
+    /// lease.
     ///
-    /// A call must not wait for another call of the same node: the engine makes a second call when
-    /// the first does not return in time.
+    /// A call must not wait for another call for the same node, because the engine makes a second
+    /// call exactly when the first does not return in time.
     fn renew(
         &self,
         node: NodeId,
@@ -304,7 +318,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
     ) -> Vec<Result<Renewal, Failure>>;
 
     /// Releases the lock if this acquisition's owner still holds it, and wakes the waiters. With
-    /// [`ReleaseOptions::kept`] the lock passes to another owner.
+    /// [`ReleaseOptions::kept`] the lock passes to another owner instead of becoming free.
     ///
     /// # Errors
     ///
@@ -317,18 +331,18 @@ pub trait Backend: Send + Sync + fmt::Debug {
     ) -> Result<Release, Failure>;
 
     /// Sends a release for a caller that does not wait for the reply. Returns when the request has
-    /// been sent, or is queued to be sent with those of other callers. Calls `done` exactly once
-    /// with the result of the [`release`](Backend::release).
+    /// been sent, or is queued behind the requests of other callers. Calls `done` exactly once,
+    /// with the result that [`release`](Backend::release) would return.
     ///
-    /// A backend that can have several pending requests overrides this method. The default waits
-    /// for the reply and calls `done` before it returns. An override may call `done` later, on a
-    /// thread of the backend or during the call of another caller. If no reply comes, it calls
-    /// `done` with [`Failure::Unknown`] at `by` or soon after. So `done` must be short, must not
-    /// wait, and must not call the backend.
+    /// The default waits for the reply and calls `done` before it returns. A backend that can have
+    /// several pending requests overrides this method, and may call `done` later, on a thread of
+    /// the backend or during the call of another caller. So `done` must be short, must not wait,
+    /// and must not call the backend. If no reply arrives, an override calls `done` with
+    /// [`Failure::Unknown`] at `by` or soon after.
     ///
-    /// A later request for the same name does not overtake this one, with two exceptions: a
-    /// repetition of this release, and a release that the store did not run, so that the backend
-    /// sent it again. In the second case an attempt may find the lock still held.
+    /// A later request for the same name must not overtake this release, with two exceptions. A
+    /// repetition of this release may. Any request may if the store did not run the release and the
+    /// backend sends it again: then an attempt may find the lock still held.
     fn submit_release(
         &self,
         acquisition: &AcquisitionId,
@@ -340,15 +354,16 @@ pub trait Backend: Send + Sync + fmt::Debug {
     }
 
     /// Returns the holder with its label and the remaining time of its lease, the readers of a
-    /// read-write lock, and the permits of a semaphore. Changes nothing. A replica never answers
-    /// it.
+    /// read-write lock, and the permits of a semaphore. Changes nothing. The answer must not come
+    /// from a replica.
     ///
     /// # Errors
     ///
     /// See [`Failure`].
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure>;
 
-    /// Returns the holder as [`inspect`](Backend::inspect) does, if it is this acquisition's owner.
+    /// Returns the holder as [`inspect`](Backend::inspect) does, if the holder is this
+    /// acquisition's owner; otherwise `None`.
     ///
     /// # Errors
     ///
@@ -363,12 +378,13 @@ pub trait Backend: Send + Sync + fmt::Debug {
             .held_by(acquisition.owner))
     }
 
-    /// Calls `wake` at every release of `name` by any client, and once whenever releases may have
-    /// been missed (after a reconnect). It does so from the return of this call until the [`Watch`]
-    /// is dropped. Spurious calls of `wake` are allowed.
+    /// Registers `wake` as the callback for the releases of `name`. From the return of this call
+    /// until the [`Watch`] is dropped, the backend calls it at every release by any client, and
+    /// once whenever it may have missed releases, as after a reconnect. Spurious calls of `wake`
+    /// are allowed.
     ///
-    /// Not called by the engine if [`Abilities::waking`] is [`Waking::Polls`]. The default is
-    /// unsupported.
+    /// The engine does not call this method if [`Abilities::waking`] is [`Waking::Polls`]. The
+    /// default returns [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported).
     ///
     /// # Errors
     ///
@@ -377,21 +393,23 @@ pub trait Backend: Send + Sync + fmt::Debug {
         Err(admin::unsupported("this store does not publish releases"))
     }
 
-    /// Returns the node that renews this name *now*. Called for each renewal; must be cheap and not
-    /// block. A slow or dead node delays only its own renewals.
+    /// Returns the node that would renew this name *now*. Called for each renewal, so it must be
+    /// cheap and must not block. The engine sends the renewals of each node separately, so that a
+    /// slow or dead node delays only its own renewals.
     ///
-    /// The default has one node.
+    /// The default always returns the node of number 0.
     fn renewal_node(&self, _name: &LockName) -> NodeId {
         NodeId::new(0)
     }
 
-    /// Returns the features that this store supports in its wire format. Must not change while the
-    /// store is open.
+    /// Returns the features that this store supports in its wire format. The result must not change
+    /// while the store is open.
     fn abilities(&self) -> Abilities;
 
-    /// Waits until this moment of the system clock, at most, for unsent requests whose callers do
-    /// not wait. Called when the client is dropped, perhaps at the end of the process. Most stores
-    /// have no such requests.
+    /// Waits for requests that are still to be sent and whose callers do not wait, at most until
+    /// the moment `until` of the system clock. Called when the client is dropped: the process may
+    /// exit afterwards, and then these requests would be lost. Most stores have no such requests,
+    /// so the default does not wait.
     fn close(&self, until: Moment) {
         let _no_wait = until;
     }
@@ -401,23 +419,24 @@ pub trait Backend: Send + Sync + fmt::Debug {
         None
     }
 
-    /// Returns the store's [`Replicated`] extension, if leases may end earlier on a replica.
+    /// Returns the store's [`Replicated`] extension, if leases may end earlier on a replica than on
+    /// its master.
     fn replicated(&self) -> Option<&dyn Replicated> {
         None
     }
 
-    /// Returns the store's votes as a node of a quorum; `None` if it cannot be one.
+    /// Returns the store's [`Voter`] extension; `None` if the store cannot be a node of a quorum.
     fn voter(&self) -> Option<&dyn Voter> {
         None
     }
 }
 
-/// The callback with the result of a release that no caller waits for: see
+/// The callback that gets the result of a release for which no caller waits: see
 /// [`Backend::submit_release`].
 pub type OnReleased = Box<dyn FnOnce(Result<Release, Failure>) + Send>;
 
-/// The node of a backend that renews a lock. The engine has one renewal worker for each node, and
-/// spare workers while a reply is late.
+/// The node of a backend that renews a lock. The engine renews the locks of each node on separate
+/// threads.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct NodeId(u64);
 

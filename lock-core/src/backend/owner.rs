@@ -1,12 +1,12 @@
 //! [`ClientId`], [`OwnerId`] and [`OwnerLabel`]: the identity of a lock's holder in the store, and
-//! its name for people.
+//! the holder's label for people.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use uuid::Uuid;
 
-/// The identity of a client: a random UUID, made when the client is built.
+/// The identity of a client: a random UUID, which is made when the client is built.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ClientId(Uuid);
 
@@ -17,8 +17,8 @@ impl ClientId {
         Self(Uuid::new_v4())
     }
 
-    /// Writes the text that [`Display`](fmt::Display) prints, but faster, because every request
-    /// contains it.
+    /// Writes the text that [`Display`](fmt::Display) prints into a buffer. This is faster than
+    /// `Display`, which matters because every request contains this text.
     pub fn encode(self, into: &mut [u8; Self::LENGTH]) {
         self.0.as_hyphenated().encode_lower(into);
     }
@@ -45,22 +45,23 @@ impl fmt::Debug for ClientId {
     }
 }
 
-/// The owner of a lock: a client and a number that is new for every acquisition.
+/// The owner of a lock: a client and a number that is new for every wait for a lock.
 ///
-/// On the wire it is `UUID:number`, as in Redisson, whose number is the thread ID. Repeated
-/// requests of one acquisition use the same number, so that the store recognises them; no later
-/// acquisition uses it again.
+/// In requests it is the text `UUID:number`, as in Redisson, where the number is the thread ID. All
+/// attempts of one wait, and the requests about its acquisition, contain the same owner, so that
+/// the store recognises repetitions. Only threads to which the lock is handed off within the client
+/// use the owner after that.
 ///
-/// Any program that knows an owner can release its lock, so [`fmt::Debug`] shows only the first
-/// characters.
+/// Any program that knows an owner can release the owner's lock, so [`fmt::Debug`] shows only the
+/// first characters of the client's UUID.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OwnerId {
     client: ClientId,
     number: u64,
 }
 
-/// The bit that marks the number of an owner as that of a minimum hold. No client makes so many
-/// acquisitions.
+/// The bit of an owner's number that marks the owner of a minimum hold. No other owner has this
+/// bit, because no client counts to 2^62.
 const MINIMUM_HOLD: u64 = 1 << 62;
 
 impl OwnerId {
@@ -70,8 +71,8 @@ impl OwnerId {
         Self { client, number }
     }
 
-    /// Makes this unused owner that of a [minimum hold](crate::LockOptions::at_least), which no
-    /// thread is.
+    /// Converts this owner, which must be unused, into the owner of a [minimum
+    /// hold](crate::LockOptions::at_least), which is never the owner of an attempt.
     pub(crate) fn of_minimum_hold(self) -> Self {
         Self::new(self.client, self.number | MINIMUM_HOLD)
     }
@@ -82,20 +83,20 @@ impl OwnerId {
         self.client
     }
 
-    /// Returns the number of the acquisition.
+    /// Returns the number.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Returns whether `text` is this owner as a store wrote it.
+    /// Returns whether `text`, as a store returned it, denotes this owner.
     #[must_use]
     pub fn matches(&self, text: &OwnerText) -> bool {
         self.to_string() == text.as_str()
     }
 }
 
-/// Prints the owner as on the wire: `UUID:number`.
+/// Prints the owner as requests contain it: `UUID:number`.
 impl fmt::Display for OwnerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.client, self.number)
@@ -113,26 +114,27 @@ impl fmt::Debug for OwnerId {
     }
 }
 
-/// The text of an owner as a store wrote it, for an owner of this library or of a foreign client.
+/// The text of an owner as a store returned it. The owner may belong to this library or to a
+/// foreign client.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct OwnerText(Arc<str>);
 
 impl OwnerText {
-    /// Makes the owner's text.
+    /// Makes the text of an owner.
     #[must_use]
     pub fn new(text: &str) -> Self {
         Self(text.into())
     }
 
-    /// Returns the whole text. Any program that has it can release the lock, so keep it out of
-    /// logs.
+    /// Returns the whole text. Any program that knows this text can release the lock, so keep it
+    /// out of logs.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Returns whether this is the owner of a [minimum hold](crate::LockOptions::at_least): the
-    /// lock was released, and stays busy until the end of its lease.
+    /// Returns whether this is the owner of a [minimum hold](crate::LockOptions::at_least): then
+    /// the lock was released, and stays busy until the end of its lease.
     #[must_use]
     pub fn is_minimum_hold(&self) -> bool {
         let number = self
@@ -149,7 +151,8 @@ impl fmt::Debug for OwnerText {
     }
 }
 
-/// The name of a lock's holder, for people. No program can release a lock by it.
+/// The description of a lock's holder for people. A program cannot release the lock by knowing the
+/// label.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct OwnerLabel {
@@ -160,12 +163,12 @@ pub struct OwnerLabel {
 }
 
 impl OwnerLabel {
-    /// The number of leases for which a store keeps a label that came with a renewal. The engine
-    /// sends the label again after two leases and at most a third of one, so the label of a held
-    /// lock does not expire before.
+    /// The number of leases for which a store keeps a label that it got with a renewal. The engine
+    /// sends the label again after two leases and at most a third of a lease, so the label does not
+    /// expire while the lock is held and its renewals succeed.
     pub const LEASES: u32 = 3;
 
-    /// Makes the label of an owner that holds the lock since this Unix time.
+    /// Makes the label of an owner that has held the lock since this Unix time.
     #[must_use]
     pub fn new(text: Arc<str>, since: Duration) -> Self {
         let millis = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
@@ -177,7 +180,7 @@ impl OwnerLabel {
     }
 }
 
-/// Prints the first eight characters.
+/// Prints the first eight characters of a text, followed by two dots.
 struct Short<'a>(&'a str);
 
 impl fmt::Display for Short<'_> {

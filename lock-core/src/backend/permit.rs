@@ -1,4 +1,5 @@
-//! [`PermitId`]: the identity of one permit of a semaphore in stores and other programs.
+//! [`PermitId`]: the identity of one permit of a semaphore, by which stores and other programs name
+//! it.
 
 use crate::backend::owner::OwnerId;
 use crate::error::Error;
@@ -8,11 +9,11 @@ use std::str::FromStr;
 /// The largest number of permits of a semaphore.
 pub(crate) const MAX_PERMITS: u32 = 1_000_000;
 
-/// The identity of one permit of a [`Semaphore`](crate::Semaphore), equal in all programs: 16
-/// bytes, printed as 32 hexadecimal digits, as Redisson's `RPermitExpirableSemaphore` does.
+/// The identity of one permit of a [`Semaphore`](crate::Semaphore), valid in all programs. It has
+/// 16 bytes and is printed as 32 hexadecimal digits, as by Redisson's `RPermitExpirableSemaphore`.
 ///
-/// Any program that knows it can release the permit, so [`fmt::Debug`] shows only the first
-/// characters. Keep the whole text out of logs.
+/// Any program that knows the identity can release the permit, so [`fmt::Debug`] shows only the
+/// first characters. Keep the whole text out of logs.
 ///
 /// # Examples
 ///
@@ -34,13 +35,16 @@ pub(crate) const MAX_PERMITS: u32 = 1_000_000;
 pub struct PermitId([u8; 16]);
 
 impl PermitId {
-    /// The number of leading bytes that the permits of one acquisition have in common.
+    /// The number of leading bytes that the permits of one acquisition have in common. The
+    /// remaining three bytes are the number of the permit.
     pub const COMMON_BYTES: usize = 13;
 
-    /// Makes the identity of permit `number`, counted from 0, of the acquisition of `owner`.
+    /// Makes the identity of the permit `number`, counted from 0, among the permits that `owner`
+    /// acquired.
     ///
-    /// The identity begins with the first 13 bytes of the client's UUID, the last five of which are
-    /// changed by the owner's number. The number of the permit follows.
+    /// The identity begins with the first 13 bytes of the client's UUID. The last five of these are
+    /// combined (XOR) with the low five bytes of the owner's number. The last three bytes of the
+    /// identity are `number`.
     #[must_use]
     pub fn new(owner: OwnerId, number: u32) -> Self {
         let mut id = [0; 16];
@@ -53,19 +57,19 @@ impl PermitId {
         Self(id)
     }
 
-    /// Makes an identity of these bytes.
+    /// Makes the identity that consists of these bytes.
     #[must_use]
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// Returns the bytes, as stores write them.
+    /// Returns the bytes of the identity, as stores contain them.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
 
-    /// Returns the number of the permit, if it belongs to this owner.
+    /// Returns the number of the permit if this owner acquired it; otherwise `None`.
     pub(crate) fn number_of(&self, owner: OwnerId) -> Option<u32> {
         let [.., high, middle, low] = self.0;
         let number = u32::from_be_bytes([0, high, middle, low]);

@@ -1,4 +1,4 @@
-//! [`PermitChange`]: changes of a semaphore that do not concern an acquisition of this client.
+//! [`PermitChange`]: the changes of a semaphore that a client may make without holding a permit.
 
 use crate::backend::permit::{MAX_PERMITS, PermitId};
 use crate::error::Error;
@@ -8,25 +8,27 @@ use crate::time::lease::LeaseTime;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PermitChange {
-    /// Sets the number of permits. Permits above a smaller limit stay with their holders until they
-    /// are released; a larger limit wakes the waiters.
+    /// Sets the limit, which is the number of permits. If more permits are held than a smaller
+    /// limit allows, their holders keep them until they release them. A larger limit wakes the
+    /// waiters.
     SetLimit(u32),
-    /// Adds this number to the number of permits, atomically. A semaphore that no client has used
-    /// yet starts with the number in its [name](crate::LockKind::Permits). Refused where
+    /// Atomically adds this number to the limit. If no client has used the semaphore yet, adds it
+    /// to the limit in the [kind](crate::LockKind::Permits) of the name. Refused if
     /// [`added`](Self::added) returns an error.
     AddLimit(i32),
     /// Frees a permit and wakes the waiters.
     Release(PermitId),
-    /// Extends the lease of a permit to this time from now; never shortens the lease.
+    /// Extends the lease of a permit to this time from now. Never shortens the lease.
     Extend(PermitId, LeaseTime),
 }
 
 impl PermitChange {
-    /// Returns the limit after [`AddLimit`](Self::AddLimit) of `more` to `before`.
+    /// Returns the limit that results if [`AddLimit`](Self::AddLimit) adds `more` to the limit
+    /// `before`.
     ///
     /// # Errors
     ///
-    /// [`Error::is_misuse`] if a semaphore cannot have that many permits.
+    /// [`Error::is_misuse`] if the result is not a valid number of permits.
     pub fn added(before: i64, more: i32) -> Result<u32, Error> {
         let now = before.saturating_add(more.into());
         let limit = u32::try_from(now)
@@ -45,15 +47,16 @@ impl PermitChange {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PermitOutcome {
-    /// The limit is changed.
+    /// The limit was set or changed.
     Limit {
-        /// The former limit; `None` if no client had used the semaphore yet.
+        /// The former limit; `None` if no client had used the semaphore before.
         before: Option<u32>,
         /// The limit from now on.
         now: u32,
     },
-    /// The permit was held, and is changed.
+    /// The permit was held, and was released or extended.
     Changed,
-    /// No such permit is held: its lease is over, it was released, or it never existed.
+    /// Nothing was changed, because no such permit is held: its lease is over, it was released, or
+    /// it never existed.
     NotTaken,
 }

@@ -1,42 +1,44 @@
-//! [`Replication`]: the number of replicas that must confirm a grant and its renewals.
+//! [`Replication`]: the policy for the replicas that must confirm a grant and its renewals.
 
 use crate::time::lease::LeaseTime;
 use std::fmt;
 use std::time::Duration;
 
-/// The number of replicas that must confirm a grant, and every renewal, before it counts.
+/// The policy for how many replicas must confirm a grant, and every renewal, before it counts.
 ///
-/// A Redis master replies before its replicas have the write. If it fails then, a replica without
-/// the write may be promoted and grant the lock again. Under a policy a grant counts only when the
-/// required number of replicas has confirmed it. A renewal extends the
-/// [validity](crate::LockGuard::remaining) only under this condition, too.
+/// A Redis master replies before its replicas have received the write. If the master fails then, a
+/// replica that lacks the write may be promoted and grant the lock again. Under a policy a grant
+/// counts only when the required number of replicas has confirmed it, and only then does a renewal
+/// extend the [validity](crate::LockGuard::remaining).
 ///
-/// | policy | what survives the loss of the master |
+/// | policy | writes that survive the loss of the master |
 /// |---|---|
-/// | [`off`](Self::off) | what the promoted replica happened to have |
+/// | [`off`](Self::off) | those that the promoted replica happens to have received |
 /// | [`replicas(k)`](Self::replicas) | every grant, if a replica that confirmed it is promoted |
 /// | [`all`](Self::all) | every grant, if a replica that was listed as up is promoted |
 ///
-/// With more than `k` replicas, a replica that did not confirm may be promoted. `all` means every
+/// If there are more than `k` replicas, one that did not confirm may be promoted. `all` means every
 /// replica that Sentinel (or the slot map of a cluster) lists and does not mark as down at the time
-/// of the attempt; if there are none, the grant does not count. `all` has a gap: a replica that was
-/// down may return and be promoted before it has caught up, and then lacks the grant. A number
-/// equal to that of all replicas has no such gap, but grants nothing while one of them is down. A
+/// of the attempt. If there are none, the grant does not count. `all` has a gap: a replica that was
+/// down may return and be promoted before it has caught up, and then lacks the grant. If `k` is the
+/// number of all replicas, there is no such gap, but nothing is granted while a replica is down. A
 /// single server does not know how many replicas it should have, so `all` is refused there.
 ///
-/// A replica whose clock is ahead of its master's ends leases earlier once it is promoted. If the
-/// clocks can be read, the lock's validity is shorter by the difference. Replicas that are ahead by
-/// more than a third of the lease do not count: with `all` nothing is granted while there is such a
-/// replica, and with a number, one more confirmation is needed for each of them.
+/// A replica whose clock is ahead of its master's clock ends leases too early after its promotion.
+/// If the clocks can be read, the lock's validity is shorter by the difference. A replica whose
+/// clock is ahead by more than a third of the lease does not count: with `all` nothing is granted
+/// while there is such a replica, and with a number one more confirmation is required for each such
+/// replica.
 ///
-/// It uses Redis' [`WAIT`](https://redis.io/docs/latest/commands/wait/), which returns how many
-/// replicas have all writes of this connection, in memory and not on disk. That makes the loss of a
-/// lock less likely; it does not make a master and its replicas one consistent store. Replicas do
-/// not confirm a release: if it is lost, the next holder waits for at most one more lease.
+/// The confirmations are counted by Redis' [`WAIT`](https://redis.io/docs/latest/commands/wait/),
+/// which returns how many replicas have received all writes of this connection, in memory and not
+/// on disk. That makes the loss of a lock less likely, but it does not make a master and its
+/// replicas one consistent store. Replicas do not confirm a release. If a failover loses the
+/// release, the next holder waits for at most one more lease.
 ///
-/// Redisson (`checkLockSyncedSlaves`, 4.0) waits for all connected replicas and is content with
-/// *one* confirmation, or with none if no replica is connected. It repeats a `WAIT` without a reply
-/// on another connection, where the result has no relation to the write.
+/// In comparison, Redisson (`checkLockSyncedSlaves`, 4.0) waits for all connected replicas, but
+/// accepts *one* confirmation, or none if no replica is connected. If a `WAIT` gets no reply,
+/// Redisson repeats it on another connection, where its result says nothing about the write.
 ///
 /// # Examples
 ///
@@ -55,8 +57,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Replication {
     pub(crate) replicas: Replicas,
-    /// The timeout in whole milliseconds, as the store counts. A `u32` keeps the policy small
-    /// enough to copy.
+    /// The timeout in whole milliseconds, the unit of the store. A `u32`, so that the policy is
+    /// small enough to be copied.
     pub(crate) millis: u32,
     pub(crate) on_insufficient_replicas: OnInsufficientReplicas,
     keeps_unconfirmed: bool,
@@ -66,37 +68,39 @@ pub struct Replication {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Replicas {
-    /// None: no replica is awaited.
+    /// None: the request does not wait for replicas.
     Off,
-    /// At least this number.
+    /// At least this number of replicas.
     AtLeast(u32),
-    /// Every replica that the store lists and does not mark as down. At least one must exist.
+    /// Every replica that the store lists and does not mark as down. There must be at least one.
     All,
 }
 
-/// The reaction if too few replicas confirmed in time.
+/// The reaction if too few replicas confirm a grant or a renewal in time.
 ///
-/// A grant that does not count is rolled back first. If the store cannot be reached for the
-/// rollback, the client repeats it in the background.
+/// A grant that does not count is rolled back before the reaction: the client releases the lock in
+/// the store. If the store cannot be reached for this, the client repeats the release in the
+/// background.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum OnInsufficientReplicas {
-    /// Roll the grant back, and retry until the wait ends; then fail. The default, so that the
-    /// restart of a replica is tolerated like that of a server. Without a wait (`try_lock`) there
-    /// is one attempt; `lock()` gives up after the `outage_limit`.
+    /// Roll the grant back, and retry until the wait ends; then fail. `try_lock`, which does not
+    /// wait, makes one attempt; `lock()` gives up after the `outage_limit`. This is the default, so
+    /// that the restart of a replica is tolerated as well as the restart of a server.
     #[default]
     Retry,
     /// Roll the grant back and fail at once with
     /// [`Error::is_insufficient_replicas`](crate::Error::is_insufficient_replicas).
     Fail,
-    /// Keep the grant and emit
-    /// [`Event::InsufficientReplicasAccepted`](crate::Event::InsufficientReplicasAccepted): the
-    /// lock is held as without a policy. Renewals are accepted likewise.
+    /// Keep the grant, as without a policy, and emit
+    /// [`Event::InsufficientReplicasAccepted`](crate::Event::InsufficientReplicasAccepted).
+    /// Renewals are accepted in the same way.
     Accept,
 }
 
 impl Replication {
-    /// The default time for acknowledgements of replicas, as in Redisson (`slavesSyncTimeout`).
+    /// The default time to wait for the confirmations of replicas, as in Redisson
+    /// (`slavesSyncTimeout`).
     pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
 
     const fn new(replicas: Replicas) -> Self {
@@ -109,31 +113,33 @@ impl Replication {
         }
     }
 
-    /// Makes the policy that awaits no replica.
+    /// Makes the policy that requires no confirmation.
     #[must_use]
     pub const fn off() -> Self {
         Self::new(Replicas::Off)
     }
 
-    /// Makes the policy that at least `count` replicas must confirm. An acquisition refuses zero.
+    /// Makes the policy that at least `count` replicas must confirm. With zero, every acquisition
+    /// fails as misuse.
     #[must_use]
     pub const fn replicas(count: u32) -> Self {
         Self::new(Replicas::AtLeast(count))
     }
 
-    /// Makes the policy that every replica that the store lists and does not mark as down must
-    /// confirm. At least one must exist.
+    /// Makes the policy that every replica must confirm that the store lists and does not mark as
+    /// down. There must be at least one.
     #[must_use]
     pub const fn all() -> Self {
         Self::new(Replicas::All)
     }
 
-    /// Sets how long replicas are awaited, in whole milliseconds. At most a third of the lease, so
-    /// that most of it is left after the confirmation. Default: 1 s.
+    /// Sets how long a request waits for confirmations, rounded up to whole milliseconds. Default:
+    /// 1 s. The client waits for at most a third of the lease, so that most of the lease is left
+    /// after the confirmation.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        // Rounded up, except below 1 ms: zero means "for ever" to Redis, and is refused, as is an
-        // overflow.
+        // Less than 1 ms becomes zero, which an acquisition refuses, because `WAIT` takes zero as
+        // "for ever". An overflow becomes `u32::MAX`, which is refused as too long.
         let millis = match timeout.as_nanos() {
             0..1_000_000 => 0,
             nanos => nanos.div_ceil(1_000_000),
@@ -142,7 +148,7 @@ impl Replication {
         self
     }
 
-    /// Sets the reaction if too few replicas confirmed. Default: [`OnInsufficientReplicas::Retry`].
+    /// Sets the reaction if too few replicas confirm. Default: [`OnInsufficientReplicas::Retry`].
     #[must_use]
     pub const fn on_insufficient_replicas(
         mut self,
@@ -152,19 +158,19 @@ impl Replication {
         self
     }
 
-    /// Sets whether renewals with too few confirmations extend the validity of a confirmed grant.
-    /// Default: no; the lock is lost when the last confirmed lease ends.
+    /// Sets whether a renewal with too few confirmations extends the validity of a confirmed grant.
+    /// By default it does not, and the lock is lost when the last confirmed lease ends.
     ///
-    /// If they do, a replica that was down may be promoted without the renewals, and grant the lock
-    /// again while it is held. A master of Redis Cluster that has no replica does not need this
-    /// setting: no replica can be promoted, so its renewals count.
+    /// With this setting, a replica that was down may be promoted without the renewals, and grant
+    /// the lock again while it is held. A master of Redis Cluster without replicas does not need
+    /// this setting: its renewals count in any case, because no replica can be promoted.
     #[must_use]
     pub const fn keep_unconfirmed_renewals(mut self, keep: bool) -> Self {
         self.keeps_unconfirmed = keep;
         self
     }
 
-    /// Returns whether renewals with too few confirmations count.
+    /// Returns whether renewals with too few confirmations extend the validity.
     #[must_use]
     pub const fn keeps_unconfirmed_renewals(&self) -> bool {
         self.keeps_unconfirmed
@@ -176,25 +182,25 @@ impl Replication {
         self.replicas
     }
 
-    /// Returns how long replicas are awaited.
+    /// Returns how long a request waits for confirmations.
     #[must_use]
     pub const fn time(&self) -> Duration {
         Duration::from_millis(self.millis as u64)
     }
 
-    /// Returns the reaction if too few replicas confirmed.
+    /// Returns the reaction if too few replicas confirm.
     #[must_use]
     pub const fn insufficient(&self) -> OnInsufficientReplicas {
         self.on_insufficient_replicas
     }
 
-    /// Returns whether no replica is awaited.
+    /// Returns whether this policy requires no confirmation.
     #[must_use]
     pub const fn is_off(&self) -> bool {
         matches!(self.replicas, Replicas::Off)
     }
 
-    /// Returns the error message for the number of replicas, if it is invalid.
+    /// Returns an error message if the number of replicas is invalid.
     pub(crate) fn wrong_count(&self) -> Option<String> {
         (self.replicas == Replicas::AtLeast(0)).then(|| {
             "replicas 0 would confirm nothing: give it at least 1, or say `off`".to_owned()
@@ -217,7 +223,8 @@ impl Replication {
         self
     }
 
-    /// Returns whether an acquisition under this policy satisfies a nested hold under `inner`.
+    /// Returns whether the acquisition of a lock under this policy is enough for a nested hold that
+    /// requests the policy `inner`.
     pub(crate) fn covers(&self, inner: &Self) -> bool {
         let enough = match (self.replicas, inner.replicas) {
             (_, Replicas::Off) => return true,
@@ -251,7 +258,7 @@ impl fmt::Display for Replicas {
     }
 }
 
-/// The number of replicas that confirmed a write that needed more.
+/// The numbers of confirmations that a write got and needed, if it got too few.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InsufficientReplicas {
     acknowledged: Option<u32>,
@@ -260,7 +267,7 @@ pub struct InsufficientReplicas {
 }
 
 impl InsufficientReplicas {
-    /// Makes the result in which `acknowledged` of the `needed` replicas confirmed.
+    /// Makes the numbers for a write that `acknowledged` of the `needed` replicas confirmed.
     #[must_use]
     pub fn new(acknowledged: u32, needed: u32) -> Self {
         Self {
@@ -270,8 +277,8 @@ impl InsufficientReplicas {
         }
     }
 
-    /// Makes the result in which the store did not report in time how many of the `needed` replicas
-    /// confirmed.
+    /// Makes the numbers for a write for which the store did not report in time how many of the
+    /// `needed` replicas confirmed.
     #[must_use]
     pub fn unanswered(needed: u32) -> Self {
         Self {
@@ -281,7 +288,8 @@ impl InsufficientReplicas {
         }
     }
 
-    /// Sets how many replicas do not count, because their clocks are too far ahead of the master's.
+    /// Sets how many replicas do not count, because their clocks are too far ahead of the master's
+    /// clock.
     #[must_use]
     pub fn clocks_ahead(mut self, count: u32) -> Self {
         self.ahead = count;
@@ -289,7 +297,7 @@ impl InsufficientReplicas {
     }
 
     /// Returns how many replicas do not count, because their clocks are more than a third of the
-    /// lease ahead of the master's. That many more replicas would have had to confirm.
+    /// lease ahead of the master's clock. So many more replicas would have had to confirm.
     #[must_use]
     pub fn ahead(&self) -> u32 {
         self.ahead
@@ -301,7 +309,8 @@ impl InsufficientReplicas {
         self.acknowledged
     }
 
-    /// Returns how many replicas had to confirm; zero if all of them had to, and there is none.
+    /// Returns how many replicas had to confirm; zero if the policy requires all replicas and there
+    /// is none.
     #[must_use]
     pub fn needed(&self) -> u32 {
         self.needed

@@ -2,14 +2,15 @@
 
 use std::fmt;
 
-/// A number that is greater than every token granted before for the same lock name.
+/// A number that is greater than the tokens of all earlier acquisitions of the same lock name.
 ///
-/// Pass it to the protected resource, and let the resource refuse every token smaller than the
-/// largest it has seen. Then a holder that was paused past its lease does no harm when it resumes
-/// (Martin Kleppmann, "How to do distributed locking", 2016). Equal tokens belong to the same
-/// acquisition; nested guards have the same token.
+/// Pass the token to the protected resource, and let the resource refuse every token that is
+/// smaller than the largest it has seen. Then a holder that was paused until after the end of its
+/// lease does no harm when it resumes (Martin Kleppmann, "How to do distributed locking", 2016).
+/// Nested guards have the same token, because they belong to the same acquisition. A reader of a
+/// read-write lock has the token of the last writer.
 ///
-/// Tokens stay below 2^53, so JSON, Lua and JavaScript represent them exactly.
+/// Tokens are less than 2^53, so JSON, Lua and JavaScript represent them exactly.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FencingToken(u64);
 
@@ -39,7 +40,7 @@ impl fmt::Debug for FencingToken {
     }
 }
 
-/// The tokens of a grant: one, or a range for hand-offs inside the client.
+/// The tokens of a grant: one, or a range whose further tokens are for hand-offs inside the client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TokenRange {
     first: FencingToken,
@@ -47,19 +48,20 @@ pub struct TokenRange {
 }
 
 impl TokenRange {
-    /// Makes the range from `first` to `last`, both included; `None` if `first` is larger.
+    /// Makes the range from `first` to `last`, both included; `None` if `first` is larger than
+    /// `last`.
     #[must_use]
     pub fn new(first: FencingToken, last: FencingToken) -> Option<Self> {
         (first <= last).then_some(Self { first, last })
     }
 
-    /// Returns the smallest token, that of the grant itself.
+    /// Returns the smallest token, which is the token of the grant itself.
     #[must_use]
     pub fn first(&self) -> FencingToken {
         self.first
     }
 
-    /// Returns the largest token that the store reserved.
+    /// Returns the largest token, which is the last one that the store reserved.
     #[must_use]
     pub fn last(&self) -> FencingToken {
         self.last

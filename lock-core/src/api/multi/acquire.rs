@@ -1,5 +1,5 @@
-//! Acquires several locks in rounds. Each round waits for one lock while it holds none, and then
-//! tries the other ones. After some failed rounds it also waits for these.
+//! Acquires several locks in rounds. Each round waits for one lock while the thread holds none, and
+//! then tries the other locks. After some failed rounds it also waits for the other locks.
 
 use super::guards::MemberGuards;
 use super::members::Members;
@@ -17,38 +17,43 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The longest wait of a majority for one of its members, because another member may become free
-/// sooner. The wait is the remaining time divided by the members, within these limits.
+/// sooner. Between this limit and [`SHORTEST_SHARE`], the wait is the remaining time divided by the
+/// number of members.
 const LONGEST_SHARE: Duration = Duration::from_secs(1);
 
-/// The longest such wait for a fair lock, because that may need more time than a retry.
+/// The longest such wait for a fair lock. It is longer because a wait that ends before the lock's
+/// queue reaches it loses its position.
 const LONGEST_QUEUED_SHARE: Duration = Duration::from_secs(10);
 
-/// The shortest such wait, because a shorter one is no more than a try.
+/// The shortest such wait, unless the deadline is nearer, because a shorter wait has no more
+/// success than a try.
 const SHORTEST_SHARE: Duration = Duration::from_millis(10);
 
-/// The time for which a majority avoids a member without an answer if the others suffice, because
-/// each request to a server that hangs costs a command timeout.
+/// The time for which a majority avoids a member that did not answer, if the other members are
+/// enough, because each request to a server that hangs costs a command timeout.
 const UNRESPONSIVE_FOR: Duration = Duration::from_secs(5);
 
-/// The shortest pause after a failed round: up to twice the time of the round, at random and
-/// doubled for each failed round, so that two clients with one lock each do not retry in step.
+/// The smallest limit of the random pause after a failed round, so that two clients that hold one
+/// lock each do not retry in step. The limit is twice the time for which the round held locks, and
+/// doubles with each failed round.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
-/// The longest such pause, so that a free set of locks does not idle for longer.
+/// The largest such limit, so that the locks are not free for longer before the thread retries.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
-/// The shortest time between the beginnings of two rounds if too few members answer.
+/// The time between the beginnings of two rounds while too few members answer.
 const OUTAGE_PAUSES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_millis(500));
 
 impl Members {
-    /// Acquires the locks for the calling thread; `None` if they were busy until the end of the
-    /// wait.
+    /// Acquires the locks for the calling thread. Returns `None` if they were busy until the end of
+    /// the wait.
     pub(crate) fn acquire_here(
         &self,
         wait: Option<Duration>,
         options: &LockOptions,
     ) -> Result<Option<LockGuard>, Error> {
         let signal = Arc::new(Signal::new());
-        // The members' own waits miss an interrupt that fires between two of them and is reset.
+        // Registered here, too: the wait for a single member misses an interrupt that is fired and
+        // reset between the waits for two members.
         let interrupt = options
             .interrupt
             .as_ref()
@@ -66,27 +71,29 @@ struct CompositeAcquisition<'a> {
     clock: Arc<dyn Clock>,
     signal: &'a Arc<Signal>,
     interrupt: Option<&'a Registration<'a>>,
-    /// `None` waits for ever.
+    /// The absolute deadline; `None` for a wait without a time limit.
     deadline: Option<Moment>,
-    /// The lease that all members must have in the end, if it is a fixed one.
+    /// The fixed lease that every member must have when the guard is returned; `None` if the
+    /// watchdog renews the locks or the settings apply.
     lease: Option<LeaseTime>,
     minimum_hold: Option<LeaseTime>,
     patience: Patience,
-    /// When too many members stopped answering, and the pauses between the rounds since.
+    /// The time since which too few members answer, and the back-off between the rounds since then.
     outage: Option<(Moment, Backoff)>,
 }
 
 /// The results of a round so far.
 struct Round {
     began: Moment,
-    /// When the first lock was acquired.
+    /// The time at which the first lock was acquired.
     first: Option<Moment>,
     guards: Vec<Option<LockGuard>>,
     outcomes: Vec<MemberOutcome>,
-    /// The last member that was busy, and the last that did not answer.
+    /// The last member that was busy.
     busy: Option<usize>,
+    /// The last member with a transient failure.
     unavailable: Option<usize>,
-    /// Which members failed permanently.
+    /// For each member, whether its failure is not transient.
     refused: Vec<bool>,
 }
 
@@ -132,7 +139,8 @@ impl<'a> CompositeAcquisition<'a> {
     }
 
     fn run(mut self) -> Result<Option<LockGuard>, Error> {
-        // If all members are required, wait for the first one. A majority may need no wait.
+        // If all members are required, the first round waits for the first member. A majority only
+        // tries its members in the first round, because enough of them may be free.
         let mut next = (self.members.spare() == 0).then(|| self.members.order[0]);
         loop {
             let mut round = self.round(next)?;
@@ -158,7 +166,8 @@ impl<'a> CompositeAcquisition<'a> {
         }
     }
 
-    /// Waits for one lock, if one is given, and then tries the others, or waits for them, too.
+    /// Waits for the lock `wait_for`, if one is given, and then tries the other locks, or waits for
+    /// them as long as [`Patience`] allows.
     fn round(&mut self, wait_for: Option<usize>) -> Result<Round, Error> {
         let need = self.members.required();
         let (order, wait_for) = self.order(wait_for);
@@ -169,13 +178,14 @@ impl<'a> CompositeAcquisition<'a> {
             }
             let wait = match Some(at) == wait_for {
                 true => self.share(at),
-                // No wait for a spare member.
+                // Enough members are held, so the others are only tried.
                 false if round.count().taken >= need => Some(Duration::ZERO),
                 false => Some(self.wait_beside(&round, at)),
             };
             let asked = self.clock.now();
             self.try_member(&mut round, at, wait)?;
-            // The duration of an outage does not predict the wait in a queue.
+            // A member that failed is left out: the duration of an outage does not predict the wait
+            // in a queue.
             let has_answered = !matches!(round.outcomes[at], MemberOutcome::Failed(_));
             if has_answered && wait != Some(Duration::ZERO) {
                 self.patience.waited(at, self.clock.now().since(asked));
@@ -187,7 +197,8 @@ impl<'a> CompositeAcquisition<'a> {
         Ok(round)
     }
 
-    /// Returns the order of the locks in this round, and the lock to wait for while none is held.
+    /// Returns the order of the locks in this round, and the lock to wait for while no lock is
+    /// held.
     fn order(&self, wait_for: Option<usize>) -> (Vec<usize>, Option<usize>) {
         let mut order = self.members.order.clone();
         let waits_for_all = self.patience.waits_for_all() && wait_for.is_some();
@@ -200,8 +211,8 @@ impl<'a> CompositeAcquisition<'a> {
                 .unwrap_or_default();
             order.rotate_left(start);
         }
-        // An unresponsive member costs a command timeout, so it comes last, and is left out if the
-        // others are enough.
+        // An unresponsive member costs a command timeout, so it comes last. It is not tried at all
+        // if the other members are enough.
         let is_awaited = |at| !waits_for_all && Some(at) == wait_for;
         order.sort_by_key(|at| self.is_unresponsive(*at) && !is_awaited(*at));
         let first = if waits_for_all {
@@ -212,10 +223,10 @@ impl<'a> CompositeAcquisition<'a> {
         (order, first)
     }
 
-    /// Returns how long to wait for a lock while others are held: zero at first.
+    /// Returns how long to wait for a lock while others are held. Zero in the first rounds.
     fn wait_beside(&self, round: &Round, at: usize) -> Duration {
         let now = self.clock.now();
-        // A fixed lease must not end during the wait.
+        // The first lock's fixed lease must not end during the wait, so at most half of it is used.
         let ends = self
             .lease
             .zip(round.first)
@@ -231,7 +242,8 @@ impl<'a> CompositeAcquisition<'a> {
         self.members.spare() > 0 && self.members.is_unresponsive(at, self.clock.now())
     }
 
-    /// Returns how long to wait for a lock while none is held; `None` waits for ever.
+    /// Returns how long to wait for a lock while no lock is held; `None` means without a time
+    /// limit.
     fn share(&self, at: usize) -> Option<Duration> {
         let left = self
             .deadline
@@ -242,7 +254,8 @@ impl<'a> CompositeAcquisition<'a> {
         let members = u32::try_from(self.members.locks.len()).unwrap_or(u32::MAX);
         let share = left.map_or(LONGEST_SHARE, |left| left / members);
         let share = share.clamp(SHORTEST_SHARE, LONGEST_SHARE);
-        // Each wait that is too short loses the place in the queue.
+        // A wait that ends too soon loses its position in the queue, so the share of a fair lock
+        // grows to the time that its earlier waits suggest.
         let locks = self.members.composite().parts[at].single_locks();
         let is_fair = locks
             .iter()
@@ -328,13 +341,14 @@ impl<'a> CompositeAcquisition<'a> {
         }
         let took = self.clock.now().since(round.began);
         match self.lease {
-            // The round took longer than the lease, and would do so again.
+            // The round took longer than the lease is valid, and another round would probably do
+            // so, too.
             Some(lease) if took >= lease.validity() => Err(Error::unavailable(format!(
                 "taking them all took {took:.1?}, and a lease of {lease} is good for {:.1?} only: \
                 they were released; ask for a longer lease",
                 lease.validity()
             ))),
-            // A lock was lost meanwhile: deleted, or its server failed.
+            // A lock was lost during the round, because it was deleted or its server failed.
             _ => {
                 round.drop_lost();
                 Ok(false)
@@ -342,8 +356,9 @@ impl<'a> CompositeAcquisition<'a> {
         }
     }
 
-    /// Returns whether the acquisition ends without the lock, at the deadline. Fails if too many
-    /// members do not answer or refuse.
+    /// Returns whether the deadline has passed, so that the acquisition ends with the result
+    /// "busy". Fails if too many members refuse, or if too few answer until the deadline or the
+    /// outage limit.
     fn is_over(&mut self, round: &Round) -> Result<bool, Error> {
         let (count, spare) = (round.count(), self.members.spare());
         if count.refused > spare {
@@ -351,7 +366,8 @@ impl<'a> CompositeAcquisition<'a> {
         }
         let now = self.clock.now();
         let is_late = self.deadline.is_some_and(|deadline| now >= deadline);
-        // Enough members answered: other holders have too many of them, or are the only obstacle.
+        // Enough members answered to know that the lock is busy: other holders hold too many
+        // members, or the members that answered would be enough if they were free.
         if count.busy > spare || count.taken + count.busy >= self.members.required() {
             self.outage = None;
             return Ok(is_late);
@@ -364,19 +380,20 @@ impl<'a> CompositeAcquisition<'a> {
         Ok(false)
     }
 
-    /// Returns how long to tolerate an outage without a deadline: the shortest limit of the
-    /// members.
+    /// Returns how long an acquisition without a deadline tolerates an outage: the shortest outage
+    /// limit of the members' clients.
     fn outage_limit(&self) -> Duration {
         let locks = self.members.composite().single_locks();
         let limits = locks.into_iter().map(|lock| lock.engine.outage_limit());
         limits.min().unwrap_or_default()
     }
 
-    /// Makes the error of a round, with the result of each member.
+    /// Makes the error of a failed acquisition, with the result of each member in the last round.
     fn error(&self, round: &Round, what: &str) -> Error {
         let results = self.members.results(round.outcomes.clone());
         let is_refusal = round.count().refused > self.members.spare();
-        // Among transient failures, an unavailable store outranks insufficient replicas.
+        // The error has the kind of the members that refused. If these do not decide, it is
+        // "unavailable" if any store was unavailable, and otherwise "insufficient replicas".
         let decided = |(at, result): (usize, &MemberResult)| {
             let counts = if is_refusal {
                 round.refused[at]
@@ -394,10 +411,10 @@ impl<'a> CompositeAcquisition<'a> {
         Error::from_members(kind, what, "was taken and given back", results)
     }
 
-    /// Pauses after a failed round, for a random time if it held locks: two threads that each hold
-    /// one lock and try the other's could otherwise continue in step for ever. A round without
-    /// enough answers is not repeated at once either: a store may answer at once that it grants
-    /// nothing.
+    /// Pauses after a failed round. If the round held locks, the pause is random: otherwise two
+    /// threads that each hold one lock and try the lock of the other could fail in step for ever.
+    /// If too few members answered, the next round also waits for the back-off: otherwise a store
+    /// that refuses at once would be queried without a pause.
     fn pause(&mut self, held_for: Option<Duration>, began: Moment) {
         let asks_again = self
             .outage
@@ -413,7 +430,7 @@ impl<'a> CompositeAcquisition<'a> {
             return;
         };
         let until = self.deadline.map_or(until, |deadline| until.min(deadline));
-        // An interrupt raises the signal.
+        // An interrupt raises the signal and so ends the pause.
         let _woken: Woken = self.clock.wait(self.signal, until);
     }
 }
@@ -456,7 +473,8 @@ impl Round {
         count
     }
 
-    /// Returns whether the round has failed, and the remaining members cannot change the reason.
+    /// Returns whether the round has failed for a reason that the members not yet tried cannot
+    /// change.
     fn is_decided(&self, need: usize) -> bool {
         let Count {
             taken,
@@ -472,8 +490,8 @@ impl Round {
         is_lost && (is_busy || is_out)
     }
 
-    /// Extends the leases of which more than a tenth passed while later members were acquired: the
-    /// common lease counts from here.
+    /// Extends each lease of which more than a tenth has passed since its grant, because the
+    /// requested lease counts from the end of the acquisition.
     fn restart_lease(&mut self, lease: LeaseTime, is_transient: impl Fn(usize, &Error) -> bool) {
         let enough = lease.validity().mul_f64(0.9);
         for at in 0..self.guards.len() {
@@ -481,7 +499,7 @@ impl Round {
             let Some(short) = short else { continue };
             match short.restart_lease(lease) {
                 Err(error) if error.is_lost() => self.set_lost(at),
-                // A lease that the store cannot extend stays as it is.
+                // If the store cannot extend leases, the guard keeps its old lease.
                 Err(error) if !error.is_unsupported() => {
                     self.refused[at] = !is_transient(at, &error);
                     self.outcomes[at] = MemberOutcome::Failed(error);
@@ -500,14 +518,15 @@ impl Round {
         }
     }
 
-    /// Records that this lock was lost while the others were acquired: it counts as busy.
+    /// Records that this lock was lost while the others were acquired. It counts as busy, so that
+    /// the next round waits for it.
     fn set_lost(&mut self, at: usize) {
         self.outcomes[at] = MemberOutcome::Busy;
         self.busy = Some(at);
     }
 
-    /// Releases the locks in reverse order, and returns how long they were held; `None` if there
-    /// were none.
+    /// Releases the locks in reverse order. Returns how long the first one was held; `None` if the
+    /// round acquired no lock.
     fn release_all(&mut self, now: Moment) -> Option<Duration> {
         for guard in self.guards.iter_mut().rev() {
             drop(guard.take());

@@ -1,4 +1,4 @@
-//! [`MemberGuards`]: the guards of the members behind the guard of several locks.
+//! [`MemberGuards`]: the guards of the members, which the guard of several locks contains.
 
 use crate::api::guard::{CompositeGuard, LockGuard, require_remaining};
 use crate::api::parts::Composite;
@@ -16,14 +16,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The guards of several locks that were acquired together: a tree, whose leaves are holds on
-/// single locks.
+/// The guards of several locks that were acquired together. A member's guard may itself be a
+/// composite, so they form a tree whose leaves are holds on single locks.
 ///
-/// Valid while enough of the guards are. A member's loss is final, so the loss of the composite is,
-/// too.
+/// The composite is valid while the required number of its guards are. The loss of a member is
+/// final, and so is the loss of the composite.
 pub(crate) struct MemberGuards {
     composite: Arc<Composite>,
-    /// In the order of the members; `None` for a member that a majority did not acquire.
+    /// The guards in the order of the members; `None` for a member that a majority did not acquire.
     guards: Vec<Option<LockGuard>>,
 }
 
@@ -37,7 +37,7 @@ impl MemberGuards {
         self.guards.iter().flatten()
     }
 
-    /// Calls each held member; fails if fewer than required succeed.
+    /// Calls `request` with each held member. Fails if fewer calls than required succeed.
     fn call<T>(
         &self,
         what: &str,
@@ -52,7 +52,8 @@ impl MemberGuards {
         self.collect(what, done, answers)
     }
 
-    /// Collects the results of a call to each member; fails if fewer than required succeeded.
+    /// Returns the successful answers of the members. Fails, with the outcome of each member, if
+    /// fewer than required succeeded.
     fn collect<T>(
         &self,
         what: &str,
@@ -79,7 +80,8 @@ impl MemberGuards {
         Err(Error::from_members(kind, what, done, results).on(&self.composite.name))
     }
 
-    /// Returns the longest duration that the required number of members reach.
+    /// Returns the longest duration that at least the required number of members reach. `each` has
+    /// one duration for each held member.
     fn reached(&self, mut each: Vec<Duration>) -> Duration {
         each.sort_unstable_by(|a, b| b.cmp(a));
         each.get(self.composite.required - 1)
@@ -87,7 +89,7 @@ impl MemberGuards {
             .unwrap_or_default()
     }
 
-    /// Returns how many of the held members may be lost.
+    /// Returns how many of the held members may be lost before the composite is lost.
     fn spare(&self) -> usize {
         self.held().count().saturating_sub(self.composite.required)
     }
@@ -95,7 +97,8 @@ impl MemberGuards {
 
 impl CompositeGuard for MemberGuards {
     fn unlock(mut self: Box<Self>) -> Result<(), Error> {
-        // In reverse order. Each is released, whatever the result of the others.
+        // In the reverse order of the members. Each member is released, even if the release of
+        // another fails.
         let mut answers: Vec<_> = self
             .guards
             .iter_mut()
@@ -208,7 +211,8 @@ impl CompositeGuard for MemberGuards {
         }
     }
 
-    /// Returns the loss that left fewer members than required, as far as the order is known.
+    /// Returns the loss of a member if fewer members than required are left. The members are read
+    /// in their order, so this need not be the loss that happened last.
     fn loss(&self) -> Option<Loss> {
         let mut losses = self
             .held()
@@ -252,8 +256,9 @@ impl fmt::Debug for MemberGuards {
     }
 }
 
-/// The number of members that may still be lost, and the listener to notify after that. Dropped
-/// with the last member's listener, which closes the channel.
+/// The number of members that may still be lost, and the listener to notify of the next loss after
+/// these. The listeners of the members share it. When the last of them is dropped, the composite's
+/// listener is dropped, too, which closes the channel of `losses`.
 struct LossCounter(Mutex<(usize, Option<Listener>)>);
 
 impl LossCounter {

@@ -1,4 +1,4 @@
-//! [`Members`]: the members of a composite lock, and its requests that acquire nothing.
+//! [`Members`]: the members of a composite lock, and the requests to them that acquire nothing.
 
 use super::guards::MemberGuards;
 use crate::api::guard::LockGuard;
@@ -17,10 +17,10 @@ use std::time::Duration;
 pub(crate) struct Members {
     composite: Arc<Composite>,
     pub(super) locks: Vec<Arc<dyn DistLock>>,
-    /// The order in which they are tried.
+    /// The indices of the members in the order in which they are tried: by name.
     pub(super) order: Vec<usize>,
-    /// Until when each member counts as unresponsive, in nanoseconds of the clock. Relaxed: a stale
-    /// value costs one request at most.
+    /// For each member, the end of the time for which it counts as unresponsive, in nanoseconds of
+    /// the clock. Accessed with `Relaxed` order, because a stale value costs at most one request.
     unresponsive: Vec<AtomicU64>,
 }
 
@@ -58,7 +58,7 @@ impl Members {
             }
         }
         let mut order: Vec<_> = (0..locks.len()).collect();
-        // A stable sort: locks of the same name stay in the order in which they were given.
+        // The sort is stable: locks of the same name stay in the order in which they were given.
         order.sort_by(|a, b| locks[*a].name().cmp(locks[*b].name()));
         let unresponsive = locks.iter().map(|_| AtomicU64::new(0)).collect();
         Ok(Self {
@@ -69,12 +69,12 @@ impl Members {
         })
     }
 
-    /// Marks a member as unresponsive until then, or unmarks it if `None`.
+    /// Marks the member with this index as unresponsive until `until`; `None` removes the mark.
     pub(super) fn set_unresponsive(&self, at: usize, until: Option<Moment>) {
         self.unresponsive[at].store(until.map_or(0, Moment::as_nanos), Ordering::Relaxed);
     }
 
-    /// Returns whether this member is marked as unresponsive.
+    /// Returns whether the member with this index is marked as unresponsive at `now`.
     pub(super) fn is_unresponsive(&self, at: usize, now: Moment) -> bool {
         self.unresponsive[at].load(Ordering::Relaxed) > now.as_nanos()
     }
@@ -95,7 +95,7 @@ impl Members {
         self.composite.required
     }
 
-    /// Returns how many members may fail.
+    /// Returns how many members need not be held.
     pub(super) fn spare(&self) -> usize {
         self.locks.len() - self.required()
     }
@@ -108,7 +108,9 @@ impl Members {
             .collect()
     }
 
-    /// Queries the members. Returns the holder that prevents an acquisition now, if one does.
+    /// Queries the members, and returns the state of the composite lock. It is held if too few
+    /// members are free; its holder is then the member's holder after the end of whose lease enough
+    /// members are free.
     pub(crate) fn inspect(&self) -> Result<LockInfo, Error> {
         let mut holders = Vec::new();
         let mut free = 0;
@@ -130,7 +132,8 @@ impl Members {
             });
         }
         if holders.len() > self.spare() {
-            // The lock is free when enough of these leases have ended.
+            // The composite is free once only the spare number of members is still held, so the
+            // last of the other leases decides.
             holders.sort_by_key(|holder| holder.remaining.unwrap_or(Duration::MAX));
             let last = holders.len() - self.spare() - 1;
             return Ok(LockInfo::held(holders.swap_remove(last)));
@@ -142,7 +145,7 @@ impl Members {
         Err(self.failed(what, "answered", outcomes))
     }
 
-    /// Ends this thread's newest detached hold on these locks.
+    /// Ends this thread's newest detached hold on exactly these locks together.
     pub(crate) fn unlock_detached(&self) -> Result<(), Error> {
         let Composite { name, key, .. } = &*self.composite;
         let locks = self.composite.single_locks();
@@ -193,7 +196,7 @@ impl Members {
     pub(crate) fn hold_count(&self) -> u32 {
         let mut counts: Vec<_> = self.locks.iter().map(|lock| lock.hold_count()).collect();
         counts.sort_unstable();
-        // The required number of members have this count, or a larger one.
+        // At least the required number of members have this hold count or a larger one.
         counts[self.spare()]
     }
 
@@ -212,7 +215,8 @@ impl Members {
     }
 }
 
-/// Returns the guard of this thread's detached hold of this number, as far as it is on these locks.
+/// Removes this thread's detached holds on these locks that are parts of the composite hold
+/// `number`, and returns a guard of them. `None` if there are none.
 fn take_detached(parts: &Parts, number: u64) -> Option<LockGuard> {
     match parts {
         Parts::Single(lock) => lock.take_detached(number),

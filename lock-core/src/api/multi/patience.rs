@@ -1,44 +1,53 @@
-//! [`Patience`]: how long to wait for a lock while others are held, derived from the waits so far.
+//! [`Patience`]: how long an acquisition of several locks waits for one of them while it holds
+//! others, derived from its earlier waits.
 //!
-//! Such a wait blocks other threads from locks that are not in use, and it is useless if those
-//! threads wait for the same locks in another order. But if other clients keep the queues of
-//! several locks from ever being empty, no try succeeds. A lock without a queue is then acquired by
-//! chance after some waits. For a lock with one a thread must wait for its turn in the queue while
-//! it holds the other locks. Such waits are in one order. They alternate with rounds that only try,
-//! because clients of other libraries wait in another order, and keep what they hold.
+//! During such a wait the held locks are unavailable to other threads although no work is done
+//! under them. The wait is even useless if those threads hold the awaited lock and wait for the
+//! held locks. But if other clients keep the queues of several locks from ever being empty, no try
+//! succeeds, so there must be waits.
+//!
+//! If the waiters of no member are queued in the store, brief waits are enough: after some of them
+//! the thread acquires the lock by chance. In a queue in the store, however, the thread must wait
+//! until it is first, while it holds the other locks. Such waits are in one order for all threads.
+//! They alternate with rounds that only try, because clients of other libraries wait in another
+//! order, and do not release their locks meanwhile.
 
 use std::cmp::Reverse;
 use std::time::Duration;
 
-/// After this number of failed rounds the client waits for the other locks while it holds some,
-/// because a queue that is never empty needs it.
+/// The number of failed rounds after which the thread waits for the other locks while it holds
+/// some, because a try never succeeds on a lock whose queue is never empty.
 const ROUNDS_OF_TRIES: u32 = 3;
 
-/// The shortest wait for a lock while others are held. The wait is up to twice the earlier waits
-/// for that lock, at least this time and a part of the longest wait for any of the locks, so that
-/// clients that wait in another order meet a different wait.
+/// The smallest estimate of the wait for a lock, before it is multiplied by a random number from
+/// one to two. The estimate is the longest earlier wait for that lock, but at least a part of the
+/// longest wait for any of the locks, so that two clients that wait for each other's locks do not
+/// give up at the same time. Without a queue this time is the longest first wait.
 const SHORTEST_TRY_WAIT: Duration = Duration::from_millis(1);
-/// The part of the longest wait for any of the locks that each such wait lasts at least.
+/// The longest wait for any of the locks, divided by this number, is the smallest estimate for each
+/// lock.
 const PART_OF_LONGEST: u32 = 16;
 
-/// The longest wait while others are held, because other clients wait for the held ones. Waits
-/// beside locks without a queue begin with the shortest time and double with each round, up to this
-/// time, or to the need of the lock if that is more. Beside a queue the first waits end after this
-/// time, and each further one after twice that.
+/// The limit of the first waits while others are held, because other clients wait for the held
+/// locks. If no member has a queue in the store, a wait lasts for at most [`SHORTEST_TRY_WAIT`] in
+/// the first such round and twice as long in each further round, up to this limit or the estimate,
+/// whichever is longer. If a member has such a queue, the wait is the estimate, but in the first
+/// such round at most this limit, and at most twice as long in each further one.
 const LONGEST_TRY_WAIT: Duration = Duration::from_millis(100);
 
-/// The knowledge of one acquisition about the queues of its members.
+/// The failed rounds of one acquisition, and how long it waited for each member.
 pub(super) struct Patience {
-    /// Whether those that wait for a member queue in the store.
+    /// Whether the waiters of at least one member are queued in the store.
     is_queued: bool,
-    /// The number of rounds that acquired a lock and released it again.
+    /// The number of rounds that acquired a lock and released it again because others were missing.
     failed_rounds: u32,
-    /// The longest wait for each member so far, if there was one.
+    /// The longest wait for each member so far; `None` if there was no wait for it.
     waited: Vec<Option<Duration>>,
 }
 
 impl Patience {
-    /// `is_queued` if those that wait for a member queue in the store.
+    /// Creates the state of a new acquisition. `is_queued` is true if the waiters of at least one
+    /// member are queued in the store.
     pub(super) fn new(members: usize, is_queued: bool) -> Self {
         Self {
             is_queued,
@@ -55,12 +64,12 @@ impl Patience {
         self.failed_rounds += 1;
     }
 
-    /// Records the duration of a wait for this member, whether it succeeded or not.
+    /// Records the duration of a wait for this member, whether the wait succeeded or not.
     pub(super) fn waited(&mut self, at: usize, took: Duration) {
         self.waited[at] = self.waited[at].max(Some(took));
     }
 
-    /// Returns how long to wait for this member while others are held: zero at first.
+    /// Returns how long to wait for this member while others are held. Zero in the first rounds.
     pub(super) fn beside_others(&self, at: usize) -> Duration {
         let Some(rounds) = self.failed_rounds.checked_sub(ROUNDS_OF_TRIES) else {
             return Duration::ZERO;
@@ -77,21 +86,22 @@ impl Patience {
         wait.mul_f64(0.5 + fastrand::f64() / 2.0).min(need)
     }
 
-    /// Returns whether all locks are acquired in one order, with waits for each: with a queue, in
-    /// every second round after the first ones.
+    /// Returns whether this round waits for every lock, in one order for all threads. True in every
+    /// second round after the first ones, if a member's waiters are queued in the store.
     pub(super) fn waits_for_all(&self) -> bool {
         let rounds = self.failed_rounds.checked_sub(ROUNDS_OF_TRIES);
         self.is_queued && rounds.is_some_and(|rounds| rounds % 2 == 0)
     }
 
-    /// Returns the estimated wait for this member, if there was a wait before.
+    /// Returns the estimated wait for this member; `None` if there was no wait for it before.
     pub(super) fn known(&self, at: usize) -> Option<Duration> {
         self.waited[at].map(|_| self.of(at))
     }
 
-    /// Returns the estimated wait for this member. It is random: of two threads that each hold the
-    /// lock the other waits for, one gives up first. A wait without success makes the next one
-    /// longer.
+    /// Returns the estimated wait for this member. It is random, so that of two threads that each
+    /// hold the lock that the other waits for, one gives up first. It is longer than the earlier
+    /// waits for the member, so that a wait that failed is followed by a longer one. A member
+    /// without an earlier wait gets the estimate of the member with the longest wait.
     fn of(&self, at: usize) -> Duration {
         let longest = self
             .waited
@@ -104,19 +114,21 @@ impl Patience {
         known.max(SHORTEST_TRY_WAIT).mul_f64(1.0 + fastrand::f64())
     }
 
-    /// Sorts the members by their waits, the first to be acquired with no other held. Members with
-    /// similar waits keep their order: threads that wait while they hold locks must use one order.
+    /// Sorts the members by their longest waits: in descending order if all are required, so that
+    /// no lock is held during the longest wait. Members with similar waits keep their order,
+    /// because threads that wait while they hold locks must use one order.
     pub(super) fn sort(&self, order: &mut [usize], all_are_required: bool) {
         let magnitude = |at: &usize| self.waited[*at].map(magnitude);
         match all_are_required {
             true => order.sort_by_key(|at| Reverse(magnitude(at))),
-            // A majority may succeed without the members that take longest.
+            // A majority may be complete without the members that take longest.
             false => order.sort_by_key(magnitude),
         }
     }
 }
 
-/// Returns a class of similar waits: those within the same power of four.
+/// Returns the class of a wait. Two waits have equal classes if they are between the same powers of
+/// four, in milliseconds.
 fn magnitude(wait: Duration) -> u32 {
     u32::try_from(wait.as_millis() + 1)
         .unwrap_or(u32::MAX)

@@ -1,4 +1,5 @@
-//! Acquisition of several locks: all or none, one wait, no lock held after a failure.
+//! Tests of acquiring several locks: all or none, one time limit for all, and no lock held after a
+//! failure.
 
 use super::*;
 use crate::api::lock::sealed::Sealed;
@@ -47,8 +48,8 @@ fn waiter_for_one_member_holds_no_other() {
     let busy = three.others_handles()[1].lock().unwrap();
     let lock = three.all();
     let thread = thread::spawn(move || lock.lock().unwrap().unlock().unwrap());
-    // The waiter acquired the first lock, found the second busy, and pauses before it waits for
-    // that.
+    // The thread acquires the first lock, finds the second busy, releases the first, and pauses.
+    // Then it waits for the second.
     three.until_waiting_for(1);
     assert_eq!(
         three.held(),
@@ -73,7 +74,8 @@ fn wait_is_one_deadline_for_all_members() {
     three.until_waiting_for(0);
     three.clock.jump(2 * SECOND);
     first.unlock().unwrap();
-    // A woken thread that does not run yet would count as a sleeper.
+    // The thread must have left the first queue: otherwise `until_waiting_for` would count it as
+    // sleeping although it is woken and does not run yet.
     eventually("the waiter has the first", || {
         three.clients[0].queue_length("a").unwrap() == 0
     });
@@ -110,7 +112,8 @@ fn unavailable_member_is_an_error_that_names_it() {
     drop(lock.try_lock().unwrap().unwrap());
 }
 
-/// The request may have acquired the lock, which another attempt would find held for ever.
+/// A request with a final failure may have acquired the lock. Another attempt would then find the
+/// lock held for ever, so the wait must end.
 #[test]
 fn request_that_must_not_be_repeated_ends_the_wait() {
     let three = Three::new();
@@ -185,7 +188,8 @@ fn member_with_insufficient_replicas_is_retried_by_policy() {
         taken.map(|guard| guard.is_some())
     });
     let attempts = three.count("acquire")[1];
-    // Not while the thread runs: its wait would end before its check.
+    // Advances the clock only while the thread sleeps: otherwise the wait could end before the
+    // thread has checked the replicas.
     let sleep_a_while = || {
         if sleeping(&three.clock) > three.threads() {
             three.clock.jump(SECOND / 50);
@@ -203,7 +207,7 @@ fn member_with_insufficient_replicas_is_retried_by_policy() {
     }
     assert!(thread.join().unwrap().unwrap());
     assert_eq!(three.held(), NONE);
-    // A majority succeeds without that member.
+    // A majority is acquired without the member whose replicas do not confirm.
     confirm(0);
     let lock = three.majority();
     drop(
@@ -242,7 +246,7 @@ fn interrupt_between_members_leaves_no_lock() {
     );
 }
 
-/// A lock that panics when it is acquired.
+/// A lock whose `acquire` panics.
 #[derive(Debug)]
 struct Trap(Mutex);
 
@@ -359,7 +363,8 @@ fn majority_takes_all_free_members_and_requires_half() {
 #[test]
 fn majority_distinguishes_busy_from_unavailable() {
     let three = Three::new();
-    // A new handle for each attempt: a handle tries an unresponsive member last.
+    // Each attempt uses a new handle, because a handle remembers an unresponsive member and tries
+    // it last.
     let cut = |n: usize| three.stores[n].cut("acquire", Fault::NotSent);
     let mend = || three.stores.iter().for_each(Recorded::mend);
     cut(0);
@@ -488,7 +493,8 @@ fn spawn_interruptible_waiter(
 
 #[test]
 fn interrupt_reset_during_pause_ends_wait() {
-    // Repeated: a waiter that wakes quickly may see the interrupt before the reset.
+    // Repeated, because a waiter that wakes quickly sees the interrupt before the reset, which is
+    // not the case to be tested.
     for _ in 0..20 {
         let three = Three::new();
         let busy = three.others_handles()[1].lock().unwrap();

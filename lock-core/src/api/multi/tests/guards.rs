@@ -1,4 +1,4 @@
-//! The guard of several locks: validity, loss, remaining time and release.
+//! Tests of the guard of several locks: validity, loss, remaining time and release.
 
 use super::*;
 
@@ -146,7 +146,8 @@ fn single_lock_lists_its_token() {
         guard.fencing_tokens(),
         [(three.locks[0].name().clone(), guard.fencing_token())]
     );
-    // Composite locks must not enlarge the guard of a single one: three pointers.
+    // The guard of a single lock is no larger than the three pointers of its hold, although a guard
+    // may be composite.
     assert_eq!(size_of_val(&guard), 3 * size_of::<usize>());
 }
 

@@ -1,4 +1,4 @@
-//! Holds on several locks: nested, combined with holds on their members, and detached.
+//! Tests of holds on several locks: nested, combined with holds on single members, and detached.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! Members of a composite lock: which are accepted, its name, and its state.
+//! Tests of the members of a composite lock: which are accepted, and the name and the state of the
+//! composite.
 
 use super::*;
 
@@ -55,7 +56,7 @@ fn composite_name_lists_its_members() {
     let inner = MultiLock::new(members()).unwrap();
     let outer = MultiLock::new([inner.into(), third]).unwrap();
     assert_eq!(outer.name().as_str(), "(d{x} + 2 of 3 (a, b, c)) + e");
-    // A long name lists as many members as fit.
+    // If the names of all members are too long, as many as fit are listed.
     let long = |n: usize| {
         three.clients[0]
             .mutex(format!("{n}{}", "x".repeat(200)))

@@ -1,4 +1,4 @@
-//! Several locks on in-memory stores, on a manual clock.
+//! Tests of several locks as one, on in-memory stores with a manual clock.
 
 use super::{MajorityLock, MultiLock};
 use crate::backend::Abilities;
@@ -18,13 +18,14 @@ mod holds;
 mod members;
 mod threads;
 
-/// Three stores, a client of each, and a lock of a different name on each.
+/// Three stores, with a client of each store and a lock of each client. The names of the locks
+/// differ.
 struct Three {
     clock: ManualClock,
     stores: [Recorded; 3],
     clients: [Client; 3],
     locks: [Mutex; 3],
-    /// Clients of other processes.
+    /// A second client of each store, which stands for another process.
     others: [Client; 3],
 }
 
@@ -59,12 +60,12 @@ impl Three {
         MajorityLock::new(&self.locks).unwrap()
     }
 
-    /// Returns handles of the other clients for these locks.
+    /// Returns handles of the second clients for the three locks.
     fn others_handles(&self) -> [Mutex; 3] {
         [0, 1, 2].map(|n| self.others[n].mutex(NAMES[n]).unwrap())
     }
 
-    /// Returns which of the locks are held in the stores.
+    /// Returns for each lock whether it is held in its store.
     fn held(&self) -> [bool; 3] {
         self.others_handles().map(|lock| lock.is_locked().unwrap())
     }
@@ -77,12 +78,14 @@ impl Three {
         self.clients.iter().chain(&self.others)
     }
 
-    /// Returns the number of the clients' own threads. They sleep on the clock when idle.
+    /// Returns the number of threads that the clients have started. These threads sleep on the
+    /// clock when they are idle.
     fn threads(&self) -> usize {
         self.all_clients().map(|client| client.0.threads()).sum()
     }
 
-    /// Advances by small steps, and lets each woken thread work before the next.
+    /// Advances the clock in small steps. Before each step, waits until all woken threads have
+    /// finished their work.
     fn advance(&self, by: Duration) {
         let is_at_rest = || {
             sleeping(&self.clock) >= self.threads()
@@ -99,7 +102,8 @@ impl Three {
         }
     }
 
-    /// Advances by steps until the condition holds. Before each step the test's thread must sleep.
+    /// Advances the clock in steps until the condition holds. Before each step, waits until one
+    /// thread more than the clients' own threads sleeps: the thread that the test has spawned.
     fn until(&self, what: &str, step: Duration, mut is_so: impl FnMut() -> bool) {
         loop {
             let mut is_done = false;
@@ -114,8 +118,8 @@ impl Three {
         }
     }
 
-    /// Advances until the test's thread sleeps in the queue for that lock. A try is queued, too,
-    /// but does not sleep.
+    /// Advances the clock until the thread that the test has spawned sleeps in the local queue for
+    /// lock `n`. It must also sleep, because a try is briefly in the queue, too.
     fn until_waiting_for(&self, n: usize) {
         self.until("the thread waits for one lock", SECOND / 1000, || {
             let is_queued = self.clients[n].queue_length(NAMES[n]).unwrap() == 1;
@@ -126,7 +130,8 @@ impl Three {
 
 const NONE: [bool; 3] = [false; 3];
 
-/// Returns the outcome of each member as one letter.
+/// Returns one letter for each member: `d` for done, `b` for busy, `f` for failed, `-` for not
+/// tried.
 fn letters(error: &Error) -> String {
     let letter = |outcome: &MemberOutcome| match outcome {
         MemberOutcome::Done => 'd',

@@ -1,11 +1,11 @@
-//! Threads that acquire several locks concurrently, on the system clock.
+//! Tests of threads that acquire several locks concurrently, on the system clock.
 
 use super::*;
 use crate::{MemoryBackend, SystemClock};
 use parking_lot::Mutex as Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Makes clients of one process, one store for each name.
+/// Makes three clients, each with its own in-memory store. All threads share these clients.
 fn clients() -> [Client; 3] {
     [(); 3].map(|()| {
         let store = MemoryBackend::new(Arc::new(SystemClock));
@@ -13,8 +13,8 @@ fn clients() -> [Client; 3] {
     })
 }
 
-/// Eight threads acquire the locks that `choose` returns, `rounds` times each. The token of each
-/// member must grow from one acquisition to the next.
+/// Lets eight threads acquire the lock that `choose` returns, `rounds` times each. Checks that the
+/// token of each member grows from one acquisition to the next.
 fn contend(rounds: usize, choose: impl Fn(&[Mutex; 3], usize) -> Arc<dyn DistLock> + Sync) {
     let clients = clients();
     let locks = [0, 1, 2].map(|n| clients[n].mutex(NAMES[n]).unwrap());
@@ -66,7 +66,8 @@ fn ring_of_pairs_does_not_deadlock() {
     });
 }
 
-/// Waiters for one member keep its queue from ever being empty, so a try never finds it free.
+/// Threads that lock single members keep the queues from ever being empty, so a try never finds a
+/// member free.
 #[test]
 fn multi_lock_is_taken_though_its_queues_are_never_empty() {
     let clients = clients();
