@@ -2,8 +2,8 @@
 //!
 //! Spans, target `distlock`, level debug, each with the field `lock`: `acquire` (from the call to
 //! its end, with `busy` or `error` if it ends without the lock) and `release`. Both spans are
-//! entered on the caller's thread. [`LockGuard::span`](crate::LockGuard::span) makes a span for the work under
-//! a lock.
+//! entered on the caller's thread. [`LockGuard::span`](crate::LockGuard::span) makes a span for the
+//! work under a lock.
 //!
 //! Records, target `distlock`, made from the client's [events](crate::Event) on the events' thread:
 //!
