@@ -8,8 +8,10 @@ use lock_core::backend::{
 use lock_core::{Error, LeaseTime, LockName, Moment, OwnerId, Replication};
 use parking_lot::Mutex;
 use std::fmt;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
 /// A backend with simulated network faults.
 #[derive(Debug)]
@@ -38,6 +40,8 @@ impl fmt::Debug for Action {
     }
 }
 
+/// All of an attempt, for a copy of it. A struct update is not possible here, because the fields of
+/// [`Attempt`] are not exhaustive.
 #[derive(Clone, Debug)]
 struct Sent {
     name: LockName,
@@ -45,6 +49,42 @@ struct Sent {
     lease: LeaseTime,
     tokens: Tokens,
     replication: Replication,
+    beside: Option<OwnerId>,
+    waits: bool,
+    presence: Duration,
+    direct: Option<NonZeroU64>,
+    direct_lease: Duration,
+    label: Option<Arc<str>>,
+}
+
+impl Sent {
+    fn of(attempt: &Attempt<'_>) -> Self {
+        Self {
+            name: attempt.name.clone(),
+            owner: attempt.owner,
+            lease: attempt.lease,
+            tokens: attempt.tokens,
+            replication: attempt.replication,
+            beside: attempt.beside,
+            waits: attempt.waits,
+            presence: attempt.presence,
+            direct: attempt.direct,
+            direct_lease: attempt.direct_lease,
+            label: attempt.label.cloned(),
+        }
+    }
+
+    fn attempt(&self) -> Attempt<'_> {
+        Attempt::new(&self.name, self.owner, self.lease)
+            .tokens(self.tokens)
+            .replication(self.replication)
+            .beside(self.beside)
+            .waits(self.waits)
+            .presence(self.presence)
+            .direct(self.direct)
+            .direct_lease(self.direct_lease)
+            .label(self.label.as_ref())
+    }
 }
 
 impl FaultyBackend {
@@ -94,17 +134,8 @@ impl FaultyBackend {
 
     /// Delivers a copy of the last attempt, as if the network had delayed it.
     pub(super) fn deliver_a_late_copy(&self, by: Moment) -> Result<Answer, Failure> {
-        let Sent {
-            name,
-            owner,
-            lease,
-            tokens,
-            replication,
-        } = self.last.lock().clone().expect("there was an attempt");
-        let copy = Attempt::new(&name, owner, lease)
-            .tokens(tokens)
-            .replication(replication);
-        self.inner.acquire(&copy, by)
+        let sent = self.last.lock().clone().expect("there was an attempt");
+        self.inner.acquire(&sent.attempt(), by)
     }
 
     fn send(&self) -> Result<(), Failure> {
@@ -133,21 +164,7 @@ impl FaultyBackend {
 impl Backend for FaultyBackend {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
         self.send()?;
-        let Attempt {
-            name,
-            owner,
-            lease,
-            tokens,
-            replication,
-            ..
-        } = *attempt;
-        *self.last.lock() = Some(Sent {
-            name: name.clone(),
-            owner,
-            lease,
-            tokens,
-            replication,
-        });
+        *self.last.lock() = Some(Sent::of(attempt));
         self.reply(&self.lost_acquires, self.inner.acquire(attempt, by))
     }
 

@@ -18,8 +18,7 @@ pub struct LockInfo {
     /// last.
     pub holder: Option<HolderInfo>,
     /// The number of owners that hold the lock: more than one only if its kind [is
-    /// shared](LockKind::is_shared). For a semaphore, a store that records each permit separately
-    /// (Redis) returns the number of held permits.
+    /// shared](LockKind::is_shared). For a semaphore, the number of held permits.
     pub holders: u64,
     /// The total and the free number of permits of the [semaphore](LockKind::Permits); `None` for
     /// other kinds, and for a semaphore that no client has used yet.
@@ -203,7 +202,8 @@ pub struct HolderInfo {
     pub remaining: Option<Duration>,
     /// The hold count, if the wire format has one, and otherwise 1. It is 1 for mutexes and
     /// read-write locks of this library, because nested holds are counted in the client. For a
-    /// semaphore it may be the holder's number of permits.
+    /// semaphore it is 1, and in an answer about one owner (as to [`Backend::verify`]) the number
+    /// of that owner's permits.
     pub holds: u64,
     /// The label that describes the holder to people; `None` if the store has no label for this
     /// owner.

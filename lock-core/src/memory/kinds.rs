@@ -266,6 +266,14 @@ impl Shares {
     }
 }
 
+/// Returns the state of a semaphore of which `taken` permits are held: each counts as a holder.
+fn each_permit(mut held: LockInfo, taken: u32) -> LockInfo {
+    if let Some(holder) = &mut held.holder {
+        holder.holds = 1;
+    }
+    held.holders(taken.into())
+}
+
 /// Returns the share whose lease ends last.
 fn longest(shares: &[Share]) -> Option<&Share> {
     shares.iter().max_by_key(|share| share.until)
@@ -599,7 +607,9 @@ impl State {
             LockInfo::held(share.info(now)).holders(of_kind.len() as u64)
         });
         match limit.filter(|_| name.permits().is_some()) {
-            Some(limit) => held.permits(Permits::new(limit, limit.saturating_sub(taken))),
+            Some(limit) => {
+                each_permit(held, taken).permits(Permits::new(limit, limit.saturating_sub(taken)))
+            }
             None => readers.map_or(held.clone(), |readers| held.readers(readers)),
         }
     }

@@ -389,11 +389,11 @@ impl Side {
         let holder = info.holder.as_ref();
         let left = holder.map(|holder| self.left(holder.remaining));
         match (kind, info.holders) {
-            // Redisson's permits stand for themselves: of ours, one names its owner, and counts as
-            // a holder, as all that it took does in memory.
-            (kind, _) if kind.permits().is_some() => {
+            // One field of an owner's permits names the owner, on Redis. Another may be the one
+            // whose lease ends last.
+            (kind, held) if kind.permits().is_some() => {
                 let permits = info.permits.map(|permits| (permits.limit, permits.free));
-                format!("{permits:?}, held: {left:?}")
+                format!("{permits:?}, held: {held} {left:?}")
             }
             (_, 0 | 1) => {
                 format!(
