@@ -72,8 +72,10 @@ impl FencedFile {
     }
 
     /// Writes `text`, unless a client with a larger token wrote before. Comparison and write must
-    /// be one step: here by the system's lock on the file, in a database by
-    /// `UPDATE .. WHERE token <= ?`.
+    /// be one step: here by the system's lock on the file. The token belongs to everything that the
+    /// lock protects, here the whole file. A database has one row of tokens for each lock, which
+    /// `UPDATE .. WHERE token <= ?` raises in the transaction of the write: tokens in the rows that
+    /// are written would not protect the rows that the successor has not touched.
     fn write(&mut self, token: FencingToken, text: &str) -> Result<(), Box<dyn Error>> {
         let mut file = self.0.write()?;
         if let Some((seen, _)) = parse(&mut file)?.filter(|(seen, _)| token < *seen) {

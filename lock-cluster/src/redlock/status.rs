@@ -175,7 +175,7 @@ impl Quorum {
                 .filter_map(|state| Some(missing_for(state, member.id.as_deref()?)?.0));
             let node = all.iter_mut().find(|node| node.address == *member.address);
             if let Some(node) = node {
-                // Two members may have the same address: the one that was replaced there is missing.
+                // Of two members with one address, the one that was replaced there is missing.
                 node.missing_for = node.missing_for.max(noted.max());
             }
         }
