@@ -1,7 +1,6 @@
 //! Lists of cases that kinds of stores cannot run, each with the reason.
 
-/// The cases that a store without owners and without release notifications cannot run, each with
-/// the reason. Such a store must run every case that is in none of the lists that apply to it.
+/// The cases that a store without owners cannot run, each with the reason. Such a store must run every case that is in none of the lists that apply to it.
 pub const NEEDS_AN_OWNER: &[(&str, &str)] = &[
     ("batch_is_answered_in_order", NO_RENEWAL),
     ("batch_renews_each_lock_independently", NO_RENEWAL),
@@ -34,7 +33,6 @@ pub const NEEDS_AN_OWNER: &[(&str, &str)] = &[
     ("force_unlock_frees_lock_of_any_holder", NO_OWNER),
     ("unlock_after_loss_keeps_next_holder", NO_OWNER),
     ("lock_is_kept_for_at_least_the_time_asked_for", NO_OWNER),
-    ("kept_lock_has_no_holder", NO_OWNER),
     ("repeated_keeping_release_reports_the_same", NO_OWNER),
     ("verify_detects_deleted_lock", NO_OWNER),
     ("verify_detects_other_owner", NO_OWNER),
@@ -48,6 +46,17 @@ pub const NEEDS_AN_OWNER: &[(&str, &str)] = &[
     ("tombstone_lasts_for_one_lease", NO_TOMBSTONE),
     ("attempt_with_unknown_outcome_is_undone", NO_TOMBSTONE),
     ("tombstone_is_left_for_owner_without_lock", NO_TOMBSTONE),
+];
+
+const NO_RENEWAL: &str = "it does not store the owner, so leases are fixed and not renewed";
+const NO_OWNER: &str = "it does not store the owner";
+const NO_REPEAT: &str = "it does not store the owner, so no request is repeated";
+const NO_TOMBSTONE: &str = "it has no tombstones, so it cannot refuse late requests";
+const NO_NOTIFICATION: &str = "it does not notify waiters of releases, which poll";
+
+/// The cases that a store whose waiters poll cannot run, each with the reason. Such a store must run
+/// every case that is in none of the lists that apply to it.
+pub const NEEDS_NOTIFICATION: &[(&str, &str)] = &[
     ("dropped_watch_is_silent", NO_NOTIFICATION),
     ("release_before_watch_is_not_missed", NO_NOTIFICATION),
     ("release_by_any_client_wakes_watch", NO_NOTIFICATION),
@@ -56,13 +65,21 @@ pub const NEEDS_AN_OWNER: &[(&str, &str)] = &[
     ("watch_is_active_when_it_returns", NO_NOTIFICATION),
     ("every_watcher_is_woken", NO_NOTIFICATION),
     ("ended_wait_leaves_no_watch", NO_NOTIFICATION),
+    ("kept_lock_has_no_holder", NO_NOTIFICATION),
 ];
 
-const NO_RENEWAL: &str = "it does not store the owner, so leases are fixed and not renewed";
-const NO_OWNER: &str = "it does not store the owner";
-const NO_REPEAT: &str = "it does not store the owner, so no request is repeated";
-const NO_TOMBSTONE: &str = "it has no tombstones, so it cannot refuse late requests";
-const NO_NOTIFICATION: &str = "it does not notify waiters of releases, which poll";
+/// The cases that a store without the extension [`Admin`](lock_core::backend::Admin) cannot run,
+/// each with the reason. Such a store must run every case that is in none of the lists that apply
+/// to it.
+pub const NEEDS_ADMIN: &[(&str, &str)] = &[
+    ("force_release_frees_lock_of_any_owner", NO_ADMIN),
+    ("force_release_of_free_lock_reports_it", NO_ADMIN),
+    ("force_release_wakes_watch", NO_ADMIN),
+    ("force_unlock_frees_lock_of_any_holder", NO_ADMIN),
+    ("force_unlock_wakes_waiter", NO_ADMIN),
+];
+
+const NO_ADMIN: &str = "it has no forced releases";
 
 /// The cases that a store with tokens switched off cannot run, each with the reason. Such a store
 /// must run every case that is in none of the lists that apply to it.

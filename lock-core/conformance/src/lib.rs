@@ -51,8 +51,8 @@ mod violation;
 mod virtual_time;
 
 pub use exclusions::{
-    NEEDS_A_LIST_OF_REPLICAS, NEEDS_ALL_KINDS, NEEDS_AN_OWNER, NEEDS_REPLICAS, NEEDS_TOKENS,
-    SINGLE_STORE_ONLY,
+    NEEDS_A_LIST_OF_REPLICAS, NEEDS_ADMIN, NEEDS_ALL_KINDS, NEEDS_AN_OWNER, NEEDS_NOTIFICATION,
+    NEEDS_REPLICAS, NEEDS_TOKENS, SINGLE_STORE_ONLY,
 };
 pub use lateness::{
     Late, Lateness, forget_process, late, note_excuse, retry_if_late, retry_if_late_beyond,

@@ -1,7 +1,7 @@
 //! [`Format`]: how the locks of each wire format are read, and what it cannot do.
 
 use crate::probe::Probe;
-use lock_conformance::{NEEDS_ALL_KINDS, NEEDS_AN_OWNER, NEEDS_TOKENS, Seen};
+use lock_conformance::{NEEDS_ALL_KINDS, NEEDS_AN_OWNER, NEEDS_NOTIFICATION, NEEDS_TOKENS, Seen};
 use std::time::{Duration, SystemTime};
 
 /// Cases that a store cannot run, each with the reason.
@@ -150,7 +150,13 @@ fn mutexes_only() -> NotApplicable {
 }
 
 fn not_owned() -> NotApplicable {
-    [NEEDS_TOKENS, NEEDS_AN_OWNER, NEEDS_ALL_KINDS].concat()
+    [
+        NEEDS_TOKENS,
+        NEEDS_AN_OWNER,
+        NEEDS_NOTIFICATION,
+        NEEDS_ALL_KINDS,
+    ]
+    .concat()
 }
 
 /// Where the value is a time or a number.

@@ -43,11 +43,9 @@ pub(crate) fn unreachable_store_is_not_busy(subject: &dyn Subject) {
             .expect_err("it cannot ask")
             .is_unavailable()
     );
-    assert!(
-        lock.force_unlock()
-            .expect_err("it cannot ask")
-            .is_unavailable()
-    );
+    let forced = lock.force_unlock().expect_err("it cannot ask");
+    // A store without forced releases reports that without a request.
+    assert!(forced.is_unavailable() || forced.is_unsupported());
     network.mend();
     assert!(is_busy(&lock));
     guard.unlock().expect("it is ours");
