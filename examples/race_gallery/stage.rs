@@ -79,8 +79,8 @@ impl Server {
         is_ours.then_some(server)
     }
 
-    /// Returns whether the process that answers on the port is this one, and not one that was there
-    /// before.
+    /// Returns whether the process that answers on the port is this server, and not one that was
+    /// there before.
     fn answers_itself(&self) -> bool {
         const ITS_NUMBER: &str =
             r#"EVAL "return tonumber(redis.call('INFO', 'server'):match('process_id:(%d+)'))" 0"#;

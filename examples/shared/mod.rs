@@ -1,5 +1,5 @@
 //! How the larger examples begin and end: their arguments, one exit code for each kind of trouble,
-//! and one line on standard error that says what happened and how to mend it.
+//! and one line on standard error that says what happened and what the user can do about it.
 
 use clap::Parser;
 use distlock::{Error, ErrorKind};

@@ -1,5 +1,5 @@
-//! `distlock hold`: its protocol, its exit codes, and the loss that a paused or killed holder
-//! reports.
+//! `distlock hold`: its protocol, its exit codes, and what follows if a holder loses the lock, is
+//! paused or is killed.
 
 use crate::{SOON, only_error, signal, waits_in_line};
 use distlock_tests::child::{Child, Example, distlock};
@@ -106,7 +106,7 @@ fn end_of_input_and_signals_release() {
 /// lease cannot pass for a release.
 const RELEASED: Duration = Duration::from_secs(10);
 
-/// The holder must notice the end of that process itself: its own input stays open.
+/// The holder must notice the end of the other process by itself: its own input stays open.
 #[test]
 fn end_of_the_parent_or_of_a_named_process_releases() {
     let server = RedisServer::start();

@@ -142,7 +142,7 @@ fn ten_thousand_other_keys_are_gone_through_in_pages() {
         5_002,
         "of texts nothing is asked"
     );
-    // A page of the library's own listing has only locks, even if most keys are none.
+    // A page of the library's own listing has only locks, even if most keys are no locks.
     let client = client(&server, "");
     let (mut locks, mut pages) = (client.locks("*"), 0);
     while let Some(page) = locks.next_page().unwrap() {
@@ -180,7 +180,7 @@ fn texts_that_look_like_owners_are_listed_as_tokens() {
         "60000",
     ]);
     probe.command(&["SET", "go", "3q2+7wAAq83vEjRWeJq83g==", "PX", "60000"]);
-    // No locks: a text without an expiry, a number, a page, a long text, and another type.
+    // No locks: a text without an expiry, a number, an HTML page, a long text, and another type.
     probe.command(&["SET", "endless", "5ab1cc98e2a311ef8b7d0242ac120002"]);
     probe.command(&["SET", "counter", "1795492573889651", "PX", "60000"]);
     probe.command(&["SET", "page", "<html>hello</html>", "PX", "60000"]);

@@ -300,7 +300,7 @@ fn failed_row_hides_no_other() {
     assert!(status == 0 && shown.contains("error"), "{status}: {shown}");
 }
 
-/// This includes a replica that has never received its master's data.
+/// A replica must say so even if it has never received its master's data.
 #[test]
 fn replica_says_that_it_is_one() {
     let servers = Replicated::start(1);

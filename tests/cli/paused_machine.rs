@@ -1,6 +1,6 @@
 //! A virtual machine that is paused with its clocks: when it resumes, its time of day is set ahead,
 //! but all its other clocks have missed the pause. Seen from the machine, the server's time has
-//! leapt.
+//! jumped ahead.
 
 use crate::SOON;
 use distlock_tests::child::{Child, Example};

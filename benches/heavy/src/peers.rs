@@ -150,8 +150,8 @@ fn main() {
     let threads = option("threads").unwrap_or(1);
     let peer = Peer::connect(who, port, threads);
     let log = (work == "contend").then(|| tempfile::NamedTempFile::new().expect("a file"));
-    // The lock of this column alone: the workers of all columns exist at the same time and take
-    // turns.
+    // No other column uses these names: the workers of all columns exist at the same time, and only
+    // take turns.
     let name = |index: usize| match log {
         Some(_) => format!("contended:{who}"),
         None => format!("own:{:07}:{index:06}", std::process::id()),

@@ -162,19 +162,20 @@ pub(crate) fn scripts(port: u16, peers: &Peers, trials: &[String], scale: Scale)
     .scripts(trials)
 }
 
-/// Returns whether this library notifies waiters in other processes of a release. A polling client
-/// succeeds only if a poll falls into a pause of the holder, so its figures would cover a biased
-/// sample.
+/// Returns whether the library of this name notifies waiters in other processes of a release. A
+/// polling client succeeds only if a poll falls into a pause of the holder, so its figures would
+/// cover a biased sample.
 fn is_told(name: &str) -> bool {
     name == "redisson"
 }
 
-/// Returns whether a thread can lock a lock of this library that it already holds.
+/// Returns whether the library of this name lets a thread lock a lock that the thread already
+/// holds.
 fn is_reentrant(name: &str) -> bool {
     name == "redisson"
 }
 
-/// Returns whether this library renews a lock while it is held.
+/// Returns whether the library of this name renews a lock while the lock is held.
 fn has_watchdog(name: &str) -> bool {
     name == "redisson"
 }
@@ -342,7 +343,7 @@ impl Maker<'_> {
         }
     }
 
-    /// Returns the workload of one kind of lock, for this library and Redisson.
+    /// Returns the workload of one kind of lock, for distlock and Redisson.
     fn kind(&self, (kind, title): (&str, &str)) -> Work {
         let options = [("threads", 8)];
         let mut columns = self.columns("cycles", &["ours"], &options);
@@ -382,9 +383,9 @@ impl Maker<'_> {
 
     fn held(&self, locks: usize) -> Work {
         let quick = self.scale == Scale::Quick;
-        // A turn is much longer than a lease, so that a lock without renewal is gone at its end. It
-        // is also a whole number of renewal intervals (a third of the lease), so that it does not
-        // matter when the turn begins.
+        // A turn is at least ten seconds longer than a lease, so that a lock without renewal is
+        // gone at its end. It is also a whole number of renewal intervals (a third of the lease),
+        // so that it does not matter when the turn begins.
         let (lease, turn) = if quick { (6_000, 16) } else { (30_000, 40) };
         let options = [("locks", locks), ("lease", lease)];
         let mut columns = self.columns("hold", &["raw", "ours", "no-lock"], &options);

@@ -199,8 +199,8 @@ fn raw(task: &Task) {
     for first in (0..task.locks).step_by(RENEW_BATCH) {
         let some = first..task.locks.min(first + RENEW_BATCH);
         let acquire = |index| acquires.requests(&name(index), index + 1).acquire;
-        // Acquired in one pipeline: one by one, the first lease could end before the last lock is
-        // acquired.
+        // Each batch is acquired in one pipeline: one by one, the first lease could end before the
+        // last lock is acquired.
         raw.send(&some.clone().flat_map(acquire).collect::<Vec<_>>());
         for _ in some.clone() {
             assert!(is_granted(&raw.read().expect("an answer")), "it is free");

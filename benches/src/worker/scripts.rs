@@ -145,7 +145,7 @@ fn turn(raw: &mut Raw, cycles: &[Requests], cleanup: &[u8], time: Duration) -> V
             script + after.script_us - before.script_us,
         );
         done += NAMES;
-        // Redisson's latches, and the keys that a release of this library leaves behind, must be
+        // Redisson's latches, and in `ours-first` the keys that a release leaves behind, must be
         // removed before a name is locked again.
         if !cleanup.is_empty() {
             raw.call(cleanup);

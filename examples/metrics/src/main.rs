@@ -58,8 +58,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Holds one of three locks for some milliseconds, if it is free within 50. One job in a hundred is
-/// long: up to 3.5 seconds.
+/// Holds one of three locks for some milliseconds, if the lock becomes free within 50 ms. One job
+/// in a hundred is long: up to 3.5 seconds.
 fn work(client: &Client) -> Result<(), Error> {
     let lock = client.mutex(format!("job:{}", fastrand::u8(0..3)))?;
     if let Some(guard) = lock.try_lock_for(Duration::from_millis(50))? {
