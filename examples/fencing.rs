@@ -1,5 +1,6 @@
-//! No lock with a lease can stop a paused program that still relies on it. The protected resource
-//! can: it refuses every token that is smaller than the largest it has seen.
+//! Fencing tokens: no lock with a lease can stop a program that was paused and still relies on the
+//! lock. The protected resource can: it refuses every token that is smaller than the largest it has
+//! seen.
 //!
 //! ```sh
 //! cargo run --example fencing                              # in this process's memory
@@ -35,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("the first holds token {early_token}, and falls asleep");
     thread::sleep(Duration::from_millis(400));
 
-    // Meanwhile the second client writes. It need not know of the first.
+    // Meanwhile the second client locks and writes. It need not know of the first one.
     let late = second.lock()?;
     let late_token = late.fencing_token().ok_or("this store has no tokens")?;
     assert!(
@@ -63,7 +64,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A file whose first line is the token that it was last written under.
+/// A file whose first line is the token of the last write.
 struct FencedFile(fd_lock::RwLock<File>);
 
 impl FencedFile {
@@ -91,7 +92,7 @@ impl FencedFile {
     }
 }
 
-/// The token and the text; `None` while the file is empty.
+/// Returns the token and the text of the file; `None` while the file is empty.
 fn parse(file: &mut File) -> Result<Option<(FencingToken, String)>, Box<dyn Error>> {
     let mut content = String::new();
     file.rewind()?;

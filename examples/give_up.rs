@@ -1,5 +1,6 @@
-//! A job that must not hold a lock for ever: the watchdog renews it a set number of times, and then
-//! reports that it will not again. The rest of the lease is time to roll the work back.
+//! A job that must not hold a lock for ever: the watchdog renews the lease a fixed number of times,
+//! and then reports that it will not renew again. The rest of the lease is time to roll the work
+//! back.
 //!
 //! ```sh
 //! cargo run --example give_up                              # in this process's memory
@@ -13,12 +14,13 @@ use crossbeam_channel::RecvTimeoutError;
 use distlock::{Error, LockGuard, LockOptions, Loss, LossCause};
 use std::time::Duration;
 
-/// One lease and two renewals, one after each third of it: the news comes after 0.9 s, and 0.6 s
-/// are left then.
+/// The lease. With two renewals, each after a third of the lease, the watchdog reports after 0.9 s
+/// that it will not renew again, and 0.6 s are left then.
 const LEASE: Duration = Duration::from_millis(900);
 const RENEWALS: u32 = 2;
 
-/// A step of the job. Twenty of them would take four seconds.
+/// The time of one step. Twenty steps would take four seconds, so the lock cannot be held for all
+/// of them.
 const STEP: Duration = Duration::from_millis(200);
 const STEPS: usize = 20;
 
@@ -52,8 +54,8 @@ fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// Works until all is done, or the lock is about to be lost. The pause between two steps is a wait
-/// for that news.
+/// Works until all steps are done, or until the watchdog reports that the lock is about to be lost.
+/// Each step takes its time by waiting for that report.
 fn import(guard: &LockGuard, done: &mut Vec<usize>) -> Result<(), Loss> {
     let losses = guard.losses();
     for step in 1..=STEPS {

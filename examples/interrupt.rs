@@ -1,5 +1,5 @@
-//! Ending a wait: an `Interrupt` wakes every thread that waits with it, at once, and leaves no key
-//! of them in the store.
+//! Ending a wait: an `Interrupt` wakes, at once, every thread that waits with it. The interrupted
+//! waits leave no key in the store.
 //!
 //! ```sh
 //! cargo run --example interrupt                              # in this process's memory
@@ -26,11 +26,11 @@ fn main() -> Result<(), Error> {
         client.mutex("example:stock")?,
     );
 
-    // Ctrl-C, SIGTERM and SIGHUP fire it; press Ctrl-C while this runs, it ends as well.
-    // `Interrupt::new()` is one that nothing fires but the program itself.
+    // Ctrl-C, SIGTERM and SIGHUP fire this interrupt: press Ctrl-C while the example runs, and the
+    // waits end as well. An `Interrupt::new()` is fired only by the program itself.
     let stop = Interrupt::on_ctrl_c()?;
 
-    // We hold both locks, so these two wait in vain. They share the interrupt.
+    // This thread holds both locks, so the two waiters wait in vain. They share the interrupt.
     let guards = (orders.lock()?, stock.lock()?);
     let waiters = [orders.clone(), stock.clone()].map(|lock| {
         let stop = stop.clone();
@@ -52,7 +52,8 @@ fn main() -> Result<(), Error> {
         );
     }
 
-    // It stays fired, so a wait that begins later ends at once, too; what is held is not touched.
+    // The interrupt stays fired, so a wait that begins later ends at once, too. Held locks are not
+    // affected.
     let late = thread::spawn({
         let (orders, stop) = (orders.clone(), stop.clone());
         move || orders.lock_interruptibly(&stop).map(drop)

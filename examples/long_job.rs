@@ -1,5 +1,6 @@
-//! A job that takes longer than the lease: the watchdog renews it until the guard goes. If the
-//! program died, no thread would renew it, and the lock would be free within one lease.
+//! A job that takes longer than the lease: the watchdog renews the lease until the guard is
+//! dropped. If the program died, no thread would renew it, and the lock would be free within one
+//! lease.
 //!
 //! ```sh
 //! cargo run --example long_job                              # in this process's memory
@@ -65,7 +66,7 @@ fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// Called on the client's event thread; a program would write to its log.
+/// Prints each renewal. Called on the client's event thread; a program would write to its log.
 fn tell(event: &Event) {
     if let Event::Renewed { left, .. } = event {
         println!("  the watchdog renewed it, with {left:.0?} left");

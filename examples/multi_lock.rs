@@ -1,6 +1,6 @@
-//! Several locks as one: threads move money between accounts, each under the locks of just the
-//! accounts it needs, and name them in whatever order they come. No thread waits for ever, and no
-//! money is lost.
+//! Several locks as one: threads move money between accounts, and each transfer locks only the two
+//! accounts that it needs, in whatever order they are named. There is no deadlock, and no money is
+//! lost.
 //!
 //! ```sh
 //! cargo run --example multi_lock                              # in this process's memory
@@ -21,13 +21,13 @@ const TRANSFERS: usize = 25;
 /// An account, and the lock that a thread must hold to change it.
 struct Account {
     lock: Mutex,
-    /// Read and written in two steps, which goes wrong as soon as two do it at once.
+    /// Read and written in two steps: two threads that did this at once would lose a change.
     balance: AtomicI64,
 }
 
 fn main() -> Result<(), Error> {
     let url = url::given_or("memory://");
-    // They need not be of one client: each lock may live on a server of its own.
+    // The locks need not belong to one client: each may be on a server of its own.
     let clients = [distlock::connect(&url)?, distlock::connect(&url)?];
     let mut accounts = Vec::new();
     for n in 0..ACCOUNTS {
@@ -69,7 +69,7 @@ fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// Some go up and some go down: one thread's first lock is another one's last.
+/// Makes transfers in both directions: the first lock of one thread is the last one of another.
 fn transfers(accounts: &[Account], thread: usize) -> Result<(), Error> {
     for n in 0..TRANSFERS {
         let (from, to) = ((thread + n) % ACCOUNTS, (thread * 3 + n * 2 + 1) % ACCOUNTS);
@@ -83,8 +83,8 @@ fn transfers(accounts: &[Account], thread: usize) -> Result<(), Error> {
 fn transfer(from: &Account, to: &Account) -> Result<(), Error> {
     let both = MultiLock::new([&from.lock, &to.lock])?;
     let guard = both.lock()?;
-    // Each account would refuse a smaller token than it has seen; so it gets the one of its own
-    // lock.
+    // A real account would refuse a token smaller than the largest it has seen. So each account is
+    // given the token of its own lock.
     let tokens = guard.fencing_tokens();
     assert!(tokens.len() == 2 && tokens.iter().all(|(_, token)| token.is_some()));
 

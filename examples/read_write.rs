@@ -1,5 +1,5 @@
 //! A read-write lock: threads rewrite a table of prices while others read it. No reader ever sees a
-//! table that is half written, readers read at the same time, and the writers get their turns.
+//! table that is half written, readers read at the same time, and they do not keep the writers out.
 //!
 //! ```sh
 //! cargo run --example read_write                              # in this process's memory
@@ -18,7 +18,7 @@ const WRITERS: usize = 2;
 const READERS: usize = 4;
 const WRITES: usize = 20;
 
-/// Prices that belong together: a reader must see all of one write.
+/// Prices that belong together: a reader must see a write either completely or not at all.
 #[derive(Default)]
 struct Table {
     prices: [AtomicU64; 8],
@@ -68,7 +68,7 @@ fn main() -> Result<(), Error> {
 }
 
 impl Table {
-    /// One more on every price, in two steps each.
+    /// Adds one to every price, in two steps each.
     fn write(&self, lock: &RwLock) -> Result<(), Error> {
         let guard = lock.write().lock()?;
         let token = guard.fencing_token().map_or(0, |token| token.get());

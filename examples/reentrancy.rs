@@ -25,7 +25,7 @@ fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// Locks, and calls something that locks.
+/// Locks, and calls a function that locks, too.
 fn transfer(account: &dyn DistLock) -> Result<(), Error> {
     let guard = account.lock()?;
     println!(
@@ -36,7 +36,7 @@ fn transfer(account: &dyn DistLock) -> Result<(), Error> {
 
     audit(account)?;
 
-    // The inner guard ended its own hold, not ours.
+    // The inner guard has ended only its own hold.
     assert_eq!(account.hold_count(), 1);
     assert!(!is_free_for_others(account)?);
     println!(
@@ -46,7 +46,7 @@ fn transfer(account: &dyn DistLock) -> Result<(), Error> {
     guard.unlock()
 }
 
-/// Needs the lock, too, whether its caller has it or not. A nested lock sends nothing to the store.
+/// Locks, whether or not its caller holds the lock. A nested lock sends nothing to the store.
 fn audit(account: &dyn DistLock) -> Result<(), Error> {
     let guard = account.lock()?;
     assert_eq!(account.hold_count(), 2);
@@ -58,7 +58,8 @@ fn audit(account: &dyn DistLock) -> Result<(), Error> {
     guard.unlock()
 }
 
-/// Re-entrancy is per thread: every other thread finds the lock busy, as another program does.
+/// Returns whether another thread can lock. Re-entrancy is per thread: every other thread finds a
+/// held lock busy, as another program does.
 fn is_free_for_others(account: &dyn DistLock) -> Result<bool, Error> {
     let attempt = thread::scope(|scope| {
         let other = scope.spawn(|| account.try_lock().map(|guard| guard.is_some()));

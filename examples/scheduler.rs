@@ -1,5 +1,5 @@
-//! A scheduler on several hosts: one of them, the leader, runs the jobs, and another one goes on
-//! where it stopped.
+//! A scheduler on several hosts: one of them, the leader, runs the jobs. When it resigns or fails,
+//! another host becomes the leader and continues with the next job.
 //!
 //! ```sh
 //! cargo run --example scheduler                              # in this process's memory
@@ -14,16 +14,17 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
-/// Each is a client of its own, as a process would be.
+/// The number of hosts. Each is a client of its own, as a process would be.
 const HOSTS: usize = 3;
 
-/// After so many jobs a host goes down.
+/// The number of jobs after which a host resigns.
 const JOBS_OF_A_HOST: usize = 4;
 
-/// How long a job takes at most. A leader begins none that it may not end.
+/// The longest time that a job takes. A leader begins no job that may outlast its term, because the
+/// next leader could run the same job.
 const LONGEST_JOB: Duration = Duration::from_millis(100);
 
-/// What the jobs change. It refuses a leader whose term is over.
+/// The resource that the jobs change. It refuses a leader after a write of a later term.
 #[derive(Default)]
 struct Journal(Mutex<Vec<Entry>>);
 
@@ -34,7 +35,8 @@ struct Entry {
 }
 
 impl Journal {
-    /// Runs the next job, if no leader of a later term has run one.
+    /// Runs the next job, unless a leader of a later term has run one. Returns whether the job was
+    /// run.
     fn run_next(&self, host: usize, term: FencingToken) -> bool {
         let mut entries = self.0.lock().expect("no job panics");
         let is_over = entries.last().is_some_and(|last| last.term > term);
@@ -65,7 +67,7 @@ fn host(number: usize, url: &str, journal: &Journal) -> Result<(), Error> {
             }
             Err(error) => return Err(error),
         }
-        // Between the two it may have ended: then the journal refuses the job.
+        // The term may end between the check and the job: then the journal refuses the job.
         if let (Ok(()), Some(term)) = (election.ensure(LONGEST_JOB), election.term())
             && journal.run_next(number, term)
         {

@@ -1,4 +1,4 @@
-//! A semaphore: at most four of several clients and their threads download at the same time.
+//! A semaphore: of all threads of several clients, at most four download at the same time.
 //!
 //! ```sh
 //! cargo run --example semaphore                              # in this process's memory
@@ -23,7 +23,7 @@ const THREADS: usize = 4;
 const DOWNLOADS: usize = 5;
 const WORK: Duration = Duration::from_millis(5);
 
-/// What another process is told to be.
+/// The first argument of a process that this example starts as a client.
 const CLIENT: &str = "client";
 
 fn main() -> Result<(), Error> {
@@ -42,7 +42,7 @@ fn main() -> Result<(), Error> {
 /// From when to when a thread was inside, in microseconds since 1970.
 type Visit = (u128, u128);
 
-/// One client, whose threads download.
+/// Runs one client, whose threads download, and returns their visits.
 fn client_of(url: &str) -> Result<Vec<Visit>, Error> {
     let downloads = distlock::connect(url)?.semaphore("example:semaphore", LIMIT)?;
     let visits = Mutex::new(Vec::new());
@@ -65,7 +65,7 @@ fn client_of(url: &str) -> Result<Vec<Visit>, Error> {
     Ok(visits.into_inner().expect("no thread panics"))
 }
 
-/// Several clients of a store of this process.
+/// Runs several clients of a store in this process's memory, and returns their visits.
 fn clients_in_memory() -> Result<Vec<Visit>, Error> {
     thread::scope(|scope| {
         let client = || client_of("memory://semaphore");
@@ -78,7 +78,7 @@ fn clients_in_memory() -> Result<Vec<Visit>, Error> {
     })
 }
 
-/// Several processes, each of them a client.
+/// Runs several processes, each of which is a client, and returns their visits.
 fn processes(url: &str) -> Vec<Visit> {
     let own = std::env::current_exe().expect("a program knows where it is");
     let start = || {
@@ -107,7 +107,8 @@ fn processes(url: &str) -> Vec<Visit> {
     said.map(visit).collect()
 }
 
-/// No more than the limit were inside at any time, and as many were.
+/// Checks that no more threads than the limit were inside at any time, and prints the largest
+/// number.
 fn judge(visits: Vec<Visit>) -> Result<(), Error> {
     let all = CLIENTS * THREADS * DOWNLOADS;
     assert_eq!(visits.len(), all);

@@ -18,7 +18,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long the other thread keeps the lock.
+/// How long the other thread holds the lock.
 const ITS_WORK: Duration = Duration::from_millis(500);
 
 fn main() -> Result<(), Error> {
@@ -37,15 +37,15 @@ fn main() -> Result<(), Error> {
         }
     });
     if is_inside.recv().is_err() {
-        // The store could not be asked.
+        // The other thread could not lock, and returns the error.
         return other.join().expect("the other thread does not panic");
     }
 
-    // One attempt. `?` passes on what went wrong, and never takes "busy" for it.
+    // One attempt. `?` returns an error of the store; a busy lock is no error.
     assert!(lock.try_lock()?.is_none());
     println!("try_lock():            busy");
 
-    // Too short a wait.
+    // A wait that is too short.
     let start = Instant::now();
     assert!(lock.try_lock_for(Duration::from_millis(100))?.is_none());
     println!(
@@ -53,7 +53,7 @@ fn main() -> Result<(), Error> {
         start.elapsed()
     );
 
-    // Long enough: it returns as soon as the lock is free, not at the end of the wait.
+    // A wait that is long enough: it ends as soon as the lock is free.
     let start = Instant::now();
     let Some(guard) = lock.try_lock_for(Duration::from_secs(10))? else {
         panic!("the other thread needs {ITS_WORK:?}, and we waited for 10 s");

@@ -1,5 +1,5 @@
-//! Locks on three nodes of a cluster, and the same on one of them: the same client, the same links,
-//! in turns.
+//! Compares locks on three nodes of a cluster with locks on one of these nodes, in turns, by one
+//! client with the same connections.
 
 use crate::raw::{Raw, Reply, request};
 use crate::server::{Counters, Server, free_port};
@@ -48,7 +48,7 @@ fn start() -> Vec<Server> {
     nodes.into_iter().map(|(node, _)| node).collect()
 }
 
-/// A name that lives on this node.
+/// Returns the name of a lock whose slot belongs to this node.
 fn name_on(node: usize, raw: &mut Raw, number: usize) -> String {
     let mut names = (0..).map(|attempt| format!("own:{number}:{attempt}"));
     let lives = |name: &String| match raw.call(&request(&["CLUSTER", "KEYSLOT", name])) {
@@ -61,7 +61,7 @@ fn name_on(node: usize, raw: &mut Raw, number: usize) -> String {
         .expect("one of a few names lives in a third of the slots")
 }
 
-/// What all nodes together have done.
+/// Returns the requests and the redirects of all nodes together.
 fn counters(nodes: &[Server]) -> (f64, f64) {
     let of = |node: &Server| Counters::of(&mut Raw::connect(node.port));
     nodes
@@ -72,7 +72,8 @@ fn counters(nodes: &[Server]) -> (f64, f64) {
         })
 }
 
-/// One turn: each thread locks and unlocks its own. Cycles in a second.
+/// Runs one turn, in which each thread locks and unlocks a lock of its own. Returns the number of
+/// cycles, and the cycles per second.
 fn turn(locks: &[Mutex], time: Duration) -> (u64, f64) {
     let barrier = Barrier::new(locks.len() + 1);
     std::thread::scope(|scope| {
@@ -107,7 +108,7 @@ fn median(mut figures: Vec<f64>) -> f64 {
     figures[figures.len() / 2]
 }
 
-/// Measures and prints.
+/// Measures locks on one node and on three nodes, and prints a table.
 pub(crate) fn measure(rounds: usize) {
     let nodes = start();
     let url = format!("redis+cluster://127.0.0.1:{}", nodes[0].port);

@@ -1,6 +1,8 @@
-//! Instructions for a cycle, counted by valgrind: the same on a busy machine as on a quiet one, so
-//! that a regression of a few percent is seen. A run of many cycles less a run of few, so that the
-//! start does not count.
+//! Counts the instructions of a lock and unlock cycle with valgrind. The count is the same on a
+//! busy machine as on an idle one, so that a regression of a few percent is visible.
+//!
+//! The count of a run with few cycles is subtracted from that of a run with many, so that the start
+//! of the process does not count.
 
 use crate::server::Server;
 use crate::suite::{self, Place};
@@ -11,10 +13,10 @@ use std::time::{Duration, Instant};
 const COUNTING: [&str; 2] = ["--tool=callgrind", "--callgrind-out-file=/dev/null"];
 const FEW: u64 = 200;
 const MANY: u64 = 2_200;
-/// More than this, of what is written down, is a regression.
+/// The ratio to the recorded count above which a path has a regression.
 const ALLOWED: f64 = 1.03;
 
-/// What is done in a cycle, and by which worker.
+/// The measured paths: the name of each, and the arguments of its worker.
 const PATHS: &[(&str, &[&str])] = &[
     ("lock + unlock, memory", &["cycles", "memory"]),
     ("nested lock + unlock, memory", &["nested", "memory"]),
@@ -43,11 +45,11 @@ pub(crate) fn write(place: &Place) {
     suite::publish_instructions(&counted, &table, place);
 }
 
-/// Prints what is counted beside what is written down, and writes nothing.
+/// Prints each count with the recorded count, and writes no file.
 ///
 /// # Panics
 ///
-/// If a path has become longer than is allowed, or nothing is written down for it.
+/// If a count is more than 3 % above the recorded one, or if none is recorded.
 pub(crate) fn check(place: &Place) {
     let mut longer = Vec::new();
     println!("| path | instructions | written down |\n|---|---|---|");
@@ -72,23 +74,24 @@ fn count() -> Vec<(&'static str, u64)> {
     PATHS.iter().map(each).collect()
 }
 
-/// Instructions of the server for a cycle of this worker.
+/// Returns the instructions that a server executes for one cycle of this worker.
 pub(crate) fn of_server(program: &Path, worker: &[&str]) -> u64 {
     of_a_cycle(|cycles| counted_of_server(program, worker, cycles))
 }
 
-/// Instructions for a cycle, by what is counted for so many: without those of the start.
+/// Returns the instructions for one cycle, without those of the start. `counted` returns all
+/// instructions of a run with the given number of cycles.
 fn of_a_cycle(counted: impl Fn(u64) -> u64) -> u64 {
     let [few, many] = [FEW, MANY].map(counted);
     many.saturating_sub(few) / (MANY - FEW)
 }
 
-/// All instructions of a server for so many cycles.
+/// Returns all instructions of a server, from its start to its end, for a run of this many cycles.
 fn counted_of_server(program: &Path, worker: &[&str], cycles: u64) -> u64 {
     let directory = tempfile::tempdir().expect("a directory of our own");
     let log = directory.path().join("log");
     let log_option = format!("--log-file={}", log.display());
-    // Its timer ticks as seldom as it can.
+    // The server's timer runs as rarely as possible, because its instructions are counted, too.
     let server = Server::start_under(
         &["valgrind", COUNTING[0], COUNTING[1], &log_option],
         &["--hz", "1"],
@@ -112,13 +115,13 @@ fn counted_of_server(program: &Path, worker: &[&str], cycles: u64) -> u64 {
     }
 }
 
-/// The number in the report of valgrind.
+/// Returns the number of instructions in valgrind's report.
 fn collected(report: &str) -> Option<u64> {
     let number = |line: &str| line.split_once("Collected : ")?.1.trim().parse().ok();
     report.lines().find_map(number)
 }
 
-/// All instructions of a process that does so many cycles.
+/// Returns all instructions of a worker process that runs this many cycles.
 fn counted(server: &Server, worker: &[&str], cycles: u64) -> u64 {
     let output = Command::new("valgrind")
         .args(COUNTING)

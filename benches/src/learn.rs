@@ -1,5 +1,5 @@
-//! What the library sends for one lock and unlock, read from the server's MONITOR, and the same for
-//! other names.
+//! Reads from the server's MONITOR which requests the library sends, and builds such requests for
+//! other locks. [`check_all`] compares the built requests with those of the library.
 
 use crate::raw::{Raw, Reply, request};
 use distlock::OwnedGuard;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// The words of an acquire and of its release.
+/// The words of the requests that acquire and release one lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pair {
     acquire: Vec<String>,
@@ -18,7 +18,7 @@ pub(crate) struct Pair {
     owner: String,
 }
 
-/// A request's bytes for one lock and one owner.
+/// The bytes of an acquire and of its release, for one lock or for several.
 #[derive(Clone, Debug)]
 pub(crate) struct Requests {
     pub(crate) acquire: Vec<u8>,
@@ -26,7 +26,8 @@ pub(crate) struct Requests {
 }
 
 impl Pair {
-    /// Locks and unlocks with the library, and looks on. Afterwards the server knows the scripts.
+    /// Locks and unlocks with the library, and reads what it sends. Afterwards the server has the
+    /// scripts in its cache.
     pub(crate) fn learn(port: u16, lease: Duration) -> Self {
         let name = format!("learn:{:08x}", fastrand::u32(..));
         let client = distlock::builder().url(&url(port)).expect("a URL of ours");
@@ -38,12 +39,13 @@ impl Pair {
                 .and_then(|guard| guard.unlock())
                 .expect("the server is there");
         };
-        // The scripts are sent by their text where the server does not know them yet.
+        // Without this first cycle, the library would send the text of the scripts, which the
+        // server does not have yet.
         cycle();
         Self::of(&name, &watched(port, cycle))
     }
 
-    /// From what was sent for one lock and unlock of `name`.
+    /// Returns the pair of requests that were sent for one lock and unlock of `name`.
     fn of(name: &str, sent: &[Vec<String>]) -> Self {
         let [acquire, release] = sent else {
             panic!("not two requests: {sent:?}")
@@ -60,7 +62,7 @@ impl Pair {
         }
     }
 
-    /// The words for another lock and owner.
+    /// Returns the words of both requests for another lock and owner.
     fn words(&self, name: &str, owner: &str) -> [Vec<String>; 2] {
         [&self.acquire, &self.release].map(|words| {
             let other = |word: &String| word.replace(&self.owner, owner).replace(&self.name, name);
@@ -68,7 +70,7 @@ impl Pair {
         })
     }
 
-    /// The requests for a lock of this name and an owner of this number.
+    /// Returns the requests for the lock of this name and the owner with this number.
     pub(crate) fn requests(&self, name: &str, number: usize) -> Requests {
         let [acquire, release] = self.words(name, &self.owner(number));
         Requests {
@@ -77,15 +79,15 @@ impl Pair {
         }
     }
 
-    /// The same with other scripts, which the server knows by these hashes.
+    /// Replaces the scripts by those with these hashes, which the server must have in its cache.
     pub(crate) fn with_scripts(mut self, [acquire, release]: [String; 2]) -> Self {
         self.acquire[1] = acquire;
         self.release[1] = release;
         self
     }
 
-    /// The requests for several locks and owners at once, as the library joins them, by the scripts
-    /// with these hashes.
+    /// Returns one acquire and one release for several locks and owners, joined as the library
+    /// joins requests. `hashes` are those that [`load_joined`] has returned.
     pub(crate) fn joined(&self, hashes: &[String; 2], locks: &[(String, usize)]) -> Requests {
         let each: Vec<_> = locks
             .iter()
@@ -108,15 +110,15 @@ impl Pair {
         }
     }
 
-    /// An owner of this number.
+    /// Returns the owner with this number of the client that [`learn`](Self::learn) has watched.
     pub(crate) fn owner(&self, number: usize) -> String {
         let (client, _) = self.owner.split_once(':').expect("an owner has a number");
         format!("{client}:{number}")
     }
 }
 
-/// Has the server learn the scripts for several locks, and returns their hashes: that which
-/// acquires, and that which releases.
+/// Loads the scripts for several locks into the server, and returns their hashes: first that of the
+/// script that acquires, then that of the one that releases.
 pub(crate) fn load_joined(raw: &mut Raw) -> [String; 2] {
     let acquire = concat!(
         include_str!("../../lock-redis/src/lua/redisson/take.lua"),
@@ -149,14 +151,14 @@ pub(crate) fn load_joined(raw: &mut Raw) -> [String; 2] {
     [acquire, release].map(|script| load(raw, script))
 }
 
-/// The renewals of many locks at a time, which the raw socket sends as often as it likes.
+/// Builds requests that renew many locks at a time, for the raw socket.
 pub(crate) struct Renewals {
     hash: String,
     lease: String,
 }
 
 impl Renewals {
-    /// Afterwards the server knows the script.
+    /// Loads the script that renews locks into the server.
     pub(crate) fn load(raw: &mut Raw, lease: Duration) -> Self {
         let script = concat!(
             include_str!("../../lock-redis/src/lua/redisson/look.lua"),
@@ -169,7 +171,7 @@ impl Renewals {
         }
     }
 
-    /// The words of the request for these names and owners.
+    /// Returns the words of the request that renews the locks with these names and owners.
     pub(crate) fn words(&self, held: &[(String, String)]) -> Vec<String> {
         let head = [
             "EVALSHA".to_owned(),
@@ -184,24 +186,26 @@ impl Renewals {
     }
 }
 
-/// Compares all that the library sends with what is sent here. Returns what was sent for one lock,
-/// and how many were renewed at most at a time.
+/// Compares the library's requests with those that this module builds: for one lock, for joined
+/// locks, and for renewals. Returns the words for one lock, and the largest number of locks in one
+/// renewal.
 ///
 /// # Panics
 ///
-/// If they differ.
+/// If a request differs, or if the library has joined no acquires, no releases or no renewals.
 pub(crate) fn check_all(port: u16) -> (String, usize) {
     check_joined(port);
     (check(port), check_renewals(port))
 }
 
-/// Lets the library hold some locks until each was renewed, and compares what the server saw with
-/// what the raw socket would send for the same locks. Returns how many were renewed at most at a
-/// time.
+/// Holds some locks with the library until each was renewed, and compares each renewal with the one
+/// that the raw socket would send for the same locks. Returns the largest number of locks in one
+/// renewal.
 ///
 /// # Panics
 ///
-/// If they differ, if more went out at a time than the raw socket sends, or if not even two did.
+/// If a renewal differs, or if the largest number of locks in one is below two or above
+/// `RENEW_BATCH`, the number that the raw socket sends.
 fn check_renewals(port: u16) -> usize {
     const LOCKS: usize = 300;
     let lease = Duration::from_secs(3);
@@ -248,12 +252,13 @@ fn check_renewals(port: u16) -> usize {
     most
 }
 
-/// Lets many threads lock and unlock with the library until it has joined acquires, and releases,
-/// and compares both with what [`Pair::joined`] sends for the same locks.
+/// Locks and unlocks with many threads of the library until it has sent a joined acquire and a
+/// joined release, and compares both with what [`Pair::joined`] builds for the same locks.
 ///
 /// # Panics
 ///
-/// If they differ, or none are joined.
+/// If a request differs, or if the library has joined no acquires or no releases after many
+/// requests.
 fn check_joined(port: u16) {
     const THREADS: usize = 32;
     const MOST_REQUESTS: usize = 50_000;
@@ -300,7 +305,8 @@ fn check_joined(port: u16) {
         let sent: Vec<_> = sent.iter().map(|word| word.replace(client, ours)).collect();
         (request(&sent), pair.joined(&hashes, &locks))
     };
-    // Behind the keys, of acquires: lease and retention; of releases: the command that publishes.
+    // Between the keys and the owners an acquire has its lease and the retention, a release the
+    // command that publishes.
     let (sent, ours) = same(&acquire, acquires, 4 * acquires + 2);
     assert_eq!(
         sent, ours.acquire,
@@ -313,8 +319,8 @@ fn check_joined(port: u16) {
     );
 }
 
-/// Lets the library and the raw socket lock and unlock the same name, and compares what the server
-/// saw. Returns it.
+/// Locks and unlocks the same name with the library and with the raw socket, compares the requests
+/// that the server received, and returns their words.
 ///
 /// # Panics
 ///
@@ -347,7 +353,7 @@ fn check(port: u16) -> String {
     ours.map(|words| words.join(" ")).join("\n")
 }
 
-/// Whether an acquire was answered with a grant: the token, as a text.
+/// Returns whether the reply to an acquire grants the lock: it is the fencing token, as text.
 pub(crate) fn is_granted(reply: &Reply) -> bool {
     matches!(reply, Reply::Text(_))
 }
@@ -356,7 +362,8 @@ pub(crate) fn url(port: u16) -> String {
     format!("redis://127.0.0.1:{port}")
 }
 
-/// How many commands clients send during `work`, except those that scripts call.
+/// Returns the result of `work`, and how many commands clients send meanwhile. Commands that
+/// scripts call do not count.
 pub(crate) fn count_sent<T>(port: u16, work: impl FnOnce() -> T) -> (T, u64) {
     const END: &str = "the end of the count";
     let mut monitor = Monitor::start(port);
@@ -381,17 +388,17 @@ pub(crate) fn count_sent<T>(port: u16, work: impl FnOnce() -> T) -> (T, u64) {
     })
 }
 
-/// The requests, other than those inside scripts, that the server carried out during `work`.
+/// Returns the script calls that clients send during `work`.
 fn watched(port: u16, work: impl FnOnce()) -> Vec<Vec<String>> {
     let mut monitor = Monitor::start(port);
     work();
-    // A last line that is known, so that nothing has to be waited for.
+    // This command marks the end of the requests: otherwise only a time-out could show it.
     Raw::connect(port).call(&request(&["ECHO", "the end"]));
     let next = || Some(monitor.next()).filter(|words| words[0] != "ECHO");
     std::iter::from_fn(next).collect()
 }
 
-/// What the server carries out from now on.
+/// A connection that receives every command that the server executes from now on.
 struct Monitor(Raw);
 
 impl Monitor {
@@ -401,8 +408,8 @@ impl Monitor {
         Self(raw)
     }
 
-    /// The words of the next script that a client sends, or of an ECHO. What scripts call is passed
-    /// over, and the probes with which a connection begins.
+    /// Returns the words of the next script call or ECHO that a client sends. Commands that scripts
+    /// call are skipped, and so are the probes that each connection begins with.
     fn next(&mut self) -> Vec<String> {
         while let Some(Reply::Text(line)) = self.0.next_within(Duration::from_secs(10)) {
             let line = String::from_utf8(line).expect("MONITOR escapes what is not text");
@@ -424,14 +431,14 @@ impl Monitor {
     }
 }
 
-/// `UUID:number`.
+/// Returns whether a word is an owner, `UUID:number`.
 fn is_owner(word: &str) -> bool {
     word.split_once(':').is_some_and(|(client, number)| {
         client.len() == 36 && !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
     })
 }
 
-/// Has the server learn a script, and returns its hash.
+/// Loads a script into the server, and returns its hash.
 pub(crate) fn load(raw: &mut Raw, script: &str) -> String {
     match raw.call(&request(&["SCRIPT", "LOAD", script])) {
         Reply::Text(hash) => String::from_utf8(hash).expect("a hash is text"),

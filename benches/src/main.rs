@@ -1,4 +1,4 @@
-//! The benchmarks: `cargo run --release -p distlock-benches -- all`. See the README beside this.
+//! The benchmarks: `cargo run --release -p distlock-benches -- all`. See `benches/README.md`.
 
 #![allow(
     clippy::disallowed_methods,
@@ -33,28 +33,28 @@ struct Arguments {
 enum Task {
     /// Measures everything and writes the notes, the page, the chart and the figures.
     All(Options),
-    /// Measures what is named, as in `run alone own-8`, and prints it.
+    /// Measures the named workloads, as in `run alone own-8`, and prints their tables.
     Run {
-        /// The beginnings of the names of what is measured.
+        /// The names of workloads; `held` stands for all whose names begin with `held-`.
         works: Vec<String>,
         #[command(flatten)]
         options: Options,
     },
     /// Checks that the raw socket sends what the library sends.
     Check,
-    /// Measures scripts on trial: directories with an `acquire.lua` and a `release.lua`.
+    /// Measures other scripts: each directory has an `acquire.lua` and a `release.lua`.
     Scripts {
         directories: Vec<String>,
         #[command(flatten)]
         options: Options,
     },
-    /// Three nodes of a cluster beside one of them: 64 threads, each with its own lock.
+    /// Compares three nodes of a cluster with one of them: 64 threads, each with its own lock.
     Cluster {
-        /// How many turns each has.
+        /// How many turns the three nodes and the one node have each.
         #[arg(long, default_value_t = 20)]
         rounds: usize,
     },
-    /// Measures two builds of this program beside each other and prints tables.
+    /// Compares two builds of this program and prints tables.
     Pairs(suite::Comparison),
     /// Writes the tables of the page and the chart from the recorded figures. Measures nothing.
     Draw {
@@ -64,7 +64,7 @@ enum Task {
     /// Counts instructions of the hot paths, with valgrind, and writes them to the notes and the
     /// figures.
     Instructions {
-        /// Writes nothing, and fails if a path takes more than 3 % above what is written down.
+        /// Writes nothing, and fails if a count is more than 3 % above the recorded one.
         #[arg(long)]
         check: bool,
         #[command(flatten)]
@@ -76,20 +76,20 @@ enum Task {
 
 #[derive(clap::Args)]
 struct Options {
-    /// About five minutes instead of an hour.
+    /// Takes about five minutes instead of an hour: fewer rounds, fewer locks.
     #[arg(long)]
     quick: bool,
-    /// Without the columns of other crates, which take a while to build.
+    /// Leaves out the columns of other crates and other languages, which take a while to build.
     #[arg(long)]
     no_peers: bool,
     /// Leaves it to the system which processor the server and the clients run on.
     #[arg(long)]
     no_pin: bool,
-    /// Runs the server and the clients before everything else, with a pause as long as each turn
-    /// after it: for a machine that is not idle. For root only.
+    /// Gives the server and the clients priority over all other processes, for a machine that is
+    /// not idle. A pause as long as the turn follows each turn. For root only.
     #[arg(long)]
     first: bool,
-    /// Writes also what is not everything: only the tables that were measured are replaced.
+    /// Writes the results even if not all workloads are measured, and replaces only their tables.
     #[arg(long, conflicts_with = "quick")]
     write: bool,
     #[command(flatten)]
@@ -118,7 +118,7 @@ fn main() {
         Task::Cluster { rounds } => cluster::measure(rounds),
         Task::All(options) => measure(&options, |_| true, &[]),
         Task::Run { works, options } => {
-            // `held` is all of them, and `held-1000` not that of 10,000.
+            // `held` means all held locks, but `held-1000` must not include `held-10000`.
             let is_called = |work: &Work, name: &str| {
                 let rest = work.name.strip_prefix(name);
                 rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
@@ -175,14 +175,14 @@ fn measure(options: &Options, wanted: impl Fn(&Work) -> bool, trials: &[String])
     eprintln!("samples: {}", path.display());
 }
 
-/// The file to which each sample is written.
+/// Creates the file to which each sample is written, and returns its path and a writer.
 fn samples() -> (PathBuf, BufWriter<File>) {
     let path = build_directory().join("samples.jsonl");
     let file = File::create(&path).expect("the build directory is ours");
     (path, BufWriter::new(file))
 }
 
-/// Where this program was built.
+/// Returns the directory that contains this program.
 fn build_directory() -> PathBuf {
     let own = std::env::current_exe().expect("this program is a file");
     own.parent().expect("in a directory").to_owned()

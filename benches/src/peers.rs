@@ -1,6 +1,6 @@
-//! The libraries that we are compared with: which program each column has, in which version, and
-//! how it is built. A column is there, or was left out on request, which the page then says; what
-//! is missing or another version is an error.
+//! The libraries that distlock is compared with: the program of each column, its version, and how
+//! it is built. A column can be left out on request, which its tables then say. Any other missing
+//! library is an error, and so is another version.
 
 use crate::build_directory;
 use built::{SKIP, is_skipped};
@@ -8,27 +8,27 @@ use pins::Pin;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-// Both belong to the interop suite, which has the programs.
+// Both modules belong to the interop suite, which has the programs.
 #[path = "../../tests/interop/built.rs"]
 mod built;
 #[allow(dead_code, reason = "the suite tests more libraries than are measured")]
 #[path = "../../tests/interop/pins.rs"]
 mod pins;
 
-/// A library of another language, by the program that the interop suite has for it.
+/// A library of another language, and the program of the interop suite that uses it.
 pub(crate) struct ForeignClient {
-    /// As its column is called.
+    /// The name of the library's column.
     pub(crate) name: &'static str,
     language: &'static str,
     pin: Pin,
-    /// What the program is started with.
+    /// The arguments of the program.
     pub(crate) arguments: &'static [&'static str],
-    /// The lease that it asks for, in milliseconds: 0 where its watchdog sees to that, as ours
-    /// does.
+    /// The lease that the program requests, in milliseconds; 0 if the library's watchdog sets the
+    /// lease.
     pub(crate) lease: u64,
 }
 
-/// In the order of the columns.
+/// The libraries of other languages, in the order of the columns.
 pub(crate) const FOREIGN_CLIENTS: [ForeignClient; 4] = [
     ForeignClient {
         name: "redisson",
@@ -60,12 +60,12 @@ pub(crate) const FOREIGN_CLIENTS: [ForeignClient; 4] = [
     },
 ];
 
-/// The columns of the other crates. That of rlock is its asynchronous interface, the third its
-/// blocking one.
+/// The columns of the other Rust crates. `rlock` is that crate's asynchronous interface,
+/// `rlock-sync` its blocking one.
 pub(crate) const CRATES: [&str; 3] = ["rslock", "rlock", "rlock-sync"];
 
 impl ForeignClient {
-    /// The one whose column is called so.
+    /// Returns the library whose column has this name.
     pub(crate) fn called(name: &str) -> Self {
         let named = FOREIGN_CLIENTS
             .into_iter()
@@ -73,13 +73,13 @@ impl ForeignClient {
         named.unwrap_or_else(|| panic!("no foreign client is called {name:?}"))
     }
 
-    /// What its program must say when it is ready: another version would be measured under a wrong
-    /// name.
+    /// Returns the line that the program must print when it is ready. It contains the version:
+    /// otherwise another version would be measured under this name.
     pub(crate) fn says(&self) -> String {
         format!("ready {}", self.pin.says())
     }
 
-    /// The folder of its program. Of Redisson there is one for each version.
+    /// Returns the name of the program's folder. There is one for each version of Redisson.
     fn folder(&self) -> String {
         match self.language {
             "java" => self.pin.says().replace(' ', "-"),
@@ -88,22 +88,22 @@ impl ForeignClient {
     }
 }
 
-/// The programs, `None` for what was left out.
+/// The programs of the other libraries; `None` for a library that was left out.
 pub(crate) struct Peers {
-    /// Drives the other crates.
+    /// The program that uses the other Rust crates.
     pub(crate) crates: Option<PathBuf>,
-    /// In the order of [`FOREIGN_CLIENTS`].
+    /// The programs of the libraries of other languages, in the order of [`FOREIGN_CLIENTS`].
     pub(crate) foreign_clients: [Option<PathBuf>; FOREIGN_CLIENTS.len()],
 }
 
 impl Peers {
-    /// All of them are left out.
+    /// No programs: all other libraries are left out.
     pub(crate) const NONE: Self = Self {
         crates: None,
         foreign_clients: [const { None }; FOREIGN_CLIENTS.len()],
     };
 
-    /// Builds all but what is to be skipped.
+    /// Builds the programs of all libraries that are not to be skipped.
     pub(crate) fn build() -> Self {
         let directory = build_directory();
         let target = directory.parent().expect("target/release");
@@ -120,7 +120,7 @@ impl Peers {
     }
 }
 
-/// Whether this was left out on purpose, which is said.
+/// Returns whether this language is left out on request, and prints a line if so.
 fn left_out(columns: &str, language: &str) -> bool {
     let is_skipped = is_skipped(language);
     if is_skipped {
@@ -129,8 +129,8 @@ fn left_out(columns: &str, language: &str) -> bool {
     is_skipped
 }
 
-/// Builds the interop suite's programs that are missing or old. It leaves out by itself what is to
-/// be skipped.
+/// Builds the programs of the interop suite that are missing or out of date. The script itself
+/// skips the languages that are to be left out.
 fn prepare(target: &Path) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/interop.sh");
     let status = Command::new(script)
@@ -149,9 +149,10 @@ fn prepare(target: &Path) {
     );
 }
 
-/// Builds the program that drives the other crates, and says where it is.
+/// Builds the program that uses the other Rust crates, and returns its path.
 fn build_crates() -> PathBuf {
-    // With `--locked` and an exact version in the manifest, what is built is what is written there.
+    // The manifest must require exactly the versions that the interop suite tests: otherwise a
+    // different version would be measured.
     let manifest = include_str!("../heavy/Cargo.toml");
     for pin in [pins::RSLOCK, pins::RLOCK] {
         let line = format!("\n{} = {{ version = \"={}\"", pin.library, pin.version());

@@ -1,5 +1,6 @@
-//! The reference: one plain socket, prebuilt requests, answers hardly looked at. It sends byte for
-//! byte what the library sends: the words come from the server's own MONITOR (see `learn.rs`).
+//! [`Raw`]: the reference for the library: one plain socket, prebuilt requests, and replies that
+//! are barely checked. It sends byte for byte what the library sends, as read from the server's own
+//! MONITOR (see `learn.rs`).
 
 use std::io::ErrorKind::{TimedOut, WouldBlock};
 use std::io::{BufRead, BufReader, Read, Result, Write};
@@ -16,7 +17,7 @@ pub(crate) enum Reply {
     List(Vec<Reply>),
 }
 
-/// The bytes of one request.
+/// Returns the bytes of a request with these words.
 pub(crate) fn request<W: AsRef<[u8]>>(words: &[W]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
     for word in words.iter().map(AsRef::as_ref) {
@@ -43,14 +44,15 @@ impl Raw {
         self.read().expect("the server answers")
     }
 
-    /// The next answer, if it begins within `wait`; zero asks for what is there. For connections
-    /// that are only listened to: the time-out stays.
+    /// Returns the next reply, if it begins within `wait`; if `wait` is zero, only if it has
+    /// arrived. The read time-out stays set, so this is only for connections that wait for
+    /// messages.
     pub(crate) fn next_within(&mut self, wait: Duration) -> Option<Reply> {
         let socket = self.0.get_ref();
         socket
             .set_nonblocking(wait.is_zero())
             .expect("a socket takes it");
-        // As a time-out, nothing is shorter than a tick of the system.
+        // A zero wait reads without blocking: no time-out is shorter than a tick of the system.
         socket
             .set_read_timeout(Some(wait).filter(|wait| !wait.is_zero()))
             .expect("not zero");

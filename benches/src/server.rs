@@ -1,4 +1,4 @@
-//! [`Server`]: a redis-server for the benchmarks, and what it says of itself.
+//! [`Server`]: a redis-server for the benchmarks; [`Counters`]: the figures that it reports.
 
 use crate::raw::{Raw, Reply, request};
 use rustix::process::{Pid, setpriority_process};
@@ -14,23 +14,24 @@ use tempfile::TempDir;
 pub(crate) struct Server {
     process: Child,
     pub(crate) port: u16,
-    /// Whether nothing else runs on the machine while the server or its clients have something to
-    /// do.
+    /// True after [`go_first`](Self::go_first): the server and its clients run before all other
+    /// processes.
     pub(crate) goes_first: bool,
-    /// Gives up what [`go_first`](Self::go_first) took, in whatever way we end.
+    /// Restores the niceness of the session that [`go_first`](Self::go_first) has changed, however
+    /// this process ends.
     _restorer: Option<Child>,
     directory: TempDir,
 }
 
-/// How the server and the clients run before everything else.
+/// How the system prefers the server and the clients to all other processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Priority {
-    /// No thread waits for a time slice of others. But on one processor a thread runs until it
-    /// sleeps: one that is woken by a release does not get to run before the one who released has
-    /// taken the lock again.
+    /// Real-time scheduling: no thread waits for a time slice of another process. But on one
+    /// processor a thread runs until it sleeps: a waiter that a release wakes does not run before
+    /// the releasing thread has taken the lock again.
     RealTime,
-    /// As the system does it always, with a much larger share than others: for what depends on who
-    /// runs next.
+    /// Normal scheduling, with a much larger share than other processes: for workloads in which it
+    /// matters which thread runs next.
     Nice,
 }
 
@@ -39,13 +40,13 @@ pub(crate) enum Priority {
 pub(crate) struct Counters {
     /// Processor time, in seconds.
     pub(crate) cpu: f64,
-    /// Requests from clients; what scripts call is not counted.
+    /// Requests from clients: EVALSHA, EVAL, SUBSCRIBE, UNSUBSCRIBE and PING.
     pub(crate) requests: f64,
-    /// All commands; what scripts call is counted, too.
+    /// All commands, including those that scripts call.
     pub(crate) commands: f64,
-    /// Requests that were sent elsewhere: of a cluster only.
+    /// Requests that a node of a cluster has answered with MOVED, ASK or TRYAGAIN.
     pub(crate) redirects: f64,
-    /// SET, sent by clients and called by scripts.
+    /// Calls of SET, by clients and by scripts.
     pub(crate) sets: f64,
     /// Time inside EVALSHA, in microseconds.
     pub(crate) script_us: f64,
@@ -57,12 +58,12 @@ impl Server {
         Self::start_with(&[])
     }
 
-    /// The same with more on the command line.
+    /// Starts a server with these additional arguments.
     pub(crate) fn start_with(arguments: &[&str]) -> Self {
         Self::start_under(&[], arguments)
     }
 
-    /// Starts the server as an argument of another program, which runs it.
+    /// Starts the server under another program, such as valgrind, which runs it.
     pub(crate) fn start_under(program: &[&str], arguments: &[&str]) -> Self {
         // Another process may take the port before the server does.
         (0..10)
@@ -70,12 +71,12 @@ impl Server {
             .expect("one of ten ports stays free until the server listens")
     }
 
-    /// `None` if another server listens on the port by then.
+    /// Starts the server on this port, or returns `None` if another server already listens there.
     fn start_on(port: u16, program: &[&str], arguments: &[&str]) -> Option<Self> {
         let directory = tempfile::tempdir().expect("a directory of our own");
         let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
-        // The shell kills the server when no process holds its other end any more, in whatever way
-        // we ended.
+        // The shell kills the server when this process closes the pipe, which the system does
+        // however the process ends.
         let process = Command::new("sh")
             .args([
                 "-c",
@@ -105,7 +106,8 @@ impl Server {
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
-            // A group of its own, so that Ctrl-C does not end the shell before it can do its work.
+            // The shell has its own process group: otherwise Ctrl-C would end it before it kills
+            // the server.
             .process_group(0)
             .spawn()
             .expect("`sh` starts");
@@ -127,7 +129,7 @@ impl Server {
         server.answers().then_some(server)
     }
 
-    /// Whether it is this server that answers on the port.
+    /// Returns whether the server that answers on the port is this one.
     fn answers(&self) -> bool {
         let ours = self.directory.path().canonicalize().expect("it is there");
         let mut raw = Raw::connect(self.port);
@@ -139,9 +141,9 @@ impl Server {
         matches!(directory, Some(Reply::Text(path)) if path == ours.as_os_str().as_bytes())
     }
 
-    /// Gives the server the last processor for itself and this process, with all that it starts,
-    /// the others: so the scheduler's choice, which differs from run to run, is none of the
-    /// figures. Not where there is only one.
+    /// Gives the server the last processor, and this process, with all processes that it starts,
+    /// the others. Otherwise the figures would depend on the scheduler's choice, which differs from
+    /// run to run. Does nothing on a machine with one processor.
     pub(crate) fn pin(&self) {
         let count = std::thread::available_parallelism().map_or(1, usize::from);
         if count < 2 {
@@ -151,24 +153,24 @@ impl Server {
         (0..count - 1).for_each(|cpu| ours.set(cpu));
         theirs.set(count - 1);
         let server = Pid::from_raw(self.pid());
-        // Refused in some containers: then it is not pinned, and the figures are noisier.
+        // Some containers refuse this: then nothing is pinned, and the figures are noisier.
         let _refused = sched_setaffinity(server, &theirs).is_err();
         let _refused = sched_setaffinity(None, &ours).is_err();
     }
 
-    /// From now on [`prefer`](Self::prefer) lets the server, and this process with all that it
-    /// starts, run before everything else. Where others use the machine, too, a woken thread waits
-    /// for one of their time slices, and that is what would be measured: most of all with many
-    /// threads, which are woken often.
+    /// Gives the server, and this process with all processes that it starts, the highest niceness
+    /// priority, and enables [`prefer`](Self::prefer). Otherwise a woken thread on a busy machine
+    /// waits for time slices of other processes. Such waits would dominate the figures, most of all
+    /// with many threads, which are woken often.
     pub(crate) fn go_first(&mut self) {
         const GROUP: &str = "/proc/self/autogroup";
         const HIGHEST: i32 = -20;
         for pid in [Pid::from_raw(self.pid()), None] {
             setpriority_process(pid, HIGHEST).expect("priority is for root only");
         }
-        // Niceness counts among the processes of a session; between sessions the system shares
-        // evenly, unless it is told that this one is nice. (Where it does not, there is no such
-        // file.)
+        // Niceness counts among the processes of a session. Sessions share the processors evenly,
+        // unless this file gives one a niceness. A system without such shares does not have the
+        // file.
         if let Ok(group) = std::fs::read_to_string(GROUP) {
             let old = group
                 .split_whitespace()
@@ -190,8 +192,8 @@ impl Server {
         self.goes_first = true;
     }
 
-    /// Lets the server, and what this process starts next, run before everything else in this way,
-    /// if they are to.
+    /// Lets the server, and the processes that this process starts next, run before all others in
+    /// this way. Does nothing unless [`go_first`](Self::go_first) was called.
     pub(crate) fn prefer(&self, priority: Priority) {
         if !self.goes_first {
             return;
@@ -211,7 +213,7 @@ impl Server {
         }
     }
 
-    /// Ends it as an administrator does.
+    /// Ends the server by SHUTDOWN, so that a program which runs the server can write its report.
     pub(crate) fn shut_down(&self) {
         Raw::connect(self.port).send(&request(&["SHUTDOWN", "NOSAVE"]));
     }
@@ -241,8 +243,9 @@ impl Drop for Server {
     }
 }
 
-/// A port without a listener, below the ports of outgoing connections: a client that dials one of
-/// these before the server listens may connect to itself. The tests' servers have others.
+/// Returns a port without a listener, below the range of outgoing connections: a client that dials
+/// a port of that range before the server listens may connect to itself. The servers of the tests
+/// use another range.
 pub(crate) fn free_port() -> u16 {
     let free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
     std::iter::repeat_with(|| fastrand::u16(12_000..16_000))
@@ -251,10 +254,10 @@ pub(crate) fn free_port() -> u16 {
 }
 
 impl Counters {
-    /// Asks the server at the other end.
+    /// Reads the counters of the server at the other end.
     pub(crate) fn of(raw: &mut Raw) -> Self {
         let mut counters = Self::default();
-        // In a request each: servers before 7.0 know no more than one section at a time.
+        // One request for each section: servers before 7.0 accept only one at a time.
         for line in ["cpu", "clients", "stats", "commandstats", "errorstats"]
             .map(|part| info(raw, part))
             .concat()
@@ -265,7 +268,7 @@ impl Counters {
             };
             match key {
                 "used_cpu_user" | "used_cpu_sys" => counters.cpu += number(value),
-                // But not this one.
+                // Without the connection that asks.
                 "connected_clients" => counters.clients = number(value) - 1.0,
                 "total_commands_processed" => counters.commands += number(value),
                 "cmdstat_evalsha" => {

@@ -1,6 +1,6 @@
-//! The overselling problem: many workers sell numbered items, and the next number stands in a file
-//! that each of them reads, and writes back plus one. Under a lock no number is sold twice; without
-//! the lock some are.
+//! The overselling problem: many workers sell numbered items. Each worker reads the last number
+//! from a file, sells the next one, and writes it back. Under a lock no number is sold twice;
+//! without the lock some are.
 //!
 //! ```sh
 //! cargo run --release --example batch_workers              # eight threads, in this process
@@ -8,18 +8,18 @@
 //! cargo run --release --example batch_workers -- --url redis://127.0.0.1:6379 --processes 4
 //! ```
 //!
-//! Ctrl-C stops it in order: workers that wait for the lock wake at once, in every process, and the
-//! summary proves what was sold until then.
+//! Ctrl-C ends the run in order: workers that wait for the lock wake at once, in every process, and
+//! the summary checks what was sold until then.
 //!
 //! Several runs, and other programs, may sell from one file: give all of them the same `--counter`
-//! and `--name`.
+//! and `--name`, and the same store (`--url`), which must not be memory.
 //!
 //! Exit codes: 0 exact, 1 sold twice or counted wrong, 130 stopped by Ctrl-C and exact so far, 69
 //! the store cannot be reached, 78 an argument is wrong, 75 the lock was lost, 70 anything else.
 //!
-//! The lock is used in `worker.rs`, in about ten lines. Around it: `counter.rs` is the file,
-//! `report.rs` the workers' reports, `processes.rs` starts this program several times, and
-//! `proof.rs` checks that nothing was sold twice.
+//! The lock is used in `worker.rs`, in about ten lines. Of the other files, `counter.rs` reads and
+//! writes the counter, `report.rs` has the workers' reports, `processes.rs` starts this program
+//! several times, and `proof.rs` checks that nothing was sold twice.
 
 #[path = "../shared/mod.rs"]
 mod shared;
@@ -126,7 +126,8 @@ fn run(arguments: &Arguments) -> Result<u8, Trouble> {
     trouble.map_or(Ok(code), Err)
 }
 
-/// Each process has a memory of its own, so a lock in memory would not exclude the others.
+/// Refuses several processes with a lock in memory: each process has its own memory, so the lock
+/// would not exclude the other processes.
 fn refuse_processes_without_shared_store(arguments: &Arguments) -> Result<(), Trouble> {
     let shares_a_lock = arguments.processes > 1 && !arguments.without_lock;
     if shares_a_lock && Config::from_url(&arguments.url)?.scheme() == "memory" {
@@ -140,8 +141,8 @@ fn refuse_processes_without_shared_store(arguments: &Arguments) -> Result<(), Tr
     Ok(())
 }
 
-/// Asks the store once. A worker's `lock` waits for a store that is down, because it may come back;
-/// at the start a wrong URL is more likely.
+/// Reads from the store once, and fails if that fails. A worker's `lock` waits for a store that is
+/// down, because it may come back; at the start a wrong URL is more likely.
 fn check_store(arguments: &Arguments) -> Result<(), Trouble> {
     let lock = distlock::connect(&arguments.url)?.mutex(&arguments.name)?;
     if !arguments.without_lock {
@@ -150,7 +151,7 @@ fn check_store(arguments: &Arguments) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// Drawn on a terminal only: in a log or a pipe it would be noise.
+/// Returns a progress bar that is drawn only on a terminal: in a log or a pipe it would be noise.
 fn progress_bar(jobs: usize) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();

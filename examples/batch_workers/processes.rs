@@ -1,10 +1,10 @@
 //! Several processes of the same program: the parent divides the jobs and gathers the reports, and
 //! its children sell.
 //!
-//! A child writes its reports to standard output, one in each line, and ends with its standard
-//! input: the parent closes that to stop the child, and if the parent dies, the system does. (On a
-//! terminal Ctrl-C reaches the children by itself; a SIGTERM reaches only the process it was sent
-//! to.)
+//! A child writes its reports to standard output, one in each line, and stops when its standard
+//! input ends. The parent closes that pipe to stop the child; if the parent dies, the system closes
+//! it. (On a terminal Ctrl-C reaches the children directly; a SIGTERM reaches only the process to
+//! which it was sent.)
 
 use crate::Arguments;
 use crate::report::Report;
@@ -72,14 +72,14 @@ pub(crate) fn run_as_child(arguments: &Arguments) -> Result<u8, Trouble> {
             stop.fire(); // the receiver is gone
         }
     });
-    // The parent prints it: one line for all processes.
+    // The parent prints the failure, so that there is one line for all processes.
     if let Err(trouble) = result {
         let _closed_output = writeln!(output, "{}", Report::Failed(trouble));
     }
     Ok(0)
 }
 
-/// The children. Dropping it stops them, also where a later child could not be started.
+/// The child processes. Dropping this stops them, even if a later child could not be started.
 struct Family(Vec<Member>);
 
 struct Member {
@@ -123,7 +123,7 @@ impl Family {
         }
     }
 
-    /// Waits for the children, whose output has ended, and checks how they ended.
+    /// Waits for the children, whose output has ended, and checks their exit statuses.
     fn reap(mut self, stop: &Interrupt) -> Result<(), Trouble> {
         let mut result = Ok(());
         for member in &mut self.0 {
@@ -185,7 +185,8 @@ fn forward(output: impl Read, reports: &Sender<Report>) {
     }
 }
 
-/// Whether Ctrl-C came before the child was ready for it, so that it has done nothing yet.
+/// Returns whether Ctrl-C, or a similar signal, killed the child before the child could handle it.
+/// Such a child has sold nothing yet.
 fn is_early_ctrl_c(ended: ExitStatus) -> bool {
     let signals = [Signal::INT, Signal::TERM, Signal::HUP].map(Signal::as_raw);
     ended

@@ -1,42 +1,42 @@
-//! [`Proof`]: whether a run was exact, and the summary that says so.
+//! [`Proof`]: checks whether a run was exact, and makes the summary.
 //!
-//! What must be so of the numbers that this run sold, and of the file before (`first`) and after it
-//! (`last`):
+//! A run is exact if the following holds for the numbers that it sold, and for the number in the
+//! file before (`first`) and after the run (`last`):
 //!
 //! - no number was sold twice, and all lie in `first + 1 ..= last`;
-//! - in the order of the numbers, the fencing tokens grow strictly;
+//! - in the order of the numbers, the fencing tokens grow strictly, if there are any;
 //! - every job was done, unless Ctrl-C came, and found a number in the file;
-//! - the file rose by exactly as many as were sold, if it is our own. If it is shared, others may
-//!   have sold as well, so it rose by at least as many.
+//! - the number in the file rose by exactly the number of sales, if the file is the run's own. If
+//!   the file is shared, other programs may have sold as well, so it rose by at least that much.
 //!
-//! Two runs on one file that use different locks, or none, can sell the same number without either
-//! of them knowing: each knows its own sales only.
+//! Two runs on one file that use different locks, or none, can sell the same number without
+//! noticing: each run knows only its own sales.
 
 use super::report::{Sale, Tally};
 use super::shared::exit;
 use std::fmt;
 use std::time::Duration;
 
-/// What is known of a run beside its sales.
+/// The facts about a run besides its sales.
 pub(crate) struct Run {
     pub(crate) jobs: usize,
     /// The number in the file before the first job.
     pub(crate) first: u64,
-    /// And after the last; `None` if the file holds none any more.
+    /// The number in the file after the last job; `None` if the file holds no number any more.
     pub(crate) last: Option<u64>,
     pub(crate) took: Duration,
 }
 
-/// The summary of a run. Each part is a sentence; sentences about errors are `wrong`.
+/// The summary of a run: its lines are `parts`, and each error is a sentence in `wrong`.
 pub(crate) struct Proof {
     parts: Vec<(&'static str, String)>,
     wrong: Vec<String>,
-    /// Whether jobs are left because of Ctrl-C.
+    /// True if jobs were not done because of Ctrl-C.
     interrupted: bool,
 }
 
 impl Proof {
-    /// Looks at everything that was sold. `alone`: no other program sold from the file.
+    /// Checks the sales of a run. `alone` is true if no other program sold from the file.
     pub(crate) fn of(mut tally: Tally, run: &Run, alone: bool) -> Self {
         tally.sales.sort_unstable();
         let done = tally.sales.len();
@@ -53,7 +53,7 @@ impl Proof {
         proof
     }
 
-    /// What the program ends with: being wrong weighs more than being stopped.
+    /// Returns the exit code of the program. An error takes precedence over an interrupt.
     pub(crate) fn exit_code(&self) -> u8 {
         match (self.is_exact(), self.interrupted) {
             (false, _) => exit::NO,
@@ -183,7 +183,7 @@ impl fmt::Display for Proof {
     }
 }
 
-/// `, smallest to largest`, or nothing.
+/// Returns `, smallest to largest`, or an empty text if there are no numbers.
 fn range(numbers: impl Iterator<Item = u64> + Clone) -> String {
     match (numbers.clone().min(), numbers.max()) {
         (Some(smallest), Some(largest)) => format!(", {smallest} to {largest}"),

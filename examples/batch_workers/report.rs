@@ -1,15 +1,15 @@
-//! [`Report`]: a worker's report, inside its process a value and to the parent process a line; and
+//! [`Report`]: a worker's report, which a child process sends to its parent as a line of text;
 //! [`Tally`]: the sum of all reports.
 
 use super::shared::{Trouble, exit};
 use std::fmt;
 use std::str::FromStr;
 
-/// One number sold.
+/// A number that was sold.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Sale {
     pub(crate) number: u64,
-    /// The fencing token that it was sold under, if there was a lock and the store has tokens.
+    /// The fencing token of the lock at the sale, if there was a lock and the store has tokens.
     pub(crate) token: Option<u64>,
 }
 
@@ -17,11 +17,11 @@ pub(crate) struct Sale {
 #[derive(Clone, Debug)]
 pub(crate) enum Report {
     Sold(Sale),
-    /// No number stood in the file, because another thread was just writing it: nothing was sold.
+    /// The file held no number, because another thread was writing it: nothing was sold.
     Unreadable,
     /// The wait for the lock was interrupted, and the worker has ended.
     Interrupted,
-    /// The worker cannot go on.
+    /// The worker has failed, and has ended.
     Failed(Trouble),
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct Tally {
     pub(crate) sales: Vec<Sale>,
     pub(crate) unreadable: usize,
     pub(crate) interrupted: bool,
-    /// The first trouble; later ones mostly follow from it.
+    /// The first failure; later ones are mostly its consequences.
     trouble: Option<Trouble>,
 }
 
@@ -96,7 +96,7 @@ impl Tally {
         }
     }
 
-    /// How many sales there were.
+    /// Returns the number of sales.
     pub(crate) fn sold(&self) -> u64 {
         self.sales.len() as u64
     }

@@ -12,12 +12,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// What must be left of the lease before a number is written: more than a write takes.
+/// The time that must be left of the lease before a number is written: more than a write takes,
+/// because a write after the end of the lease could meet another worker's.
 const A_WRITE: Duration = Duration::from_millis(10);
 
-/// What the threads of a process share.
+/// The data that the threads of a process share.
 struct Shop<'a> {
-    /// `None`: work without it.
+    /// The lock; `None` to work without one.
     lock: Option<Mutex>,
     counter: &'a Path,
     stop: &'a Interrupt,
@@ -25,8 +26,8 @@ struct Shop<'a> {
     left: AtomicUsize,
 }
 
-/// A client that says on standard error why a store grants nothing yet, such as a quorum that is
-/// new.
+/// Returns a client that prints on standard error why a store grants no lock yet, as a new quorum
+/// does for some time.
 fn connect(url: &str) -> Result<Client, distlock::Error> {
     let is_told = AtomicBool::new(false);
     let tell = move |event: &Event| {
@@ -96,7 +97,7 @@ impl Shop<'_> {
         Ok(())
     }
 
-    /// One job under the lock.
+    /// Does one job under the lock.
     fn sell_under(&self, lock: &Mutex, reports: &Sender<Report>) -> Result<Stopped, Trouble> {
         let guard = match lock.lock_interruptibly(self.stop) {
             Err(error) if error.is_interrupted() => return Ok(Stopped::Interrupted),
@@ -109,7 +110,7 @@ impl Shop<'_> {
         tell(reports, report);
         // Reports a loss of the lock, which dropping the guard would not.
         match guard.unlock() {
-            // The release was not answered. The sale stands, and the release is repeated in the
+            // The release was not answered. The sale is valid, and the release is repeated in the
             // background.
             Err(error) if error.is_unavailable() => {}
             released => released?,
@@ -117,7 +118,7 @@ impl Shop<'_> {
         Ok(Stopped::No)
     }
 
-    /// One job without the lock, which goes wrong.
+    /// Does one job without the lock, so that a number may be sold twice.
     fn sell_without(&self, reports: &Sender<Report>) -> Result<Stopped, Trouble> {
         if self.stop.is_fired() {
             return Ok(Stopped::Interrupted);

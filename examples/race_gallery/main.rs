@@ -1,6 +1,6 @@
 //! The known races of classic lock algorithms: each happens with one format, and does not happen
 //! with the format that prevents it. The clients use the formats of this library, and are paused
-//! between two commands. Starts `redis-server` for itself.
+//! between two commands. The example starts its own `redis-server`.
 //!
 //! ```sh
 //! cargo run --example race_gallery

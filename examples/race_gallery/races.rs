@@ -1,5 +1,5 @@
-//! The races. Each runs twice by the same steps: with the format that has it, and with a format
-//! that prevents it.
+//! The races. Each is run twice by the same steps: with a format in which it happens, and with a
+//! format that prevents it.
 
 use super::stage::{Begun, Client, Server, until};
 use distlock::Config;
@@ -10,13 +10,13 @@ use lock_cluster::QuorumBackend;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A race.
+/// A race between clients of a lock.
 pub(crate) struct Race {
-    /// Its title.
+    /// The title of the race.
     pub(crate) title: &'static str,
-    /// Its steps.
+    /// The steps of the race, as they are printed.
     pub(crate) story: &'static [&'static str],
-    /// Runs it, and returns whether it happened.
+    /// Runs the race, and returns whether it happened.
     pub(crate) play: fn(&Cast) -> bool,
     pub(crate) happens: Cast,
     pub(crate) cured: Cast,
@@ -24,7 +24,7 @@ pub(crate) struct Race {
 
 /// The format of a race, and its settings.
 pub(crate) struct Cast {
-    /// What stands behind `format=`.
+    /// The value of `format=` in the URL.
     pub(crate) format: &'static str,
     /// Another difference between the two runs, if there is one.
     pub(crate) with: &'static str,
@@ -35,7 +35,7 @@ impl Cast {
         Self { format, with: "" }
     }
 
-    /// The text of the output.
+    /// Returns the text for the output.
     pub(crate) fn told(&self) -> String {
         match self.with {
             "" => format!("format={}", self.format),
@@ -44,7 +44,7 @@ impl Cast {
     }
 }
 
-/// All of them.
+/// Returns all races.
 pub(crate) fn all() -> Vec<Race> {
     vec![
         Race {
@@ -235,7 +235,7 @@ pub(crate) fn all() -> Vec<Race> {
 const REPLICAS: &str = "replicas=1";
 const MARKER: &str = "the marker of a quorum";
 
-/// A lease that is waited out.
+/// A lease whose end a race waits for, and therefore short.
 const SHORT: Duration = Duration::from_secs(1);
 
 /// The next commands of a client that has read an expired time.
@@ -271,7 +271,7 @@ fn late_delete(cast: &Cast) -> bool {
     !server.has_the_lock()
 }
 
-/// Leaves an expired lock behind.
+/// Creates a lock whose lease has ended.
 fn leave_expired_lock(server: &Server, format: &str) {
     assert!(Client::ahead(server, format, -120).lease(SHORT).take());
     if !format.starts_with("timestamp") {
@@ -309,7 +309,7 @@ fn overwritten(cast: &Cast) -> bool {
     );
     let attempt = a.until(TAKEOVER, Client::take);
     if !attempt.is_held_up() {
-        // The attempt is one step: its holder releases.
+        // The attempt was one step, and has won: its client releases.
         assert!(attempt.go_on() && !b.take());
         return !a.give_back();
     }
@@ -384,7 +384,7 @@ fn cut_short(cast: &Cast) -> bool {
 fn freed_by_force(cast: &Cast) -> bool {
     let server = Server::start();
     let [a, b, operator] = [(); 3].map(|()| Client::new(&server, cast.format));
-    // Another lease: with the same one it would be the race of equal times.
+    // A different lease: with equal leases this would be the race of equal times.
     let b = b.lease(Duration::from_secs(90));
     assert!(a.take() && operator.free_by_force() && b.take());
     a.give_back();
@@ -444,7 +444,7 @@ fn amnesia(cast: &Cast) -> bool {
         let config = Config::from_url(&url).expect("a good URL");
         distlock::admin::set_up_quorum(&config).expect("they are new");
     }
-    // A client that cannot reach one of them: that port has no listener.
+    // Returns a client that cannot reach one of the nodes: port 1 has no listener.
     let without = |gone: usize| {
         let mut places = places.clone();
         places[gone] = "127.0.0.1:1".to_owned();
@@ -463,7 +463,7 @@ fn amnesia(cast: &Cast) -> bool {
     held.is_valid() && other.is_ok_and(|other| other.is_some())
 }
 
-/// The same protocol on servers without a marker.
+/// Returns a client of a quorum of servers without a marker.
 fn unmarked(places: &[String]) -> distlock::Client {
     let context = Context::new(Arc::new(SystemClock), ClientId::random());
     let store = |place: &String| {

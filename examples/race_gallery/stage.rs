@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// The bound on every wait.
+/// The bound on every wait, so that a hanging race ends with a message.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Waits until the condition holds.
@@ -33,24 +33,24 @@ pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A Redis server without any data, for as long as this lives.
+/// A Redis server that starts without data, and is killed when this is dropped.
 pub(crate) struct Server {
     process: Child,
     pub(crate) port: u16,
-    /// Where it runs: a replica writes there what its master sends, and would read what lies there
-    /// when it starts.
+    /// The server's directory. A replica writes its master's data there, and a server that starts
+    /// reads what is there: so each server has a directory of its own.
     _folder: TempDir,
 }
 
 impl Server {
     pub(crate) fn start() -> Self {
-        // A port that was free a moment ago may be taken when the server binds it: then another
-        // one.
+        // Another process may take a free port before the server binds it: then another port is
+        // tried.
         let mut started = (0..20).filter_map(|_| Self::start_on(free_port()));
         started.next().expect("one of so many ports is free")
     }
 
-    /// One on this port; none if the port is taken.
+    /// Starts a server on this port; returns `None` if the port is taken.
     pub(crate) fn start_on(port: u16) -> Option<Self> {
         let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
         let folder = tempfile::tempdir().expect("a folder of its own");
@@ -79,7 +79,8 @@ impl Server {
         is_ours.then_some(server)
     }
 
-    /// Whether it is our own process that answers on the port, and not one that was there before.
+    /// Returns whether the process that answers on the port is this server, and not one that was
+    /// there before.
     fn answers_itself(&self) -> bool {
         const ITS_NUMBER: &str =
             r#"EVAL "return tonumber(redis.call('INFO', 'server'):match('process_id:(%d+)'))" 0"#;
@@ -88,7 +89,7 @@ impl Server {
             .is_ok_and(|answer| answer == format!(":{number}"))
     }
 
-    /// Kills it, and starts an empty one in its place.
+    /// Kills the server, and starts an empty one on its port.
     pub(crate) fn start_again(&mut self) {
         self.stop();
         *self = Self::start_on(self.port).expect("its port is still free");
@@ -117,7 +118,7 @@ impl Server {
         self.ask("EXISTS x") == ":1"
     }
 
-    /// What is left of the key in milliseconds; -1 for ever.
+    /// Returns the remaining time of the lock's key in milliseconds; -1 if the key never expires.
     pub(crate) fn left(&self) -> i64 {
         self.ask("PTTL x")[1..].parse().expect("a number")
     }
@@ -129,9 +130,9 @@ impl Drop for Server {
     }
 }
 
-/// A port without a listener, below the ports of outgoing connections: a server is restarted on its
-/// port, and a client that dials it before the server listens must not reach itself. The tests and
-/// the benchmarks beside it have others.
+/// Returns a port without a listener, below the range of outgoing connections. A server is
+/// restarted on its port, and a client that dials a port of that range before the server listens
+/// may connect to itself. Tests and benchmarks, which may run at the same time, use other ranges.
 fn free_port() -> u16 {
     let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
     std::iter::repeat_with(|| fastrand::u16(16_000..20_000))
@@ -142,9 +143,9 @@ fn free_port() -> u16 {
 /// The machine's clock with a different time of day.
 #[derive(Debug)]
 enum Time {
-    /// Ahead by so many seconds, or behind.
+    /// Ahead by this many seconds; behind if negative.
     Ahead(i64),
-    /// It does not move.
+    /// Always at this time.
     Still(Duration),
 }
 
@@ -169,7 +170,7 @@ impl Clock for Time {
     }
 }
 
-/// The steps before which a client is paused.
+/// The hook that pauses a client before certain steps.
 #[derive(Debug, Default)]
 pub(crate) struct Hold {
     state: Mutex<Held>,
@@ -184,8 +185,8 @@ struct Held {
 }
 
 impl Hold {
-    /// Begins a task that reports its steps, and returns when it is paused before one of these, or
-    /// has ended.
+    /// Starts a task that reports its steps, and waits until the task is paused before one of
+    /// `steps` or has ended.
     pub(crate) fn until<T: Send + 'static>(
         self: &Arc<Self>,
         steps: &'static [&'static str],
@@ -220,16 +221,16 @@ impl StepHook for Hold {
     }
 }
 
-/// A grant.
+/// A grant of the lock.
 #[derive(Clone, Debug)]
 struct Granted {
     receipt: Receipt,
-    /// Its fencing token, where the format has any.
+    /// The fencing token of the grant; `None` if the format has no tokens.
     token: Option<FencingToken>,
 }
 
-/// A client of the lock `x` on the backend alone. It has no local deadline, because a paused
-/// process does not check its clock.
+/// A client of the lock `x`, which uses the backend directly. It does not check the end of its
+/// lease, because a paused process does not either.
 #[derive(Clone)]
 pub(crate) struct Client {
     backend: Arc<dyn Backend>,
@@ -241,17 +242,17 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// A client of this server, with this format.
+    /// Returns a client of this server with this format.
     pub(crate) fn new(server: &Server, format: &str) -> Self {
         Self::with(server, format, Time::Ahead(0))
     }
 
-    /// The same with a clock that is so many seconds ahead, or behind.
+    /// Returns a client whose clock is this many seconds ahead; behind if negative.
     pub(crate) fn ahead(server: &Server, format: &str, seconds: i64) -> Self {
         Self::with(server, format, Time::Ahead(seconds))
     }
 
-    /// The same with a clock that stands.
+    /// Returns a client whose clock always shows `time`.
     pub(crate) fn still(server: &Server, format: &str, time: Duration) -> Self {
         Self::with(server, format, Time::Still(time))
     }
@@ -263,7 +264,7 @@ impl Client {
         )
     }
 
-    /// A client without the right to set the expiry of keys.
+    /// Returns a client without the right to set the expiry of keys.
     pub(crate) fn without_expire(server: &Server, format: &str) -> Self {
         server.ask("ACL SETUSER limited on >secret ~* &* +@all -expire -pexpire");
         let url = format!(
@@ -282,7 +283,7 @@ impl Client {
         Self::on(Arc::new(backend), id, hold)
     }
 
-    /// A client of this store, which reports its steps to `hold`.
+    /// Returns a client of this store, which reports its steps to `hold`.
     pub(crate) fn on(backend: Arc<dyn Backend>, id: ClientId, hold: Arc<Hold>) -> Self {
         let (owner, lease) = (OwnerId::new(id, 1), Duration::from_secs(60));
         let (replication, held) = (Replication::off(), Arc::default());
@@ -307,12 +308,12 @@ impl Client {
         }
     }
 
-    /// Tries to get the lock, and returns whether it got it.
+    /// Tries to acquire the lock, and returns whether it was granted.
     pub(crate) fn take(&self) -> bool {
         matches!(self.attempt(), Ok(Answer::Granted(_)))
     }
 
-    /// Tries to get the lock.
+    /// Tries to acquire the lock, and returns the store's answer.
     pub(crate) fn attempt(&self) -> Result<Answer, Failure> {
         let (name, lease) = (
             name(),
@@ -336,7 +337,7 @@ impl Client {
         Ok(answer)
     }
 
-    /// The token of its grant.
+    /// Returns the token of the client's last grant.
     pub(crate) fn token(&self) -> Option<FencingToken> {
         self.held.lock().as_ref().and_then(|held| held.token)
     }
@@ -346,7 +347,7 @@ impl Client {
         matches!(self.release(), Ok(Release::Freed))
     }
 
-    /// Frees the lock of any owner, and returns whether there was one.
+    /// Releases the lock of any owner by force, and returns whether it was held.
     pub(crate) fn free_by_force(&self) -> bool {
         self.backend
             .admin()
@@ -355,7 +356,7 @@ impl Client {
             .is_ok_and(|is_freed| is_freed)
     }
 
-    /// Releases the lock, and returns the store's answer. Sent also without a grant.
+    /// Releases the lock, and returns the store's answer. The request is sent even without a grant.
     pub(crate) fn release(&self) -> Result<Release, Failure> {
         let lease = LeaseTime::new(self.lease).expect("an ordinary lease");
         let receipt = self.held.lock().as_ref().map(|held| held.receipt.clone());
@@ -365,7 +366,8 @@ impl Client {
             .release(&acquisition, ReleaseOptions::WITHOUT_TOMBSTONE, soon())
     }
 
-    /// The same as [`Hold::until`], for a task of this client.
+    /// Starts a task of this client, and waits until the task is paused before one of `steps` or
+    /// has ended.
     pub(crate) fn until<T: Send + 'static>(
         &self,
         steps: &'static [&'static str],
@@ -376,19 +378,19 @@ impl Client {
     }
 }
 
-/// A task that was begun.
+/// A task that was started.
 pub(crate) struct Begun<T> {
     hold: Arc<Hold>,
     thread: JoinHandle<T>,
 }
 
 impl<T> Begun<T> {
-    /// Whether it was paused.
+    /// Returns whether the task is paused.
     pub(crate) fn is_held_up(&self) -> bool {
         self.hold.state.lock().is_there
     }
 
-    /// Lets it continue, and returns its outcome.
+    /// Lets the task continue, and returns its outcome.
     pub(crate) fn go_on(self) -> T {
         self.hold.state.lock().may_go = true;
         self.hold.changed.notify_all();

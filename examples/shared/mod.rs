@@ -1,5 +1,5 @@
 //! How the larger examples begin and end: their arguments, one exit code for each kind of trouble,
-//! and one line on standard error that says what happened and how to mend it.
+//! and one line on standard error that says what happened and what the user can do about it.
 
 use clap::Parser;
 use distlock::{Error, ErrorKind};
@@ -7,13 +7,13 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::process::ExitCode;
 
-/// What the examples exit with, beside 0. Those from 64 on are BSD's `sysexits`.
+/// The exit codes of the examples, besides 0. Those from 64 to 78 are BSD's `sysexits`.
 pub(crate) mod exit {
     /// The answer is no: the lock was busy, or the proof failed.
     pub(crate) const NO: u8 = 1;
-    /// The store could not be asked.
+    /// The store could not be reached, or did not answer.
     pub(crate) const UNAVAILABLE: u8 = 69;
-    /// Everything else that went wrong.
+    /// Any other failure.
     pub(crate) const SOFTWARE: u8 = 70;
     /// The lock was lost. Starting again may help.
     pub(crate) const LOST: u8 = 75;
@@ -31,7 +31,7 @@ pub(crate) struct Trouble {
 }
 
 impl Trouble {
-    /// Trouble that ends with `code`. However many lines `what` has, it becomes one.
+    /// Returns trouble with this exit code. The lines of `what` are joined into one.
     pub(crate) fn new(code: u8, what: impl fmt::Display) -> Self {
         let line = what
             .to_string()
@@ -76,8 +76,8 @@ impl From<Error> for Trouble {
     }
 }
 
-/// An error and what caused it, down to the system's own words. A cause that was quoted already is
-/// not repeated.
+/// Returns the texts of an error and of its causes, down to that of the system. A cause that the
+/// text already contains is not repeated.
 pub(crate) fn with_sources(error: &dyn StdError) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

@@ -1,9 +1,9 @@
-//! The only argument of the small examples.
+//! Reads the only argument of the small examples.
 
 use std::process::exit;
 
 /// Returns the URL of the store that the example was given, or `otherwise` without an argument.
-/// Refuses all else.
+/// Exits with a message if the arguments are any others.
 pub(crate) fn given_or(otherwise: &str) -> String {
     let mut arguments = std::env::args().skip(1);
     match (arguments.next(), arguments.next()) {

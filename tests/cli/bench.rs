@@ -1,4 +1,4 @@
-//! `bench`: figures, and that nothing is left behind.
+//! `bench`: its figures, and that it leaves no lock behind.
 
 use crate::{SOON, only_error, signal};
 use distlock_tests::child::{Child, Example};
@@ -8,7 +8,7 @@ use distlock_tests::time::eventually;
 use rustix::process::Signal;
 use serde_json::Value as Json;
 
-/// What is measured, in order.
+/// The IDs of all figures, in the order of the report.
 const FIGURES: [&str; 8] = [
     "uncontended",
     "lock",
@@ -25,7 +25,7 @@ fn bench(url: &str, words: &[&str]) -> Child {
     Example::distlock(&words).spawn()
 }
 
-/// That no lock is held, and that counters of tokens, the only other keys, end soon.
+/// Checks that no lock is held, and that the only other keys, the counters of tokens, expire soon.
 #[track_caller]
 fn must_be_clean(server: &RedisServer) {
     let mut probe = server.probe();
@@ -88,7 +88,7 @@ fn all_workloads_are_measured_and_nothing_is_left() {
         svg.starts_with("<svg ") && svg.trim_end().ends_with("</svg>"),
         "{svg}"
     );
-    // Five rates and seven times; and the background.
+    // A rectangle for each of five rates and seven times, and one for the background.
     assert_eq!(svg.matches("<rect ").count(), 5 + 7 + 1, "{svg}");
 }
 
@@ -96,7 +96,7 @@ fn all_workloads_are_measured_and_nothing_is_left() {
 fn interrupted_bench_leaves_no_lock_behind() {
     let server = RedisServer::start();
     for phase in ["distlock:bench:*", "distlock:bench:*:held:*"] {
-        // So long that it does not end by itself.
+        // Long enough that the bench does not end by itself.
         let options = ["--seconds", "20", "--held", "50"];
         let mut child = bench(&server.url(), &options);
         let mut probe = server.probe();

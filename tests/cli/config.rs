@@ -9,19 +9,20 @@ use serde_json::{Value as Json, json};
 use std::io::Write;
 use tempfile::NamedTempFile;
 
-/// A file with this text.
+/// Creates a file with this text.
 fn file(text: &str) -> NamedTempFile {
     let mut file = NamedTempFile::new().unwrap();
     file.write_all(text.as_bytes()).unwrap();
     file
 }
 
-/// Starts it with this file in the environment.
+/// Prepares a run of `distlock` with this file in the environment.
 fn start(file: &NamedTempFile, words: &[&str]) -> Example {
     Example::distlock(words).env("DISTLOCK_CONFIG", file.path().to_str().unwrap())
 }
 
-/// Runs it to its end: its status, and all that it wrote, with `FILE` for the file.
+/// Runs `distlock` to its end, and returns its status and all that it wrote, with `FILE` in place
+/// of the file's path.
 fn ask(file: &NamedTempFile, words: &[&str], variables: &[(&str, &str)]) -> (i32, String) {
     let child = start(file, words);
     let child = variables
@@ -29,7 +30,7 @@ fn ask(file: &NamedTempFile, words: &[&str], variables: &[(&str, &str)]) -> (i32
         .fold(child, |child, (name, value)| child.env(name, value));
     let mut child = child.spawn();
     let status = child.wait_exit(SOON);
-    // A failure has a line on standard error, which may come after the end.
+    // A failure writes a line to standard error, which may arrive after the end of the process.
     let errors = if status >= 64 {
         only_error(&child)
     } else {
@@ -103,7 +104,7 @@ lock \"orders:7\": [locks.\"orders:*\"], on [backends.main]
             "locks.\"orders:*\"], on [backends.main]",
         ]
     );
-    // Of a lock that alone which it changes.
+    // A section of locks shows only the settings that it changes.
     let nightly = said
         .split("[locks.nightly]")
         .nth(1)
@@ -254,7 +255,7 @@ fn config_check_refuses_by_file_line_and_key() {
     assert!(only_error(&missing).contains("cannot read the settings in /nosuch/file"));
 }
 
-/// A command that holds the lock of this name until its input ends.
+/// Starts a command that holds the lock of this name until its input ends.
 fn holder(file: &NamedTempFile, name: &str) -> Child {
     let script = "echo '{\"pid\": 0}'; read -r _; exit 0";
     let mut child = start(file, &["run", name, "-c", script])
@@ -264,7 +265,7 @@ fn holder(file: &NamedTempFile, name: &str) -> Child {
     child
 }
 
-/// A file with these servers as `main`, the default, and `ledger`.
+/// Creates a file with these servers as the backends `main`, which is the default, and `ledger`.
 fn of_two(servers: &[RedisServer; 2]) -> NamedTempFile {
     let [main, ledger] = servers.each_ref().map(RedisServer::url);
     file(&format!(
@@ -311,7 +312,7 @@ fn url_given_by_hand_wins_over_the_file() {
     let servers = [RedisServer::start(), RedisServer::start()];
     let file = of_two(&servers);
     let _holders = ["nightly", "other"].map(|name| holder(&file, name));
-    // The variable replaces the URL of the default backend alone.
+    // The variable replaces only the URL of the default backend.
     let elsewhere = [("DISTLOCK_URL", &*servers[1].url())];
     assert_eq!(
         ask(&file, &["check", "other"], &elsewhere),
@@ -337,7 +338,7 @@ fn url_given_by_hand_wins_over_the_file() {
 #[test]
 fn doctor_looks_at_each_backend_of_the_file() {
     let servers = [RedisServer::start(), RedisServer::start()];
-    // As a user who may look at everything.
+    // With the user who has all rights, so that `doctor` can read everything.
     let [main, ledger] = servers.each_ref().map(|server| server.url_as(""));
     let file = file(&format!(
         "url = '{main}'\n[backends.ledger]\nurl = '{ledger}'\n"

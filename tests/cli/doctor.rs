@@ -1,4 +1,4 @@
-//! `doctor`: each danger on a server that is set up for it, and good servers.
+//! `doctor`: each danger is found on a server that has it, and none on good servers.
 
 use crate::{SOON, only_error};
 use distlock_tests::child::Example;
@@ -17,10 +17,10 @@ use serde_json::Value as Json;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a server needs to be good: its locks survive a restart.
+/// The options of a good server: its locks survive a restart.
 const GOOD: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 
-/// What `doctor` says of a store.
+/// The exit status and the findings of `doctor` for a store.
 struct Examined {
     status: i32,
     findings: Vec<Json>,
@@ -43,7 +43,7 @@ impl Examined {
         Self { status, findings }
     }
 
-    /// The findings of this kind and level, as `seen; why; remedy`.
+    /// Returns the findings of this kind and level, as `seen; why; remedy`.
     fn all(&self, id: &str, level: &str) -> Vec<String> {
         let those = self
             .findings
@@ -57,7 +57,7 @@ impl Examined {
         those.map(text).collect()
     }
 
-    /// There is such a finding, which says each of these.
+    /// Checks that one finding of this kind and level contains each of these texts.
     #[track_caller]
     fn must_say(&self, id: &str, level: &str, parts: &[&str]) {
         let said = self.all(id, level);
@@ -69,7 +69,7 @@ impl Examined {
         );
     }
 
-    /// These are all the kinds that are not ok, in order.
+    /// Checks that these, in alphabetical order, are the kinds of all findings that are not ok.
     #[track_caller]
     fn must_only_find(&self, expected: &[&str]) {
         let bad = self
@@ -83,7 +83,7 @@ impl Examined {
     }
 }
 
-/// The server's URL for the user who may do everything.
+/// Returns the server's URL for the user with all rights.
 fn url(server: &RedisServer, options: &str) -> String {
     format!("{}?{options}", server.url_as(""))
 }
@@ -110,7 +110,7 @@ fn good_server_passes_and_is_not_changed() {
     {
         assert_eq!(examined.all(id, "ok").len(), 1, "{id}");
     }
-    // A semaphore leaves its number for ever, and other keys of the trial expire.
+    // The semaphore's number of permits never expires; all other keys of the trial do.
     let mut probe = server.probe();
     for key in probe.keys("*") {
         assert!(key.contains("distlock:doctor"), "{key}");
@@ -120,7 +120,7 @@ fn good_server_passes_and_is_not_changed() {
     assert!(!probe.exists("distlock:doctor"), "it is released");
 }
 
-/// The findings of the trial.
+/// The findings of the trial, in which `doctor` takes a lock of each kind.
 const KINDS: [&str; 6] = [
     "mutex",
     "fair_mutex",
@@ -130,14 +130,14 @@ const KINDS: [&str; 6] = [
     "fair_semaphore",
 ];
 
-/// As ElastiCache Serverless does, by a renamed command.
+/// Some services refuse `TIME` in scripts, which a renamed command imitates here.
 #[test]
 fn kinds_that_the_server_refuses_are_dangers() {
     let good = [&GOOD[..], &["--rename-command", "TIME", ""]].concat();
     let server = RedisServer::start_with(&good);
     for (options, mutex) in [("", "danger"), ("tokens=off", "ok")] {
         let examined = Examined::at(&url(&server, options));
-        // A reader gets no token.
+        // A reader needs no token, and so no `TIME`.
         examined.must_say("read_lock", "ok", &["released"]);
         examined.must_say("mutex", mutex, &[]);
         examined.must_say(
@@ -178,7 +178,7 @@ impl Plan for LikeElastiCache {
     }
 }
 
-/// An operator cannot run `CONFIG SET` there.
+/// On a service an operator cannot run `CONFIG SET`, so no remedy may name it.
 #[test]
 fn findings_name_what_can_be_changed_on_a_service() {
     let server =
@@ -332,12 +332,12 @@ fn missing_replicas_that_stop_writes_are_a_danger() {
     );
 }
 
-/// Gives the library's user another rule, and examines the server as that user.
+/// Changes the rights of the library's user, and examines the server as that user.
 fn examined_with(server: &RedisServer, rules: &[&str], options: &str) -> Examined {
     let words = [&["ACL", "SETUSER", "locker"], rules].concat();
     assert_eq!(server.probe().command(&words).text(), "OK");
     let said = Examined::at(&format!("{}?{options}", server.url_as(LOGIN)));
-    // What this user was refused on purpose.
+    // Refusals are intended here: without the reset the server's fixture would report them.
     server.probe().command(&["ACL", "LOG", "RESET"]);
     said
 }
@@ -352,7 +352,7 @@ fn least_privileges_pass_and_the_hidden_is_unknown() {
     said.must_only_find(&["persistence"]);
 }
 
-/// The forms of classic formats, and a right that each does not need.
+/// The variants of the classic formats, each with a right that it does not need.
 const CLASSIC: [(&str, &str); 7] = [
     ("plain", "+setnx"),
     ("plain,commands", "+set "),
@@ -363,7 +363,8 @@ const CLASSIC: [(&str, &str); 7] = [
     ("counter,multi", "+setnx"),
 ];
 
-/// Follows the remedies from a user without rights on.
+/// Starts with a user without rights and follows each remedy. Otherwise a remedy could lack a
+/// right, or name one that the format does not need.
 #[test]
 fn rights_that_are_asked_for_suffice_and_are_needed() {
     for (format, other) in CLASSIC {
@@ -421,7 +422,7 @@ fn missing_rights_are_a_danger_with_the_exact_line() {
         &["`ACL SETUSER locker +hset +pexpire +evalsha`"],
     );
     assert_eq!(said.all("rights_optional", "warning"), [] as [&str; 0]);
-    // The line is what mends it.
+    // The rights in the remedy are sufficient.
     let said = examined_with(&server, &["+hset", "+pexpire", "+evalsha"], "prefix=app:");
     said.must_say("rights", "ok", &[]);
 
@@ -444,7 +445,7 @@ fn missing_rights_are_a_danger_with_the_exact_line() {
     said.must_say("rights", "danger", &["`ACL SETUSER locker +eval`"]);
 }
 
-/// A user who was set up for mutexes alone, without the queue of waiters.
+/// The user has rights for mutexes alone, without the queue of waiters.
 #[test]
 fn missing_rights_to_other_kinds_of_locks_are_warnings() {
     let server = RedisServer::start_with(&GOOD);
@@ -465,7 +466,7 @@ fn missing_rights_to_other_kinds_of_locks_are_warnings() {
         "rights_optional",
         "semaphore",
     ]);
-    // No format but `redisson` has other kinds than mutexes.
+    // Only the format `redisson` has other kinds of locks than mutexes.
     let of_token = ["&distlock_lock__channel:*", "+getex"];
     let said = examined_with(&server, &of_token, "prefix=app:&format=token");
     said.must_say(
@@ -557,7 +558,7 @@ fn clock_of_a_server_that_is_wrong_is_found() {
         "warning",
         &["90.", "s ahead of this machine's", "chrony"],
     );
-    // Of the formats this one depends on the clocks of the clients.
+    // In this format locks depend on the clocks of the clients.
     let said = Examined::at(&url(&server, "format=timestamp"));
     said.must_say("clock", "danger", &["takes a held lock"]);
 }
@@ -631,7 +632,7 @@ fn report_fits_eighty_columns_without_colours_in_a_pipe() {
     );
 }
 
-/// A deployment's URL for the user who may do everything.
+/// Returns a deployment's URL for the user with all rights.
 fn for_all_rights(url: &str) -> String {
     url.replace(&format!("{LOGIN}@"), "")
 }
@@ -746,7 +747,7 @@ fn cluster_passes_if_good_and_each_fault_is_found() {
     good.must_only_find(&[]);
     assert_eq!(good.all("persistence", "ok").len(), 3);
     assert_eq!(good.all("clocks", "ok").len(), 1);
-    // A right that is needed on a cluster only.
+    // This right is needed only on a cluster.
     let lacking = cluster.url_as(
         "limited:SECRET",
         &["on", ">SECRET", "~*", "&*", "+@all", "-asking"],
@@ -837,7 +838,7 @@ fn quorum_passes_if_good_and_each_fault_is_found() {
         ["3 of 3 servers vote, and 2 are needed; -; -"]
     );
     assert_eq!(good.all("eviction", "ok").len(), 3);
-    // Other terms than those of the quorum.
+    // The URL differs from the terms with which the quorum was set up.
     let other = url.replace("max_lease=10m", "max_lease=9m");
     Examined::at(&other).must_say("quorum", "danger", &["0 of 3 servers vote"]);
     let durable = Examined::at(&format!("{url}&durable=yes"));

@@ -1,5 +1,5 @@
-//! `distlock hold`: its protocol, its exit codes, and the loss that a paused or killed holder
-//! reports.
+//! `distlock hold`: its protocol, its exit codes, and what follows if a holder loses the lock, is
+//! paused or is killed.
 
 use crate::{SOON, only_error, signal, waits_in_line};
 use distlock_tests::child::{Child, Example, distlock};
@@ -22,7 +22,7 @@ fn held(child: &mut Child) -> u64 {
         .expect("a token is a number")
 }
 
-/// The answer to a question: whether it is valid, and for how long.
+/// Sends a question, and returns whether the lock is valid, and for how many milliseconds.
 #[track_caller]
 fn ask(child: &mut Child, question: &str) -> (bool, u64) {
     child.send(question);
@@ -102,10 +102,11 @@ fn end_of_input_and_signals_release() {
     }
 }
 
-/// Far shorter than the lease of thirty seconds.
+/// The bound on a release: far shorter than the lease of thirty seconds, so that the end of the
+/// lease cannot pass for a release.
 const RELEASED: Duration = Duration::from_secs(10);
 
-/// The input stays open: another process has it, too.
+/// The holder must notice the end of the other process by itself: its own input stays open.
 #[test]
 fn end_of_the_parent_or_of_a_named_process_releases() {
     let server = RedisServer::start();
@@ -114,7 +115,7 @@ fn end_of_the_parent_or_of_a_named_process_releases() {
     let words = ["-c", start, program.to_str().unwrap(), &server.url()];
     let mut parent = Example::program("sh").args(&words).spawn();
     held(&mut parent);
-    // It alone: with its group, the holder would be killed, too.
+    // Only the parent is killed: with its group, the holder would be killed, too.
     signal(i32::try_from(parent.id()).unwrap(), Signal::KILL);
     within(RELEASED, || {
         eventually("it is released", SOON, || !server.probe().exists("it"));
@@ -304,7 +305,7 @@ fn holder_paused_past_its_lease_reports_loss_at_first_check() {
     }
 }
 
-/// The answer to a check; the loss may be told before or after it.
+/// Returns the answer to a check. The report of the loss may come before or after the answer.
 #[track_caller]
 fn answer_or_lost(child: &mut Child) -> (bool, u64) {
     child.expect("the first check", SOON, |line: &Json| {

@@ -1,4 +1,4 @@
-//! `list`: what is a lock and what is not, on every kind of store.
+//! `list`: which keys it shows as locks and which it does not, on every kind of store.
 
 use crate::{SOON, only_error};
 use distlock::{Client, OwnedGuard};
@@ -14,14 +14,14 @@ use serde_json::Value as Json;
 /// An owner as Redisson writes it.
 const REDISSON: &str = "01234567-89ab-cdef-0123-456789abcdef:77";
 
-/// Runs it to its end: its status and its output.
+/// Runs `list` to its end, and returns its status and its output.
 fn list(url: &str, words: &[&str]) -> (i32, String) {
     let mut child = Example::distlock(&[&["list", "--url", url], words].concat()).spawn();
     let status = child.wait_exit(SOON);
     (status, child.output() + &child.errors())
 }
 
-/// What it says of each lock, in JSON.
+/// Returns the JSON object of each listed lock.
 #[track_caller]
 fn listed(url: &str, words: &[&str]) -> Vec<Json> {
     let (status, lines) = list(url, &[&["--json"], words].concat());
@@ -30,7 +30,7 @@ fn listed(url: &str, words: &[&str]) -> Vec<Json> {
     lines.lines().map(json).collect()
 }
 
-/// The names that it lists.
+/// Returns the names of the listed locks.
 #[track_caller]
 fn names(url: &str, words: &[&str]) -> Vec<String> {
     let name = |lock: &Json| lock["name"].as_str().unwrap().to_owned();
@@ -41,7 +41,7 @@ fn hold<const N: usize>(client: &Client, names: [&str; N]) -> [OwnedGuard; N] {
     names.map(|name| client.owned_mutex(name).unwrap().lock().unwrap())
 }
 
-/// A hash that is no lock.
+/// Writes a hash that is no lock.
 fn put_hash(probe: &mut Probe, key: &str) {
     probe.command(&["HSET", key, "field", "1"]);
 }
@@ -64,7 +64,7 @@ fn held_locks_that_match_are_listed_and_no_other_key() {
     let _guards = hold(&ours, ["orders:1", "orders:2", "stock\n1"]);
     drop(hold(&ours, ["orders:free"]));
     let _unprefixed = hold(&client(&server, ""), ["orders:3"]);
-    // What other programs keep, under names that match the pattern, too.
+    // Keys of other programs, some of which match the pattern.
     put_hash(&mut probe, "app[1]:orders:hash");
     probe.command(&["HSET", "app[1]:orders:two", REDISSON, "1", "other", "1"]);
     probe.command(&["HSET", "app[1]:orders:value", REDISSON, "many"]);
@@ -142,7 +142,7 @@ fn ten_thousand_other_keys_are_gone_through_in_pages() {
         5_002,
         "of texts nothing is asked"
     );
-    // A page of the library has few locks, and no other keys.
+    // A page of the library's own listing has only locks, even if most keys are no locks.
     let client = client(&server, "");
     let (mut locks, mut pages) = (client.locks("*"), 0);
     while let Some(page) = locks.next_page().unwrap() {
@@ -171,7 +171,7 @@ fn texts_that_look_like_owners_are_listed_as_tokens() {
     let mut probe = server.probe();
     let url = format!("{}?format=token", server.url());
     let _guards = hold(&client(&server, "format=token"), ["ours"]);
-    // As redis-py and redsync write it.
+    // Locks as redis-py and redsync write them.
     probe.command(&[
         "SET",
         "python",
@@ -180,7 +180,7 @@ fn texts_that_look_like_owners_are_listed_as_tokens() {
         "60000",
     ]);
     probe.command(&["SET", "go", "3q2+7wAAq83vEjRWeJq83g==", "PX", "60000"]);
-    // No locks: without an expiry, numbers, sentences, long texts, other types.
+    // No locks: a text without an expiry, a number, an HTML page, a long text, and another type.
     probe.command(&["SET", "endless", "5ab1cc98e2a311ef8b7d0242ac120002"]);
     probe.command(&["SET", "counter", "1795492573889651", "PX", "60000"]);
     probe.command(&["SET", "page", "<html>hello</html>", "PX", "60000"]);
@@ -221,7 +221,7 @@ fn locks_of_all_masters_of_a_cluster_are_listed() {
     assert!(locks.iter().all(|lock| lock["waiters"] == 0), "{locks:?}");
 }
 
-/// Each is on another master than the other, and the new one does not own the slot yet.
+/// The two locks are on different masters, and the new master does not own the slot yet.
 #[test]
 fn locks_of_a_moving_slot_are_listed_once() {
     let cluster = Cluster::start();
@@ -258,7 +258,7 @@ fn locks_of_a_quorum_are_those_of_a_majority() {
     let mut quorum = Servers::with(5, 0, LONGEST);
     let client = quorum.client();
     let _guards = hold(&client, ["a", "b"]);
-    // A vote that was left on a minority.
+    // Votes on a minority are no lock.
     for server in &quorum.servers[..2] {
         server.probe().command(&["HSET", "minority", REDISSON, "1"]);
     }
@@ -280,7 +280,7 @@ fn locks_of_a_quorum_are_those_of_a_majority() {
     assert_eq!(status, 69, "{said}");
 }
 
-/// That no lock was found is no answer where not all could be asked.
+/// An empty list would claim that no lock is held, which a minority of the servers cannot know.
 #[test]
 fn quorum_without_a_majority_has_no_empty_list() {
     let mut quorum = Servers::with(3, 0, LONGEST);
@@ -317,7 +317,7 @@ fn locks_of_all_backends_of_a_file_are_listed() {
     assert_eq!(names, ["a", "b", "c"]);
 }
 
-/// Those that a terminal obeys and `serde_json` leaves.
+/// A terminal obeys these characters, and `serde_json` does not escape them.
 #[test]
 fn control_characters_are_escaped_in_json() {
     let server = RedisServer::start();
@@ -332,7 +332,7 @@ fn control_characters_are_escaped_in_json() {
     assert_eq!(names(&server.url(), &[]), [name]);
 }
 
-/// A section of the file may have another format, or other keys, than its backend.
+/// A section of the file may have another format or another prefix than its backend.
 #[test]
 fn locks_of_sections_are_listed_in_their_own_format() {
     let server = RedisServer::start();

@@ -1,4 +1,4 @@
-//! Locks that are lost while the command runs: what happens to it, and when.
+//! Locks that are lost while a command runs: whether the command is stopped, and when.
 
 use crate::{SOON, is_alive, run_on, run_script, said_pid};
 use distlock_tests::process::RedisServer;
@@ -6,11 +6,11 @@ use distlock_tests::time::{always, eventually, late, let_pass, ms, retry_if_late
 use lock_core::{Clock, Moment, SystemClock};
 use std::time::Duration;
 
-/// How long a lease is here.
+/// The lease in these tests: short, because they wait for its end.
 const LEASE: Duration = Duration::from_secs(4);
 
-/// A command that says its number and that of a grandchild, started by these words; neither ends
-/// by TERM.
+/// Returns a script that prints its process ID and starts a child, by the words `start`, which
+/// prints its own. SIGTERM ends neither of the two.
 fn stubborn(start: &str) -> String {
     format!(
         r#"trap '' TERM; echo "{{\"pid\": $$}}"
@@ -19,12 +19,13 @@ fn stubborn(start: &str) -> String {
     )
 }
 
-/// The options for a lease of so long.
+/// Returns the value of the option for this lease.
 fn lease() -> String {
     format!("{}ms", scaled(LEASE).as_millis())
 }
 
-/// The end of the lease in the store, or a moment before it.
+/// Returns the end of the lease in the store, or a moment before it: the clock is read before the
+/// request.
 fn lease_end(server: &RedisServer) -> Moment {
     let asked = SystemClock.now();
     asked + server.probe().pttl("it").expect("it has an end")
@@ -45,8 +46,8 @@ fn must_be_gone_before(end: Moment, pids: &[i32]) {
     }
 }
 
-/// Kills or pauses the store while a command runs, and sees that nothing of it is left at the end
-/// of the lease.
+/// Kills or pauses the store while a command runs, and checks that all processes of the command are
+/// gone before the lease ends. Otherwise the next holder could run beside them.
 fn nothing_outlives_the_lease(options: &[&str], start: &str, strike: fn(&mut RedisServer)) {
     retry_if_late(|| {
         let mut server = RedisServer::start();

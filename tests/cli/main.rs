@@ -5,7 +5,7 @@
     reason = "a test that cannot go on panics, and says where"
 )]
 
-// `bench`.
+// `bench`: its figures.
 mod bench;
 
 // `config check`, and files that name backends and locks.
@@ -60,7 +60,7 @@ use std::time::Duration;
 /// The bound on steps that take no time on an idle machine.
 const SOON: Duration = Duration::from_secs(60);
 
-/// `distlock run` on this server, with these options, of the lock `it`.
+/// Starts `distlock run` for the lock `it` on this server, with these options.
 fn run(server: &RedisServer, options: &[&str], command: &[&str]) -> Child {
     run_on(&server.url(), options, command)
 }
@@ -73,13 +73,13 @@ fn run_on(url: &str, options: &[&str], command: &[&str]) -> Child {
         .spawn()
 }
 
-/// The same for a line of `sh`.
+/// Starts `distlock run` for the lock `it` with a script for `sh` as its command.
 fn run_script(server: &RedisServer, options: &[&str], script: &str) -> Child {
     run(server, options, &["sh", "-c", script])
 }
 
-/// A shell that runs `starts`, and then becomes `distlock run` of this lock and script: the `"$@"`
-/// of `starts`.
+/// Starts a shell that runs `starts`, whose arguments are the words of a `distlock run` for this
+/// lock and script. `starts` ends with `exec "$@"`, which replaces the shell by that run.
 fn run_in_place_of_shell(server: &RedisServer, starts: &str, lock: &str, script: &str) -> Child {
     let program = distlock();
     let run = [
@@ -105,7 +105,8 @@ fn leads_its_group(pid: i32) {
     });
 }
 
-/// The one line on standard error with which a program fails.
+/// Waits for an error message on standard error and returns it. Panics if it has more than one
+/// line.
 #[track_caller]
 fn only_error(child: &Child) -> String {
     let errors = eventually("a line on standard error", SOON, || {
@@ -124,7 +125,7 @@ fn said_pid(child: &mut Child) -> i32 {
     i32::try_from(pid).unwrap()
 }
 
-/// Waits until a process waits for a fair lock, so that a release hands it over.
+/// Waits until a process waits for a fair lock, so that a release hands the lock over to it.
 #[track_caller]
 fn waits_in_line(probe: &mut Probe) {
     eventually("it listens", SOON, || {
@@ -133,11 +134,11 @@ fn waits_in_line(probe: &mut Probe) {
             .texts()
             .is_empty()
     });
-    // It asks once more behind its subscription.
+    // The process tries once more after its subscription.
     let_pass(scaled(ms(300)));
 }
 
-/// The state, the parent and the group of a process; `None` if it has ended.
+/// Returns the state, the parent and the group of a process; `None` if it has ended.
 fn stat(pid: i32) -> Option<(char, i32, i32)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // "12 (name, with anything in it) S 11 10 .."
@@ -152,7 +153,7 @@ fn is_alive(pid: i32) -> bool {
     stat(pid).is_some()
 }
 
-/// The parent of this process.
+/// Returns the parent of this process.
 fn parent_of(pid: i32) -> i32 {
     stat(pid).expect("it runs").1
 }

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use serde_json::{Value as Json, json};
 use std::time::{Duration, SystemTime};
 
-/// Runs it to its end: its status and its output.
+/// Runs `distlock` to its end, and returns its status and its output.
 fn ask(server: &RedisServer, words: &[&str]) -> (i32, String) {
     let mut child = start(server, words);
     let status = child.wait_exit(SOON);
@@ -22,14 +22,14 @@ fn start(server: &RedisServer, words: &[&str]) -> Child {
         .spawn()
 }
 
-/// A command that holds the lock until its input ends.
+/// Starts a command that holds the lock until its input ends.
 fn holder(server: &RedisServer) -> Child {
     let mut child = run_script(server, &[], "echo '{\"pid\": 0}'; read -r _; exit 0");
     said_pid(&mut child);
     child
 }
 
-/// The whole identity of the holder.
+/// Returns the whole owner ID of the holder.
 fn owner(server: &RedisServer) -> String {
     server
         .probe()
@@ -55,7 +55,7 @@ fn check_tells_held_from_free() {
 fn status_shows_the_holder_and_what_is_unknown() {
     let server = RedisServer::start();
     let _holder = holder(&server);
-    // Of a client that set no lease.
+    // A lock without an expiry, of a client that set no lease.
     server.probe().command(&[
         "HSET",
         "endless",
@@ -143,7 +143,7 @@ fn status_counts_waiters_unless_the_user_may_not() {
     assert_eq!(waiters(&server.url_as("blind:SECRET")), Json::Null);
 }
 
-/// The cells of a table, row by row.
+/// Returns the cells of a table, row by row.
 fn cells(table: &str) -> Vec<Vec<&str>> {
     table
         .lines()
@@ -238,7 +238,7 @@ fn break_wakes_a_waiter_and_stops_the_holder() {
             .command(&["PUBSUB", "CHANNELS", "distlock_queue:2:*"]);
         !channels.texts().is_empty()
     });
-    // The lease of the broken lock would last for a minute.
+    // Without a message the waiter would wait for the end of the lease, for up to a minute.
     within(Duration::from_secs(10), || {
         assert_eq!(ask(&server, &["break", "--yes", "it"]).0, 0);
         assert_eq!(waiter.wait_exit(SOON), 0, "{}", waiter.errors());
@@ -295,12 +295,12 @@ fn failed_row_hides_no_other() {
         rows[1]["error"].as_str().unwrap().contains("foreign"),
         "{lines}"
     );
-    // A round of `watch` is no failure either.
+    // `watch` shows such an error, too, and does not fail.
     let (status, shown) = ask(&server, &["watch", "--count", "1", "it", "foreign"]);
     assert!(status == 0 && shown.contains("error"), "{status}: {shown}");
 }
 
-/// Also one that never had its master's data.
+/// A replica must say so even if it has never received its master's data.
 #[test]
 fn replica_says_that_it_is_one() {
     let servers = Replicated::start(1);
@@ -384,7 +384,7 @@ fn slots_are_shown_as_free_or_held() {
     first.close_input();
     assert_eq!(waiting.wait_exit(SOON), 0);
     assert_eq!(first.wait_exit(SOON), 0);
-    // Without the option the name is that of a lock, which it is not.
+    // Without `--slots` the name means a mutex, but it is that of a semaphore.
     for subcommand in [&["check"][..], &["break", "--yes"]] {
         let (status, said) = ask(&server, &[subcommand, &["it"]].concat());
         assert!(

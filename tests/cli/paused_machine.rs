@@ -1,5 +1,6 @@
-//! A virtual machine that is paused with its clocks: when it goes on, its time of day is set ahead,
-//! and all its other clocks have missed the pause. To it the server seems to have leapt.
+//! A virtual machine that is paused with its clocks: when it resumes, its time of day is set ahead,
+//! but all its other clocks have missed the pause. Seen from the machine, the server's time has
+//! jumped ahead.
 
 use crate::SOON;
 use distlock_tests::child::{Child, Example};
@@ -11,7 +12,7 @@ use distlock_tests::time_of_day::TimeOfDay;
 use serde_json::Value as Json;
 use std::sync::Arc;
 
-/// Longer than the default lease, in milliseconds.
+/// The length of a pause in milliseconds: longer than the default lease.
 const PAUSE: i64 = 40_000;
 
 fn on(machine: &TimeOfDay, arguments: &[&str]) -> Example {
@@ -24,7 +25,7 @@ fn on(machine: &TimeOfDay, arguments: &[&str]) -> Example {
     })
 }
 
-/// The first answer to a question; a loss may be told before it.
+/// Returns the answer to a check. The report of a loss may come before it.
 #[track_caller]
 fn is_valid(child: &mut Child) -> bool {
     child.expect("the check", SOON, |line: &Json| line["valid"].as_bool())
@@ -34,7 +35,7 @@ fn is_valid(child: &mut Child) -> bool {
 fn lock_is_invalid_at_the_first_look_after_the_pause() {
     let (clock, machine) = (TimeOfDay::new(), TimeOfDay::of_client());
     let server = RedisServer::start_on(&clock);
-    // Without reports, which would tell of the loss as well.
+    // Without tracking, by which the server would report the loss as well.
     let url = format!("{}?tracking=off", server.url());
     let mut paused = on(&machine, &["hold", "--url", &url, "it"]).spawn();
     let token = paused.expect_event("held", SOON)["token"].as_u64().unwrap();
@@ -78,8 +79,9 @@ fn clock_that_is_set_ahead_costs_no_lock() {
 #[test]
 fn clock_that_is_set_ahead_stops_no_command() {
     let (server, machine) = (RedisServer::start(), TimeOfDay::of_client());
-    // It is set ahead while the answer to the attempt is under way, too. The first attempt takes
-    // two replies, as the server does not know the script.
+    // The replies are delayed, so that the clock is also set ahead while the reply to the attempt
+    // is under way. The first attempt takes two replies, because the server does not have the
+    // script yet.
     let late = Fault::DelayReply(ms(600));
     let proxy = Proxy::new(
         server.port(),

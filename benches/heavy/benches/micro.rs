@@ -1,5 +1,5 @@
-//! Micro-benchmarks of what costs no round trip, through the public API on the in-memory store: the
-//! engine, its queue and its timer wheel, with nothing else in the way.
+//! Micro-benchmarks of the engine, its queue and its timer wheel, through the public API. The store
+//! is in memory, so that no round trip hides their cost.
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use distlock::{Client, LockOptions, Mutex, OwnedGuard};
@@ -12,7 +12,7 @@ fn client() -> Client {
     distlock::connect("memory://").expect("a URL of ours")
 }
 
-/// An entry, an acquisition, a timer, and the store: all there is to a lock but the wire.
+/// Measures a whole lock and unlock without a network, and the creation of a handle.
 fn cycle(c: &mut Criterion) {
     let client = client();
     let lock = client.mutex("cycle").expect("a name");
@@ -38,7 +38,7 @@ fn nested(c: &mut Criterion) {
     });
 }
 
-/// What a program asks before each step of its work.
+/// Measures the checks that a program makes before each step of its work.
 fn validity(c: &mut Criterion) {
     let client = client();
     let guard = client.owned_mutex("asked").and_then(|lock| lock.lock()).expect("it is free");
@@ -46,11 +46,12 @@ fn validity(c: &mut Criterion) {
     c.bench_function("guard.remaining()", |b| b.iter(|| black_box(guard.remaining())));
 }
 
-/// The map of names and the timer wheel, with many others in them: both are meant not to notice.
+/// Measures whether many other held locks slow down the map of names and the timer wheel, which
+/// should both take constant time.
 ///
-/// A name that was locked before has its timer in the wheel still, and does not touch it. So for
-/// the wheel each lock is one of a name that was never there; its timer is due soon, so that there
-/// are never very many.
+/// After a release the timer of the name stays in the wheel, so that the next lock of this name
+/// does not touch the wheel. The benchmarks of the wheel therefore lock a new name each time. Its
+/// timer is due soon, so that few timers accumulate.
 fn among_many(c: &mut Criterion) {
     let later = LockOptions::new().watched(Duration::from_secs(30));
     let soon = LockOptions::new().watched(Duration::from_secs(1));
@@ -80,7 +81,7 @@ fn among_many(c: &mut Criterion) {
             };
             b.iter_batched(&mut fresh, one, BatchSize::SmallInput);
         });
-        // The second is due before the timer of the first, which is taken out.
+        // The second timer of the name is due before the first, which is therefore removed.
         let what = "schedule, cancel, schedule: twice a fresh name";
         c.bench_function(&format!("{what} among {others} held locks"), |b| {
             let two = |lock: Mutex| {
@@ -93,7 +94,7 @@ fn among_many(c: &mut Criterion) {
     }
 }
 
-/// The local queue: another thread always wants the lock, too.
+/// Measures the local queue: three other threads lock and unlock in a loop meanwhile.
 fn contended(c: &mut Criterion) {
     let client = client();
     let lock = client.mutex("contended").expect("a name");

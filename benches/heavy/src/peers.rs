@@ -1,6 +1,6 @@
-//! The peers, as workers of the benchmarks: `rslock` and `rlock`, both asynchronous, on a tokio
-//! runtime of two threads; and `rlock-sync`, the other interface of rlock, which blocks threads as
-//! ours does. They speak what `benches/src/worker/mod.rs` describes.
+//! Workers of the benchmarks for the other Rust crates: `rslock` and `rlock`, both asynchronous, on
+//! a tokio runtime of two threads; and `rlock-sync`, the blocking interface of rlock. They speak
+//! the protocol that `benches/src/worker/mod.rs` describes.
 
 #![allow(clippy::disallowed_methods, reason = "a stopwatch needs no clock that can be set by hand")]
 
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-/// The lease that rslock is asked for. That of rlock is its default, which it renews.
+/// The lease of rslock's locks. Locks of rlock have that crate's default lease, which it renews.
 const LEASE: Duration = Duration::from_secs(30);
 
 enum Peer {
@@ -33,8 +33,8 @@ impl Peer {
     fn connect(name: &str, port: u16, threads: usize) -> Self {
         let url = format!("redis://127.0.0.1:{port}");
         if name == "rlock-sync" {
-            // One for each thread. Of its default, 8, more threads than that use up a connection
-            // with almost every command.
+            // One idle connection for each thread. With the default of 8, more threads than that
+            // would open a new connection for almost every command.
             let pool = sync_lock::PoolOptions::new().max_idle_connections(threads);
             let client = sync_lock::RLock::new_with_pool_options(url, pool);
             return Self::Threads(client.expect("the server is there"));
@@ -53,7 +53,7 @@ impl Peer {
         Self::Tasks(runtime, library)
     }
 
-    /// Each name has a task or a thread, which locks and unlocks for so long.
+    /// Locks and unlocks each name again and again during `time`, in a task or a thread of its own.
     fn turn(&self, names: &[String], one_lock: bool, time: Duration) -> Vec<Done> {
         let end = Instant::now() + time;
         let fresh =
@@ -94,7 +94,8 @@ impl Peer {
 }
 
 impl Asynchronous {
-    /// Locks, however often it takes, calls `inside`, and unlocks.
+    /// Locks, calls `inside`, and unlocks. With rslock, a failed attempt is repeated until the lock
+    /// is granted.
     async fn cycle(&self, name: &str, inside: impl FnOnce()) {
         match self {
             Self::Rslock(manager) => {
@@ -117,17 +118,18 @@ impl Asynchronous {
 
 /// What a task or a thread did in a turn.
 struct Done {
-    /// Which one it is, where its visits are to be noted.
+    /// The number of the task or thread; `None` if its visits are not recorded.
     index: Option<usize>,
     visits: Vec<Visit>,
     cycles: u64,
 }
 
-/// Came in, began to leave, task.
+/// The times of the entry and of the start of the release, in nanoseconds, and the number of the
+/// task or thread.
 type Visit = [u64; 3];
 
 impl Done {
-    /// It has the lock.
+    /// Counts a cycle, and records the visit where visits are recorded. Called with the lock held.
     fn visit(&mut self) {
         self.cycles += 1;
         if let Some(index) = self.index {
@@ -148,7 +150,8 @@ fn main() {
     let threads = option("threads").unwrap_or(1);
     let peer = Peer::connect(who, port, threads);
     let log = (work == "contend").then(|| tempfile::NamedTempFile::new().expect("a file"));
-    // Of this column alone: the others keep theirs while they wait for their turn.
+    // No other column uses these names: the workers of all columns exist at the same time, and only
+    // take turns.
     let name = |index: usize| match log {
         Some(_) => format!("contended:{who}"),
         None => format!("own:{:07}:{index:06}", std::process::id()),

@@ -7,12 +7,13 @@ use serde_json::Value;
 use std::fmt::Write;
 
 const WIDTH: f64 = 900.0;
-/// Where the bars begin.
+/// The x coordinate at which the bars begin.
 const LEFT: f64 = 210.0;
-/// Where the axis ends.
+/// The x coordinate at which the axis ends.
 const RIGHT: f64 = 860.0;
 const BAR: f64 = 14.0;
-/// The end of the axis, in lock and unlock pairs a second, and the distance of its lines.
+/// The rate at the end of the axis, in lock and unlock pairs per second. Its lines are [`STEP`]
+/// apart.
 const LONGEST: f64 = 120_000.0;
 const STEP: f64 = 20_000.0;
 
@@ -30,7 +31,7 @@ const OURS: Family = ("#2a78b5", "distlock");
 const RUST: Family = ("#e0a030", "other Rust libraries");
 const OTHERS: Family = ("#a3adb8", "libraries of other languages");
 
-/// The column of the figures, its name for readers, its family.
+/// The bars of each group: the column of the figures, its name in the chart, and its family.
 const BARS: [(&str, &str, Family); 9] = [
     ("ours-drop", "distlock, guards dropped", OURS),
     ("ours", "distlock, unlock()", OURS),

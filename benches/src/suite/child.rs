@@ -1,4 +1,4 @@
-//! [`Child`]: the parent's end of a worker.
+//! [`Child`]: a worker process, as its parent controls it.
 
 use rustix::process::Pid;
 use serde_json::Value;
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-/// A worker process. It ends with its input.
+/// A worker process, which ends when its input is closed.
 pub(super) struct Child {
     process: std::process::Child,
     input: Option<ChildStdin>,
@@ -15,7 +15,7 @@ pub(super) struct Child {
 }
 
 impl Child {
-    /// Starts it and waits until it is ready.
+    /// Starts a worker and waits until it is ready.
     pub(super) fn start(program: &Path, arguments: &[String]) -> Self {
         let mut process = Command::new(program)
             .args(arguments)
@@ -35,25 +35,26 @@ impl Child {
         child
     }
 
-    /// Tells it to begin. [`end`](Self::end) must follow.
+    /// Starts a turn of this length in the worker. [`end`](Self::end) must follow.
     pub(super) fn begin(&mut self, time: Duration) {
         let input = self.input.as_mut().expect("open until it is dropped");
         writeln!(input, "run {}", time.as_millis()).expect("the worker reads");
     }
 
-    /// Asks what there is to be found out when nothing is measured. [`end`](Self::end) must follow.
+    /// Requests the figures that a worker must not collect during a turn, because that would
+    /// disturb the measurement. [`end`](Self::end) must follow.
     pub(super) fn look(&mut self) {
         let input = self.input.as_mut().expect("open until it is dropped");
         writeln!(input, "look").expect("the worker reads");
     }
 
-    /// Waits for what it has to say.
+    /// Waits for the worker's answer and returns it.
     pub(super) fn end(&mut self) -> Value {
         let line = self.line();
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("not JSON ({error}): {line:?}"))
     }
 
-    /// Its number in the system.
+    /// Returns the process ID of the worker.
     pub(super) fn id(&self) -> Pid {
         Pid::from_child(&self.process)
     }

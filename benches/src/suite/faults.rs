@@ -1,4 +1,5 @@
-//! One lock that many processes want, some of which are killed and some stopped meanwhile.
+//! [`Faults`]: a workload in which many processes want one lock, and some of them are killed or
+//! stopped.
 
 use super::child::Child;
 use super::{Column, Sample, place_of_value, sample_of};
@@ -14,7 +15,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub(super) const PROCESSES: usize = 64;
-/// Longer than a stop, with what may have passed of it before: a stopped holder keeps the lock.
+/// Longer than a stop plus the greatest age of a lease before its renewal. Otherwise a holder that
+/// is stopped would lose the lock.
 pub(super) const LEASE_MILLIS: usize = 9_000;
 
 const WARM: Duration = Duration::from_secs(1);
@@ -23,9 +25,11 @@ const FAULTS: Duration = Duration::from_secs(8);
 const KILL_EACH: Duration = Duration::from_millis(100);
 const STOP_EACH: Duration = Duration::from_secs(1);
 const STOPPED: Duration = Duration::from_secs(5);
-/// Between two looks at the store.
+/// The time between two reads of the store: short, because it limits the precision of
+/// `longest_free_ms`.
 const LOOK_EACH: Duration = Duration::from_millis(2);
-/// Until it is killed.
+/// The length of a worker's turn: longer than any measurement, because the worker runs until it is
+/// killed.
 const LONG: Duration = Duration::from_secs(3_600);
 
 pub(super) const METRICS: &[(&str, &str)] = &[
@@ -40,12 +44,12 @@ pub(super) const METRICS: &[(&str, &str)] = &[
     ("failed", "errors"),
 ];
 
-/// What befalls processes that wait.
+/// The faults that waiting processes suffer.
 pub(super) struct Faults {
     pub(super) name: &'static str,
-    /// Some are killed, and replaced.
+    /// Some processes are killed, and replaced.
     kills: bool,
-    /// Some are stopped for a while.
+    /// Some processes are stopped for a while.
     stops: bool,
 }
 
@@ -79,12 +83,12 @@ impl Faults {
     }
 }
 
-/// When the lock was looked at, and whether it was held.
+/// The time of a read of the store, in nanoseconds, and whether the lock was held.
 type Look = (u64, bool);
 
 struct Process {
     child: Child,
-    /// The library's name for it.
+    /// The ID of the process's client, with which the owners in the store begin.
     client: String,
     stopped: Option<Instant>,
 }
@@ -111,7 +115,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Its end is awaited, which a stopped one does not reach by itself.
+        // Dropping the child waits for its end, which a stopped process does not reach by itself.
         self.signal(Signal::KILL);
     }
 }
@@ -151,8 +155,8 @@ impl Faults {
         }))
     }
 
-    /// Kills and stops processes, and replaces those that are killed. Returns how many were killed
-    /// and how many stopped, and what was seen of the lock meanwhile.
+    /// Kills and stops processes, and replaces those that are killed. Returns how many were killed,
+    /// how many were stopped, and the reads of the store meanwhile.
     fn befall(
         &self,
         processes: &mut Vec<Process>,
@@ -166,7 +170,8 @@ impl Faults {
             let looks = scope.spawn(|| look(port, lock, &is_over));
             let (want, wanted) = channel();
             let (started, fresh) = channel();
-            // Apart from the clock of the faults: a process takes a while to start.
+            // On a thread of its own: a process takes a while to start, which would delay the next
+            // faults.
             let replace = move || {
                 wanted.into_iter().for_each(|()| {
                     let _over = started.send(Process::start(column, arguments)).is_err();
@@ -226,7 +231,7 @@ fn waiting(processes: &[Process], raw: &mut Raw, lock: &str) -> Option<usize> {
     (process.stopped.is_none() && !owners.iter().any(is_holder)).then_some(victim)
 }
 
-/// Looks at the lock until it is over.
+/// Reads whether the lock is held, again and again until `is_over` is set.
 fn look(port: u16, lock: &str, is_over: &AtomicBool) -> Vec<Look> {
     let (mut raw, exists) = (Raw::connect(port), request(&["EXISTS", lock]));
     let mut looks = Vec::new();
@@ -242,7 +247,7 @@ fn is_entry(event: &Event) -> bool {
     [ENTERED, ENTERED_WITH_ANOTHER].contains(&event[1])
 }
 
-/// How many came in with a token that is older than that of an earlier entry.
+/// Returns the number of entries whose token is older than that of an earlier entry.
 fn late(events: &[Event]) -> usize {
     let entries = events.iter().filter(|event| is_entry(event));
     let late = entries.scan(0, |newest, &[_, _, token]| {
@@ -253,8 +258,8 @@ fn late(events: &[Event]) -> usize {
     late.filter(|is_late| *is_late).count()
 }
 
-/// The longest time between an event and the next entry, and the longest within such a time in
-/// which the lock was free whenever it was looked at.
+/// Returns the longest time between an entry and the event before it, and the longest time between
+/// two events during which every read found the lock free.
 fn longest(events: &[Event], looks: &[Look], begin: u64, end: u64) -> (u64, u64) {
     let (mut empty, mut free, mut last) = (0, 0, begin);
     let inside = events

@@ -1,11 +1,12 @@
-//! `docs/performance.jsonl`: a line for each figure. Two commands write it, each its own lines.
+//! Reads and writes `docs/performance.jsonl`, which has one line for each figure. The measurements
+//! and the count of instructions each replace only their own lines.
 
 use serde_json::Value;
 use std::path::Path;
 
 const FILE: &str = "performance.jsonl";
 
-/// All lines; none if there is no such file.
+/// Returns all lines, or none if there is no such file.
 pub(super) fn read(docs: &Path) -> Vec<Value> {
     text(docs).lines().map(parse).collect()
 }
@@ -18,10 +19,11 @@ fn parse(line: &str) -> Value {
     serde_json::from_str(line).expect("each line is JSON")
 }
 
-/// Replaces the lines of the works that are `ours` by `lines`.
+/// Replaces the lines of the workloads for which `ours` returns true by `lines`.
 pub(super) fn rewrite(docs: &Path, ours: impl Fn(&str) -> bool, lines: &str) {
     let old = text(docs);
-    // As they are: written anew, a figure's last digit may be another.
+    // The other lines are copied as text: parsing and writing them could change a figure's last
+    // digit.
     let theirs = old
         .lines()
         .filter(|line| !parse(line)["work"].as_str().is_some_and(&ours));

@@ -1,4 +1,4 @@
-//! What must be shown: figures, what they are compared with, and the bounds.
+//! The goals of the benchmarks: figures, the columns with which they are compared, and the bounds.
 
 use super::summary::{Spread, Summary};
 
@@ -6,7 +6,7 @@ enum Bound {
     AtLeast(f64),
     AtMost(f64),
     Exactly(f64),
-    /// Stands beside a goal and is none.
+    /// No bound: the figure is only listed with the goals.
     Nothing,
 }
 use Bound::{AtLeast, AtMost, Exactly, Nothing};
@@ -16,7 +16,7 @@ struct Goal {
     work: &'static str,
     column: &'static str,
     metric: &'static str,
-    /// Divided by this column's; or by nothing.
+    /// The column by whose figure this one is divided; `None` if the figure itself is compared.
     by: Option<&'static str>,
     bound: Bound,
 }
@@ -364,16 +364,16 @@ const GOALS: &[Goal] = &[
     ),
 ];
 
-/// What a goal is, what was measured, and whether that is enough.
+/// A goal, its measured figure, and whether the goal is met.
 pub(super) struct Verdict {
     pub(super) what: &'static str,
     pub(super) bound: String,
     pub(super) measured: Spread,
-    /// `None` where nothing is asked for.
+    /// `None` if the goal has no bound.
     pub(super) met: Option<bool>,
 }
 
-/// Those for which something was measured.
+/// Returns the verdicts on all goals whose figures were measured.
 pub(super) fn verdicts(summaries: &[Summary<'_>]) -> Vec<Verdict> {
     let verdict = |goal: &Goal| {
         let summary = summaries

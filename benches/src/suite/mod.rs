@@ -1,4 +1,4 @@
-//! The suite: which works there are, and how their columns take turns.
+//! The suite of workloads: how their columns take turns, and where the results are written.
 
 mod chart;
 mod child;
@@ -24,40 +24,40 @@ use std::time::Duration;
 pub(crate) use pairs::{Comparison, pairs};
 pub(crate) use works::{Scale, scripts, works};
 
-/// One table: the same work done by several columns in turns.
+/// A workload, whose results are one table: several columns do the same work in turns.
 pub(crate) struct Work {
-    /// Short and without spaces.
+    /// A short name without spaces, for the command line and the figures.
     pub(crate) name: String,
     pub(crate) title: String,
-    /// The first one is what the others are divided by.
+    /// The columns. Ratios are to the first one.
     columns: Vec<Column>,
-    /// The names of those that would stand there if they had not been left out on request.
+    /// The names of the columns that were left out on request.
     left_out: Vec<&'static str>,
     /// How long a turn is.
     turn: Duration,
     /// How many turns each column has.
     rounds: usize,
-    /// Each turn has a server of its own kind of quiet: only one column's workers exist at a time,
-    /// and another client pings meanwhile.
+    /// True if only one column's workers exist at a time, and another client pings the server
+    /// meanwhile.
     solo: bool,
-    /// How its workers go first, if they are to.
+    /// How the workers run before other processes, if [`Server::go_first`] was called.
     priority: Priority,
-    /// What is shown of it, and how it is called.
+    /// The metrics in the table, each with its heading.
     metrics: &'static [(&'static str, &'static str)],
 }
 
-/// A program that does the work.
+/// A row of the table: a program that does the work, and its processes.
 struct Column {
     name: &'static str,
-    /// `None` if it was left out.
+    /// `None` if the column was left out.
     program: Option<PathBuf>,
     arguments: Vec<String>,
     processes: usize,
-    /// The port that the second half of the processes have, if it is another.
+    /// The port of the second half of the processes, if they connect through a slower route.
     far: Option<u16>,
 }
 
-/// Who takes a lock by a plain `SET`.
+/// The columns that lock by a plain `SET`.
 const WITHOUT_SCRIPT: [&str; 7] = [
     "ours-bare",
     "ours-bare-drop",
@@ -68,23 +68,25 @@ const WITHOUT_SCRIPT: [&str; 7] = [
     "redsync",
 ];
 
-/// What has no columns that take turns, but stands with the figures: see `instructions.rs`.
+/// The workload name of the instruction counts among the figures. They are not measured in turns:
+/// see `instructions.rs`.
 const INSTRUCTIONS: &str = "instructions";
 
-/// The commands that clients send for each cycle, counted by MONITOR: of works that show it.
+/// The metric for the commands that clients send per cycle, counted by MONITOR. It is measured only
+/// for workloads that show it.
 const SENT: &str = "sent_each";
 
-/// What one turn of one column gave.
+/// The figures of one turn of one column, by metric.
 type Sample = Map<String, Value>;
 
-/// All samples of one work, in the order of its columns.
+/// A workload and all its samples, in the order of its columns.
 pub(crate) struct Measured {
     work: Work,
     samples: Vec<Vec<Sample>>,
 }
 
 impl Work {
-    /// Lets the columns take turns, and writes each sample to `out` as it comes.
+    /// Lets the columns take turns, and writes the samples to `out` after each round.
     pub(crate) fn measure(self, server: &Server, out: &mut dyn Write) -> Measured {
         server.flush();
         server.prefer(self.priority);
@@ -99,7 +101,7 @@ impl Work {
         for children in &mut all {
             turn(server, children, self.turn / 2, self.solo);
         }
-        // In a turn of its own: the server tells of each command, which takes time.
+        // In a turn of its own: MONITOR slows the server down.
         let sent_each: Vec<f64> = match self.is_counted() {
             true => all
                 .iter_mut()
@@ -109,7 +111,7 @@ impl Work {
         };
         for round in 1..=self.rounds {
             let mut fresh = vec![Sample::new(); self.columns.len()];
-            // Each round begins with another column, so that none always follows the same.
+            // Each round begins with another column, so that no column is always the first.
             for index in (0..self.columns.len()).map(|i| (i + round) % self.columns.len()) {
                 fresh[index] = match all.get_mut(index) {
                     Some(children) => turn(server, children, self.turn, self.solo),
@@ -143,7 +145,7 @@ impl Work {
         !self.solo && self.metrics.iter().any(|(metric, _)| *metric == SENT)
     }
 
-    /// The commands that clients send for each cycle.
+    /// Returns the number of commands that clients send per cycle.
     fn sent_each(&self, server: &Server, children: &mut [Child]) -> f64 {
         let work = || turn(server, children, self.turn / 2, false);
         let (sample, count) = count_sent(server.port, work);
@@ -157,7 +159,7 @@ impl Work {
         writeln!(out, "{}", Value::Object(line)).expect("there is room for the samples");
     }
 
-    /// Adds what follows from the samples of all columns of a round.
+    /// Adds the figures that are computed from the samples of all columns of a round.
     fn complete(&self, round: &mut [Sample]) {
         let quiet = self
             .columns
@@ -165,8 +167,8 @@ impl Work {
             .position(|column| column.name == "no-lock");
         let quiet = quiet.map(|index| figure(&round[index], "server_s_per_min"));
         for (column, sample) in self.columns.iter().zip(round) {
-            // They lock without a script, and the scripts that they use here set nothing: so these
-            // are requests.
+            // These columns lock by `SET`, and their scripts do not call it: so each `SET` is a
+            // request.
             if WITHOUT_SCRIPT.contains(&column.name) {
                 let sum = figure(sample, "requests_each") + figure(sample, "sets_each");
                 sample.insert("requests_each".to_owned(), json!(sum));
@@ -174,7 +176,7 @@ impl Work {
                     visits::per_change(sample);
                 }
             }
-            // Less what the pings cost.
+            // Without the server's time for the pings, which is that of the column without locks.
             if let Some(quiet) = quiet {
                 let net = (figure(sample, "server_s_per_min") - quiet).max(0.0);
                 sample.insert("server_net_s_per_min".to_owned(), json!(net));
@@ -200,7 +202,7 @@ impl Column {
     }
 }
 
-/// The arguments with another value of this option.
+/// Returns the arguments with another value of this option.
 fn with(arguments: &[String], option: &str, value: &str) -> Vec<String> {
     let mut arguments = arguments.to_vec();
     let at = place_of_value(&arguments, option);
@@ -208,13 +210,13 @@ fn with(arguments: &[String], option: &str, value: &str) -> Vec<String> {
     arguments
 }
 
-/// Where the value of this option stands among the arguments.
+/// Returns the index of this option's value among the arguments.
 fn place_of_value(arguments: &[String], option: &str) -> usize {
     let at = arguments.iter().position(|it| it == option);
     at.expect("it is given") + 1
 }
 
-/// The object that a `json!` or the answer of a worker is.
+/// Returns the object in a JSON value, such as the answer of a worker.
 fn sample_of(object: Value) -> Sample {
     match object {
         Value::Object(sample) => sample,
@@ -226,7 +228,7 @@ fn figure(sample: &Sample, key: &str) -> f64 {
     sample.get(key).and_then(Value::as_f64).unwrap_or_default()
 }
 
-/// One turn of one column.
+/// Runs one turn of one column.
 fn turn(server: &Server, children: &mut [Child], time: Duration, solo: bool) -> Sample {
     let before = server.counters();
     children.iter_mut().for_each(|child| child.begin(time));
@@ -247,7 +249,7 @@ fn turn(server: &Server, children: &mut [Child], time: Duration, solo: bool) -> 
     }
     if let Some(pings) = pings {
         sample.extend(pings);
-        // Not before all is counted: this asks the server, too.
+        // After the server's counters were read: this request sends commands to the server, too.
         children.iter_mut().for_each(Child::look);
         for found in children.iter_mut().map(Child::end) {
             sample.extend(sample_of(found));
@@ -259,7 +261,7 @@ fn turn(server: &Server, children: &mut [Child], time: Duration, solo: bool) -> 
     sample
 }
 
-/// What all the processes of a column did together, and what each cycle cost.
+/// Returns the sums over all processes of a column, and the costs of each cycle.
 fn derived(answers: &[Value], before: Counters, after: Counters) -> Sample {
     let mut sample = Map::new();
     for answer in answers.iter().filter_map(Value::as_object) {
@@ -287,7 +289,7 @@ fn derived(answers: &[Value], before: Counters, after: Counters) -> Sample {
     sample
 }
 
-/// All tables, as Markdown.
+/// Returns all tables, as Markdown.
 pub(crate) fn tables(measured: &[Measured], scale: Scale) -> String {
     notes::tables(
         &measured
@@ -301,8 +303,8 @@ pub(crate) fn tables(measured: &[Measured], scale: Scale) -> String {
 /// Where the results are written.
 #[derive(clap::Args)]
 pub(crate) struct Place {
-    /// Where the page, the chart and the figures go. Each sample goes to `samples.jsonl` in the
-    /// build directory.
+    /// The directory of the page, the chart and the figures. Each sample goes to `samples.jsonl` in
+    /// the build directory.
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs"))]
     docs: PathBuf,
     /// The file for the tables of all workloads.
@@ -310,8 +312,8 @@ pub(crate) struct Place {
     notes: PathBuf,
 }
 
-/// Writes the figures, the notes, the page and the chart. Works that were not measured keep their
-/// figures, unless the run `is_whole`.
+/// Writes the figures, the notes, the page and the chart. Workloads that were not measured keep
+/// their figures, unless the run `is_whole`.
 pub(crate) fn publish(measured: &[Measured], is_whole: bool, scale: Scale, place: &Place) {
     let summaries: Vec<_> = measured.iter().map(summary::Summary::of).collect();
     let lines: String = summaries
@@ -341,7 +343,7 @@ pub(crate) fn draw(place: &Place) {
         .unwrap_or_else(|error| panic!("performance.svg: {error}"));
 }
 
-/// Writes the numbers of instructions, each with the name of its path.
+/// Writes the instruction counts to the figures and, as a table, to the notes.
 pub(crate) fn publish_instructions(counted: &[(&str, u64)], table: &str, place: &Place) {
     let line = |(path, count): &(&str, u64)| {
         let line =
@@ -353,7 +355,7 @@ pub(crate) fn publish_instructions(counted: &[(&str, u64)], table: &str, place: 
     notes::rewrite(&place.notes, notes::COUNTED, table);
 }
 
-/// How many instructions are written down for this path.
+/// Returns the recorded instruction count of this path.
 pub(crate) fn written_instructions(path: &str, place: &Place) -> Option<u64> {
     let lines = figures::read(&place.docs);
     let line = lines

@@ -1,4 +1,5 @@
-//! The tables of `benches/NOTES.md`. What stands outside the marks is written by hand and stays.
+//! Writes the tables of `benches/NOTES.md` between marks. The text outside the marks is written by
+//! hand and is not changed.
 
 use super::Scale;
 use super::goals::{Verdict, verdicts};
@@ -6,7 +7,7 @@ use super::summary::{Spread, Summary};
 use std::fmt::Write;
 use std::path::Path;
 
-/// Where in a document something is written: between these lines.
+/// The two lines in a document between which generated text is written.
 #[derive(Clone, Copy)]
 pub(super) struct Marks(pub(super) &'static str, pub(super) &'static str);
 
@@ -19,7 +20,7 @@ pub(super) const COUNTED: Marks = Marks(
     "<!-- end of what was counted -->",
 );
 
-/// All tables, as Markdown.
+/// Returns all tables, as Markdown.
 pub(super) fn tables(summaries: &[Summary<'_>], scale: Scale) -> String {
     let mut text = String::from(
         "## Goals\n\n| what | goal | median | least - most | met |\n|---|---|---|---|---|\n",
@@ -37,7 +38,8 @@ pub(super) fn tables(summaries: &[Summary<'_>], scale: Scale) -> String {
     text
 }
 
-/// A line of the table of goals: by what it is known, and what was measured.
+/// Returns a line of the table of goals in two parts: the goal, by which the line is found again,
+/// and the measured figures.
 fn goal(verdict: &Verdict) -> (String, String) {
     let Spread {
         median,
@@ -52,7 +54,7 @@ fn goal(verdict: &Verdict) -> (String, String) {
     (begin, format!("{median} | {least} - {most} | {met} |"))
 }
 
-/// Replaces the tables of these works in the notes, and their goals.
+/// Replaces the tables of these workloads in the notes, and the lines of their goals.
 pub(super) fn update(notes: &Path, summaries: &[Summary<'_>]) {
     let Marks(begin, end) = MEASURED;
     let old = std::fs::read_to_string(notes).expect("notes with all tables");
@@ -81,7 +83,7 @@ pub(super) fn update(notes: &Path, summaries: &[Summary<'_>]) {
         let (begin, rest) = goal(&verdict);
         match goals.iter().position(|line| line.starts_with(&begin)) {
             Some(known) => goals[known] = begin + &rest,
-            // Behind the last one.
+            // A new goal is added after the last one.
             None => {
                 let last = goals.iter().rposition(|line| line.starts_with('|'));
                 goals.insert(last.map_or(goals.len(), |last| last + 1), begin + &rest);
@@ -136,7 +138,7 @@ fn table(text: &mut String, summary: &Summary<'_>) {
     }
 }
 
-/// Three digits that matter.
+/// Formats a figure with about three significant digits; from 100 to a million, as a whole number.
 pub(super) fn short(figure: f64) -> String {
     match figure.abs() {
         0.0 => "0".to_owned(),
@@ -160,7 +162,7 @@ fn line(text: &mut String, what: std::fmt::Arguments<'_>) {
     writeln!(text, "{what}").expect("a String takes everything");
 }
 
-/// Puts the tables between the marks, or at the end of a document that has none.
+/// Writes the tables between the marks, or at the end of a document without these marks.
 pub(super) fn rewrite(document: &Path, Marks(begin, end): Marks, tables: &str) {
     let old = std::fs::read_to_string(document).unwrap_or_default();
     let (head, rest) = old.split_once(begin).unwrap_or((&old, ""));

@@ -1,5 +1,5 @@
-//! The tables of `docs/PERFORMANCE.md`, from the recorded figures. The text around them is written
-//! by hand and stays.
+//! The tables of `docs/PERFORMANCE.md`, from the recorded figures. The text around the tables is
+//! written by hand and is not changed.
 
 use super::figures::median;
 use super::notes::{Marks, short};
@@ -7,10 +7,10 @@ use serde_json::Value;
 
 pub(super) const FILE: &str = "PERFORMANCE.md";
 
-/// Writes a table, as Markdown, from the lines of figures.
+/// A function that returns a table, as Markdown, from the lines of figures.
 type Table = fn(&[Value]) -> String;
 
-/// Each table of the page, between its marks.
+/// The tables of the page, each with its marks.
 pub(super) const TABLES: [(Marks, Table); 3] = [
     (
         Marks(
@@ -172,7 +172,7 @@ fn libraries(figures: &[Value]) -> String {
     head(&cells) + &ROWS.iter().map(row).collect::<String>()
 }
 
-/// Two digits of a ratio, all of a large one.
+/// Formats a ratio with one decimal, or without decimals from 10 on.
 fn times(ratio: f64) -> String {
     if ratio < 10.0 {
         format!("{ratio:.1}")
@@ -228,7 +228,8 @@ fn scale(figures: &[Value]) -> String {
         for (column, name) in COLUMNS {
             let of = |metric| median(figures, work, column, metric);
             let cells = METRICS.map(|metric| match of(metric) {
-                // The memory of Redisson is that of a heap, and is not recorded.
+                // Small counts, as of threads, without decimals. Redisson's memory is not recorded,
+                // because it is that of a heap.
                 Some(figure) if figure.fract() == 0.0 && figure < 100.0 => figure.to_string(),
                 Some(figure) => short(figure),
                 None => NONE.to_owned(),

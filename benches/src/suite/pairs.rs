@@ -1,5 +1,6 @@
-//! Two builds of this program beside each other, in turns against one server: an old and a new
-//! version of the library, and the raw loop whose release grants the lock to the next waiter.
+//! Compares two builds of this program, with an old and a new version of the library, in turns
+//! against one server. Most workloads have a raw loop as a third column; for contended locks, its
+//! release grants the lock to the next waiter.
 
 use super::faults::{self, Faults};
 use super::notes::short;
@@ -12,7 +13,7 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-// The proxy of the tests.
+// The proxy of the tests, which adds a round trip.
 #[allow(dead_code, unreachable_pub, reason = "the tests use more of it")]
 #[path = "../../../tests/src/distance.rs"]
 mod distance;
@@ -101,10 +102,10 @@ pub(crate) struct Comparison {
     /// The old build of this program.
     #[arg(long)]
     old: PathBuf,
-    /// The new one. The same as the old one shows how much of a difference is noise.
+    /// The new build. With the same program as the old one, the differences are noise.
     #[arg(long)]
     new: PathBuf,
-    /// How many turns each column has; some rows have fewer, and short ones more.
+    /// How many turns each column has; some workloads have fewer, and those with short turns more.
     #[arg(long, default_value_t = 4)]
     rounds: usize,
     /// How long the waiting clients wait, in seconds.
@@ -113,10 +114,10 @@ pub(crate) struct Comparison {
     /// How many clients wait.
     #[arg(long, default_value_t = 1_000)]
     waiting: usize,
-    /// The beginnings of the names of what is measured: `contended-2` ... `contended-64`,
+    /// The beginnings of the names of the workloads to measure: `contended-2` ... `contended-64`,
     /// `handoff-3` `handoff-130`, `threads`, `far-4` `far-50`, `own-1` ... `own-128`, `held-1000`
-    /// `held-10000`, `instructions`, `waiting`, `faults-killed` `faults-stopped` `faults-both`. By
-    /// default all.
+    /// `held-10000`, `instructions`, `waiting`, `faults-killed` `faults-stopped` `faults-both`. All
+    /// by default.
     rows: Vec<String>,
 }
 
@@ -125,7 +126,7 @@ struct Maker<'a> {
     comparison: &'a Comparison,
 }
 
-/// Measures and prints, row by row.
+/// Measures the wanted workloads, and prints the table of each as soon as it is measured.
 pub(crate) fn pairs(comparison: &Comparison, server: &Server, samples: &mut dyn std::io::Write) {
     println!("{EXPLANATION}");
     let maker = Maker {
@@ -184,7 +185,7 @@ pub(crate) fn pairs(comparison: &Comparison, server: &Server, samples: &mut dyn 
 }
 
 impl Work {
-    /// Lets the columns take turns, each of which is all of this.
+    /// Lets the columns take turns, each of which is a call of `turn`.
     fn measure_by(
         self,
         out: &mut dyn std::io::Write,
@@ -244,7 +245,8 @@ impl Maker<'_> {
         for (option, value) in [("port", usize::from(self.port))].iter().chain(options) {
             arguments.extend([format!("--{option}"), value.to_string()]);
         }
-        // A lock of its own, and so a channel: those that wait for their turn stay subscribed.
+        // Each column has its own lock, and so its own channel: columns that wait for their turn
+        // stay subscribed.
         arguments.extend(["--lock".to_owned(), format!("lock-{name}")]);
         Column {
             name,
@@ -255,7 +257,7 @@ impl Maker<'_> {
         }
     }
 
-    /// With the raw loop of this program as the first column.
+    /// Returns a column for the raw loop of this program, then those for each order and version.
     fn beside_raw(
         &self,
         raw: [&str; 2],
@@ -288,7 +290,7 @@ impl Maker<'_> {
         }
     }
 
-    /// So many processes that want one lock.
+    /// Returns the columns of a workload in which this many processes want one lock.
     fn contending(&self, processes: usize, options: &[(&str, usize)]) -> Vec<Column> {
         let mut columns = self.beside_raw(["contend", "direct-grant"], &ORDERS, options);
         columns
@@ -301,7 +303,7 @@ impl Maker<'_> {
         let name = format!("contended-{processes}");
         let title = format!("One lock, {processes} processes of one thread");
         let work = self.work(&name, title, self.contending(processes, &[]), CONTENDED);
-        // Many processes need a second for a round.
+        // With more processes, a round of visits takes about a second, too long for such a turn.
         if processes > 16 {
             return work;
         }
@@ -371,7 +373,7 @@ impl Maker<'_> {
 
     fn instructions(&self) -> Work {
         let title = "Instructions of the server, counted by valgrind".to_owned();
-        // The work of each figure is added to the arguments.
+        // Only the programs of the columns are used: `instructions_of` passes its own arguments.
         let columns = self.versions("", &[("", "")], &[]);
         let work = self.work("instructions", title, columns, INSTRUCTIONS);
         Work { rounds: 1, ..work }
@@ -399,7 +401,7 @@ impl Maker<'_> {
     }
 }
 
-/// How a column is called, and its worker.
+/// The orders: the prefix of a column's name, and the name of its worker.
 const ORDERS: [(&str, &str); 2] = [("any-", "ours"), ("fair-", "ours-fair")];
 
 fn instructions_of(column: &Column) -> Sample {

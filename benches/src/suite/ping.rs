@@ -1,4 +1,4 @@
-//! [`Pings`]: another client, which wants nothing but to be answered soon.
+//! [`Pings`]: another client, which measures how long the server takes to answer a PING.
 
 use super::{Sample, sample_of};
 use crate::raw::{Raw, request};
@@ -14,7 +14,7 @@ pub(super) struct Pings {
 }
 
 impl Pings {
-    /// Between two of them.
+    /// The pause between two pings, so that they hardly load the server.
     const GAP: Duration = Duration::from_millis(1);
 
     pub(super) fn start(port: u16) -> Self {

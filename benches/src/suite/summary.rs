@@ -1,10 +1,10 @@
-//! [`Summary`]: medians and spread of a work's samples, and ratios to the first column of the same
+//! [`Summary`]: medians and spreads of a workload's samples, and of ratios between columns within a
 //! round.
 
 use super::{Measured, Sample, Work};
 use serde_json::{Value, json};
 
-/// Of several figures.
+/// The median, the least and the greatest of several figures.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spread {
     pub(super) median: f64,
@@ -48,7 +48,7 @@ impl<'a> Summary<'a> {
         self.work.columns.iter().map(|column| column.name)
     }
 
-    /// The figures of one column.
+    /// Returns the spread of one column's figures.
     pub(super) fn figure(&self, column: &str, metric: &str) -> Option<Spread> {
         Spread::of(
             self.row(column)?
@@ -58,7 +58,8 @@ impl<'a> Summary<'a> {
         )
     }
 
-    /// The figures of one column, each divided by that of another column in the same round.
+    /// Returns the spread of one column's figures, each divided by the figure of another column in
+    /// the same round.
     pub(super) fn ratio(&self, column: &str, other: &str, metric: &str) -> Option<Spread> {
         let pairs = self.row(column)?.iter().zip(self.row(other)?);
         let ratio = |(one, other): (&Sample, &Sample)| {
@@ -72,7 +73,7 @@ impl<'a> Summary<'a> {
         Some(&self.samples[index])
     }
 
-    /// As JSON, a line for each column and metric.
+    /// Returns a line of JSON for each column and metric.
     pub(super) fn lines(&self) -> impl Iterator<Item = String> {
         let first = self.work.columns[0].name;
         self.columns().flat_map(move |column| {

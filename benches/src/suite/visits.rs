@@ -1,5 +1,5 @@
-//! What the log of visits to one lock says: changes of owner, hand-off times, shares, and whether
-//! two were in at a time.
+//! Evaluates the logs of visits to one lock: changes of owner, hand-off times, shares, and whether
+//! two visits overlapped. A visit is one hold of the lock.
 
 use super::{Sample, figure, sample_of};
 use serde_json::json;
@@ -13,7 +13,7 @@ struct Visit {
     thread: u64,
 }
 
-/// Adds to `sample` what the logs of all processes say together.
+/// Adds to `sample` the figures from the logs of all processes. Panics if two visits overlap.
 pub(super) fn add(sample: &mut Sample, logs: &[&Path]) {
     let mut visits: Vec<_> = logs
         .iter()
@@ -58,8 +58,9 @@ pub(super) fn add(sample: &mut Sample, logs: &[&Path]) {
     per_change(sample);
 }
 
-/// By how many visits that were asked for later one is overtaken, on average; who leaves is taken
-/// to ask again at once. The visits are in the order in which they came in.
+/// Returns by how many other visits a visit is overtaken on average: they were requested later, but
+/// began earlier. A thread is assumed to request its next visit as soon as it leaves. The visits
+/// are in the order of their entries.
 fn overtaken(visits: &[Visit]) -> f64 {
     let mut last = BTreeMap::new();
     let asked: Vec<Option<u64>> = visits
@@ -79,7 +80,7 @@ fn overtaken(visits: &[Visit]) -> f64 {
     overtakes as f64 / count.max(1) as f64
 }
 
-/// The mean time in which each of so many would come in once, in nanoseconds; at least one.
+/// Returns the mean time of as many visits as there are contenders, in nanoseconds; at least one.
 fn mean_round(visits: &[Visit], contenders: usize) -> f64 {
     let (Some(first), Some(end)) = (visits.first(), visits.last()) else {
         return 1.0;
@@ -88,7 +89,7 @@ fn mean_round(visits: &[Visit], contenders: usize) -> f64 {
     round.max(1.0)
 }
 
-/// The median time of as many visits in a row as there are contenders, in nanoseconds.
+/// Returns the median time of as many visits in a row as there are contenders, in nanoseconds.
 fn median_round(visits: &[Visit], contenders: usize) -> f64 {
     let rounds = visits.windows(contenders + 1);
     let mut rounds: Vec<u64> = rounds
@@ -100,8 +101,8 @@ fn median_round(visits: &[Visit], contenders: usize) -> f64 {
         .map_or(f64::NAN, |&it| it as f64)
 }
 
-/// The longest that one of so many had to wait, or waited in vain at the end. Who leaves is taken
-/// to ask again at once.
+/// Returns the longest time that a contender waited for a visit, or waited in vain until the last
+/// entry. A thread is assumed to request its next visit as soon as it leaves.
 fn longest_wait_nanos(visits: &[Visit], contenders: usize) -> u64 {
     let (Some(first), Some(end)) = (visits.first(), visits.last()) else {
         return 0;
@@ -112,7 +113,7 @@ fn longest_wait_nanos(visits: &[Visit], contenders: usize) -> u64 {
         let asked = last.insert((visit.process, visit.thread), visit.left);
         longest = longest.max(visit.entered.saturating_sub(asked.unwrap_or(first.entered)));
     }
-    // Who never came in waited for all of it.
+    // A contender without a visit has waited since the first entry.
     let in_vain = if last.len() < contenders {
         Some(&first.entered)
     } else {
@@ -135,7 +136,7 @@ fn read(process: usize, log: &Path) -> Vec<Visit> {
     bytes.chunks_exact(24).map(visit).collect()
 }
 
-/// What each change of owner cost.
+/// Adds what each change of owner cost.
 pub(super) fn per_change(sample: &mut Sample) {
     let cycles = figure(sample, "cycles");
     for (name, each, changes) in [
@@ -154,8 +155,8 @@ pub(super) fn per_change(sample: &mut Sample) {
     }
 }
 
-/// How far the share that is farthest from a fair one is away from it: 0 is fair, 1 is nothing at
-/// all or twice as much.
+/// Returns the largest relative deviation of a contender's share from the fair one: 0 is fair, 1 is
+/// no visit at all or twice the fair share.
 fn shares(visits: &[Visit], contenders: usize, who: impl Fn(&Visit) -> (usize, u64)) -> f64 {
     let counts = counts(visits, who);
     let fair = visits.len() as f64 / contenders.max(1) as f64;
@@ -163,7 +164,7 @@ fn shares(visits: &[Visit], contenders: usize, who: impl Fn(&Visit) -> (usize, u
         .values()
         .map(|&count| (count as f64 / fair - 1.0).abs())
         .fold(0.0, f64::max);
-    // Who never came in is not in the log.
+    // A contender without a visit is not in the log.
     if counts.len() < contenders {
         worst.max(1.0)
     } else {
@@ -171,7 +172,7 @@ fn shares(visits: &[Visit], contenders: usize, who: impl Fn(&Visit) -> (usize, u
     }
 }
 
-/// The least share, divided by the greatest.
+/// Returns the smallest share of a contender, divided by the largest.
 fn least_of_most(visits: &[Visit], contenders: usize, who: impl Fn(&Visit) -> (usize, u64)) -> f64 {
     let counts = counts(visits, who);
     let least = counts.values().min().copied().unwrap_or(0);
@@ -191,7 +192,7 @@ fn counts(visits: &[Visit], who: impl Fn(&Visit) -> (usize, u64)) -> BTreeMap<(u
     counts
 }
 
-/// The share of the second half of the processes, which may be farther away.
+/// Returns the share of the second half of the processes, which may have a longer round trip.
 fn second_half_share(visits: &[Visit], processes: usize) -> f64 {
     let second = visits.iter().filter(|it| it.process >= processes / 2);
     second.count() as f64 / visits.len().max(1) as f64
@@ -201,7 +202,7 @@ fn second_half_share(visits: &[Visit], processes: usize) -> f64 {
 mod tests {
     use super::*;
 
-    /// One visit each microsecond, by the process that is named.
+    /// Returns one visit per microsecond, by these processes in this order.
     fn visits(processes: &[usize]) -> Vec<Visit> {
         let visit = |(&process, at): (&usize, u64)| Visit {
             entered: at * 1_000,
@@ -233,7 +234,8 @@ mod tests {
             longest_wait_nanos(some, contenders) as f64 / mean_round(some, contenders)
         };
         assert!(is_near(longest_wait(&visits(&in_turn), 8), 1.0));
-        // For fifty rounds the eighth does not come in: in the middle, at the end, or ever.
+        // For about fifty rounds the eighth process has no visit: in the middle, at the end, or in
+        // the whole log.
         let absent = |from: usize, to: usize| {
             let others: Vec<usize> = (0..7).cycle().take(400).collect();
             [&in_turn[..from], &others, &in_turn[to..]].concat()

@@ -1,4 +1,4 @@
-//! [`works`]: what is measured, by whom, for how long.
+//! [`works`]: the workloads, with the columns, the length of a turn and the rounds of each.
 
 use super::{Column, Work};
 use crate::peers::{CRATES, FOREIGN_CLIENTS, Peers};
@@ -9,9 +9,9 @@ use std::time::Duration;
 /// How much time the suite takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scale {
-    /// About five minutes: for a look after a change.
+    /// About five minutes: for a check after a change.
     Quick,
-    /// About an hour: for the page.
+    /// About an hour: for the published figures.
     Full,
 }
 
@@ -21,7 +21,7 @@ impl Scale {
     }
 }
 
-/// What the columns are made of.
+/// Makes workloads and their columns.
 struct Maker<'a> {
     port: u16,
     own: PathBuf,
@@ -29,8 +29,8 @@ struct Maker<'a> {
     scale: Scale,
 }
 
-/// Who takes locks of their own: a raw socket, and this library by `unlock`, by dropped guards, and
-/// both without tokens.
+/// The columns of this program for uncontended locks: a raw socket, the library with `unlock` and
+/// with dropped guards, and the library without tokens with each of the two.
 const OWN: [&str; 5] = ["raw", "ours", "ours-drop", "ours-bare", "ours-bare-drop"];
 
 const CYCLES: &[(&str, &str)] = &[
@@ -104,7 +104,7 @@ const SCRIPTS: &[(&str, &str)] = &[
     ("script_us", "of that in EVALSHA"),
 ];
 
-/// The kinds of locks besides the mutex, as a worker is told them, and what is measured.
+/// The kinds of locks besides the mutex: the value of the worker's option, and the title.
 const KINDS: [(&str, &str); 4] = [
     ("read", "8 threads that read, one read-write lock"),
     (
@@ -115,7 +115,7 @@ const KINDS: [(&str, &str); 4] = [
     ("fair", "8 threads, each with its own fair lock"),
 ];
 
-/// All works, in the order of the page.
+/// Returns all workloads, in the order of the notes.
 pub(crate) fn works(port: u16, peers: &Peers, scale: Scale) -> Vec<Work> {
     let own = std::env::current_exe().expect("this program is a file");
     let maker = Maker {
@@ -149,7 +149,8 @@ pub(crate) fn works(port: u16, peers: &Peers, scale: Scale) -> Vec<Work> {
     works
 }
 
-/// Ours, Redisson's, and trials: directories with `acquire.lua` and `release.lua`.
+/// Returns the workload that measures scripts: the library's, Redisson's, minimal ones, and those
+/// in the directories `trials`, each with an `acquire.lua` and a `release.lua`.
 pub(crate) fn scripts(port: u16, peers: &Peers, trials: &[String], scale: Scale) -> Work {
     let own = std::env::current_exe().expect("this program is a file");
     Maker {
@@ -161,18 +162,20 @@ pub(crate) fn scripts(port: u16, peers: &Peers, trials: &[String], scale: Scale)
     .scripts(trials)
 }
 
-/// Who hears of a release in another process. Those that ask now and then come in when that happens
-/// to fall into a pause of the holder's: what can be seen of that in a turn are the lucky ones.
+/// Returns whether the library of this name notifies waiters in other processes of a release. A
+/// polling client succeeds only if a poll falls into a pause of the holder, so its figures would
+/// cover a biased sample.
 fn is_told(name: &str) -> bool {
     name == "redisson"
 }
 
-/// Who lets a thread lock what it has already.
+/// Returns whether the library of this name lets a thread lock a lock that the thread already
+/// holds.
 fn is_reentrant(name: &str) -> bool {
     name == "redisson"
 }
 
-/// Who keeps a lock for as long as it is held.
+/// Returns whether the library of this name renews a lock while the lock is held.
 fn has_watchdog(name: &str) -> bool {
     name == "redisson"
 }
@@ -192,14 +195,14 @@ impl Maker<'_> {
         }
     }
 
-    /// The columns of this program's own workers.
+    /// Returns the columns of this program's own workers.
     fn columns(&self, work: &str, who: &[&'static str], options: &[(&str, usize)]) -> Vec<Column> {
         who.iter()
             .map(|who| self.column(work, who, options))
             .collect()
     }
 
-    /// The columns of the other crates and of other languages.
+    /// Returns the columns of the other crates and of the libraries of other languages.
     fn peers(&self, work: &str, options: &[(&str, usize)]) -> Vec<Column> {
         let program = &self.peers.crates;
         let column = |name| Column {
@@ -213,7 +216,7 @@ impl Maker<'_> {
             .collect()
     }
 
-    /// Those of other languages that are wanted.
+    /// Returns the columns of those libraries of other languages that are `wanted`.
     fn foreign_clients(
         &self,
         work: &str,
@@ -311,8 +314,8 @@ impl Maker<'_> {
         columns.iter_mut().for_each(|column| column.processes = 8);
         let title = "One lock, 8 processes with 4 threads each";
         let work = self.work("processes", title, columns, PROCESSES);
-        // Long turns: a process has the lock some fifteen times a second, and not always for as
-        // many visits.
+        // Long turns: a process gets the lock only about fifteen times a second, and for a varying
+        // number of visits.
         let (turn, rounds) = (Duration::from_secs(5), self.scale.rounds(2, 5));
         Work {
             turn,
@@ -323,7 +326,7 @@ impl Maker<'_> {
     }
 
     fn handoff(&self) -> Work {
-        // A process that left stays away long enough for the other to come in.
+        // After its release a process pauses long enough for the other one to enter.
         let options = [("threads", 1), ("hold", 2_000), ("pause", 1_000)];
         let who = ["publish-retry", "direct-grant", "ours", "ours-fair"];
         let mut columns = self.columns("contend", &who, &options);
@@ -340,7 +343,7 @@ impl Maker<'_> {
         }
     }
 
-    /// Ours and Redisson's.
+    /// Returns the workload of one kind of lock, for distlock and Redisson.
     fn kind(&self, (kind, title): (&str, &str)) -> Work {
         let options = [("threads", 8)];
         let mut columns = self.columns("cycles", &["ours"], &options);
@@ -353,7 +356,7 @@ impl Maker<'_> {
         self.work(&format!("kind-{kind}"), title, columns, CYCLES)
     }
 
-    /// Who comes first is served first, or not.
+    /// Returns the workload that shows how far waiters are served in the order of their arrival.
     fn order(&self) -> Work {
         let options = [("threads", 1)];
         let who = ["publish-retry", "direct-grant", "ours", "ours-fair"];
@@ -380,9 +383,9 @@ impl Maker<'_> {
 
     fn held(&self, locks: usize) -> Work {
         let quick = self.scale == Scale::Quick;
-        // Longer than a lease by a good deal: what is not renewed is gone at the end. And a whole
-        // number of renewals of each lock (a third of the lease), so that it does not matter when
-        // the turn begins.
+        // A turn is at least ten seconds longer than a lease, so that a lock without renewal is
+        // gone at its end. It is also a whole number of renewal intervals (a third of the lease),
+        // so that it does not matter when the turn begins.
         let (lease, turn) = if quick { (6_000, 16) } else { (30_000, 40) };
         let options = [("locks", locks), ("lease", lease)];
         let mut columns = self.columns("hold", &["raw", "ours", "no-lock"], &options);
@@ -400,14 +403,15 @@ impl Maker<'_> {
         }
     }
 
-    /// Locks that were taken all at once are due all at once.
+    /// Returns the workload of locks that were taken at the same time, so that their renewals are
+    /// due at the same time.
     fn burst(&self) -> Work {
         let options = [("locks", 10_000), ("lease", 6_000), ("threads", 128)];
         let mut columns = self.columns("hold", &["no-lock", "ours-burst"], &options);
         columns.extend(self.foreign_clients("hold", &options, has_watchdog));
         let title = "10000 held locks, lease 6 s, taken in a burst by 128 threads";
         let work = self.work("burst", title, columns, BURST);
-        // Three renewals of each.
+        // Each lock is renewed three times.
         Work {
             turn: Duration::from_secs(6),
             rounds: self.scale.rounds(2, 6),
@@ -416,7 +420,8 @@ impl Maker<'_> {
         }
     }
 
-    /// What would hold the server up if it were done in one piece.
+    /// Returns the workload of large operations, which would block the server if each were done in
+    /// one piece.
     fn large(&self) -> Work {
         let options = [("locks", 100), ("lease", 6_000)];
         let who = ["no-lock", "many-permits", "force-permits", "force-readers"];

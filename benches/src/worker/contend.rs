@@ -1,6 +1,7 @@
-//! All threads, of all processes, want one lock. Each notes when it came in and when it began to
-//! leave, on a clock that all processes share; from that the parent counts changes of owner,
-//! shares, hand-off times, and whether two were in at a time.
+//! A workload in which all threads of all processes want one lock. Each thread records when it
+//! entered and when it began to release, on a clock that all processes share. From these visits the
+//! parent computes changes of owner, shares and hand-off times, and whether two threads were inside
+//! at the same time.
 
 use super::direct_grant::DirectGrant;
 use super::{Task, cpu_time, nanos, pause, serve};
@@ -11,10 +12,10 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A waiter looks again after so long, should it have missed a message.
+/// The time after which a waiter tries again, because it may have missed a message.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
-/// Takes the lock, calls `inside`, and gives it back.
+/// A thread that wants the lock: `cycle` locks, calls `inside`, and unlocks.
 pub(super) trait Contender: Send {
     fn cycle(&mut self, inside: &mut dyn FnMut());
 }
@@ -37,7 +38,7 @@ pub(super) fn run(task: &Task) {
 }
 
 fn contenders(task: &Task) -> Vec<Box<dyn Contender>> {
-    // Each column has a lock of its own, and so a channel: those that wait for their turn stay
+    // Each column has its own lock, and so its own channel: columns that wait for their turn stay
     // subscribed.
     let name = task.lock();
     if let "ours" | "ours-fair" = task.who.as_str() {
@@ -66,7 +67,7 @@ fn contenders(task: &Task) -> Vec<Box<dyn Contender>> {
         .collect()
 }
 
-/// Came in, began to leave, thread.
+/// The times of the entry and of the start of the release, in nanoseconds, and the thread's number.
 type Visit = [u64; 3];
 
 fn turn(task: &Task, contenders: &mut [Box<dyn Contender>], time: Duration) -> (Vec<Visit>, Value) {
@@ -111,9 +112,9 @@ impl Contender for distlock::Mutex {
     }
 }
 
-/// What Redisson's clients do: a client that finds it busy waits for the message of a release and
-/// tries again. Each thread has a connection for requests and one for messages, and stays
-/// subscribed.
+/// The method of Redisson's clients: a client that finds the lock busy waits for the message of a
+/// release and tries again. Each thread has a connection for requests and one for messages, and
+/// stays subscribed.
 struct PublishRetry {
     raw: Raw,
     messages: Raw,
@@ -137,7 +138,7 @@ impl PublishRetry {
 
 impl Contender for PublishRetry {
     fn cycle(&mut self, inside: &mut dyn FnMut()) {
-        // What was published before this look says nothing new.
+        // The attempt sees the effect of every release before it, so older messages are dropped.
         while self.messages.next_within(Duration::ZERO).is_some() {}
         while !is_granted(&self.raw.call(&self.requests.acquire)) {
             self.messages.next_within(LOOK_AGAIN);
@@ -150,7 +151,8 @@ impl Contender for PublishRetry {
     }
 }
 
-/// The same, but of the threads of a process only one at a time contends, in turns.
+/// [`PublishRetry`] with a local mutex, so that only one thread of a process contends at a time.
+/// The threads of the process take turns.
 struct Gated(Arc<Mutex<()>>, PublishRetry);
 
 impl Contender for Gated {

@@ -1,4 +1,4 @@
-//! A crowd: many threads wait for few locks, all at once, and then all are served.
+//! A workload in which many threads wait for few locks at the same time, until all are served.
 
 use super::{Task, cpu_time, resident, serve, thread_count};
 use crate::learn::{is_granted, url};
@@ -8,7 +8,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Small, because there are many.
+/// The stack of a waiting thread: small, because there are many threads.
 const STACK: usize = 64 * 1024;
 
 pub(super) fn run(task: &Task) {
@@ -36,7 +36,8 @@ fn turn(task: &Task) -> Value {
             let (barrier, served, failed) = (&barrier, &served, &failed);
             let waiter = move || {
                 barrier.wait();
-                // Counted, not ended by: that many at once may be too much for a time-out.
+                // A failure is counted and does not end the run: with so many waiters some requests
+                // may time out.
                 let outcome = lock.lock().and_then(|guard| guard.unlock());
                 failed.fetch_add(u64::from(outcome.is_err()), Ordering::Relaxed);
                 served.fetch_add(1, Ordering::Relaxed);
@@ -76,7 +77,7 @@ fn turn(task: &Task) -> Value {
     })
 }
 
-/// How many connections the client has.
+/// Returns the number of the client's connections.
 fn count(raw: &mut Raw) -> usize {
     match raw.call(&request(&["CLIENT", "LIST"])) {
         Reply::Text(list) => {

@@ -1,4 +1,5 @@
-//! Each thread locks and unlocks a lock of its own.
+//! A workload in which threads lock and unlock without waiting for each other: each has its own
+//! lock, or they share a read lock or a semaphore.
 
 use super::{Kind, PERMITS, Task, cpu_time, serve};
 use crate::learn::{Pair, Requests, is_granted, url};
@@ -8,7 +9,7 @@ use serde_json::{Value, json};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-/// Does something and says how many cycles that were.
+/// A unit of work: `step` does it, and returns the number of cycles that it contains.
 trait Step: Send {
     fn step(&mut self) -> u64;
 }
@@ -29,8 +30,8 @@ fn steps(task: &Task) -> Vec<Box<dyn Step>> {
     let pair = || task.learn();
     match task.who.as_str() {
         "ours" | "ours-drop" => ours(task, &url(task.port)),
-        // What peers send who have no fencing tokens: a plain `SET`, and a script that compares and
-        // deletes.
+        // The requests are those of libraries without fencing tokens: a plain `SET`, and a script
+        // that compares and deletes.
         "ours-bare" | "ours-bare-drop" => {
             ours(task, &format!("{}?format=token&tokens=off", url(task.port)))
         }
@@ -85,8 +86,8 @@ fn turn(steps: &mut [Box<dyn Step>], time: Duration) -> Value {
             .map(|thread| thread.join().expect("no panic"))
             .collect();
         let cycles: u64 = turns.iter().map(|&(cycles, ..)| cycles).sum();
-        // From the first who began to the last who ended. This thread may be the last to be woken
-        // by the barrier, and would count what was done by then for nothing.
+        // From the start of the first thread to the end of the last one. The barrier may wake this
+        // thread last, so a start time taken here would miss cycles that are already done.
         let start = turns
             .iter()
             .map(|&(_, start, _)| start)
@@ -101,8 +102,8 @@ fn turn(steps: &mut [Box<dyn Step>], time: Duration) -> Value {
     })
 }
 
-/// The name of a thread's own lock. Other processes have others: a column may hold some between its
-/// turns.
+/// Returns the name of a thread's own lock. It contains the process ID, because the worker of
+/// another column may hold its locks between its turns.
 pub(super) fn own(index: usize) -> String {
     format!("own:{:07}:{index:06}", std::process::id())
 }
@@ -162,7 +163,7 @@ impl Step for Plain {
     }
 }
 
-/// Sends the release and reads its answer with that of the next acquire.
+/// A raw socket that reads the reply to a release together with the reply to the next acquire.
 struct Unawaited {
     raw: Raw,
     requests: Requests,
@@ -185,9 +186,9 @@ impl Step for Unawaited {
     }
 }
 
-/// One connection with as many requests under way as there would be threads: while the server works
-/// on one half of them, the answers of the other half are read. What the server can do at most for
-/// so many callers.
+/// One connection with as many pending requests as there would be threads. While the server
+/// executes one half of the requests, the replies to the other half are read. This shows the
+/// server's limit for that number of callers.
 struct Pipeline {
     raw: Raw,
     /// For each half, all acquires and all releases.

@@ -1,6 +1,6 @@
-//! The fewest requests that a change of owner can cost: a release gives the lock to the next waiter
-//! in the same script, and wakes it alone. Without leases that are claimed, tokens, and anything
-//! for a waiter that has died.
+//! [`DirectGrant`]: the fewest requests that a change of owner can cost. The script that releases
+//! the lock also grants it to the next waiter, and wakes only that one. There are no tokens, and
+//! nothing is done for a waiter that has died: it keeps the lock until its lease ends.
 
 use super::contend::Contender;
 use crate::learn::load;
@@ -14,7 +14,7 @@ redis.call('hset', KEYS[1], ARGV[2], 1); \
 redis.call('pexpire', KEYS[1], ARGV[1]); \
 return 0;";
 
-/// The same. Each waiter hears of its own grants.
+/// KEYS and ARGV as in [`LOCK`]. A grant is published on a channel of the waiter's own.
 const UNLOCK: &str = "\
 if redis.call('hdel', KEYS[1], ARGV[2]) == 0 then return 0; end; \
 local next = redis.call('lpop', KEYS[2]); \
@@ -27,7 +27,7 @@ return 1;";
 
 const LEASE: &str = "30000";
 
-/// Longer than any wait.
+/// The bound on a wait: longer than any wait in a turn, so that a missing grant is noticed.
 const LONG: Duration = Duration::from_secs(60);
 
 pub(super) struct DirectGrant {

@@ -1,5 +1,6 @@
-//! Processes of one thread that want one lock until they are killed. Each entry and exit is written
-//! at once to a file that all share, because a killed process writes no log at its end.
+//! A workload of processes with one thread each, which want one lock until they are killed. Each
+//! entry and exit is written at once to a file that all processes share, because a killed process
+//! cannot write a log at its end.
 
 use super::{Task, nanos, serve_and_look};
 use distlock::Error;
@@ -13,15 +14,15 @@ use std::time::Instant;
 /// The shared file of events.
 pub(crate) const EVENTS: &str = "events";
 
-/// An event of a process: when, what, and the token of the grant.
+/// An event of a process: its time in nanoseconds, its kind, and the token of the grant.
 pub(crate) type Event = [u64; 3];
 
-/// What an event is.
+/// The kind of an entry while no other process was inside.
 pub(crate) const ENTERED: u64 = 0;
-/// While another process was inside.
+/// The kind of an entry while another process was inside.
 pub(crate) const ENTERED_WITH_ANOTHER: u64 = 1;
 pub(crate) const LEFT: u64 = 2;
-/// `lock` or `unlock` failed.
+/// The kind of a failure of `lock` or `unlock`.
 pub(crate) const FAILED: u64 = 3;
 
 pub(super) fn run(task: &Task) {
@@ -38,7 +39,7 @@ pub(super) fn run(task: &Task) {
     let visit = || -> Result<(), Error> {
         let guard = lock.lock()?;
         let token = guard.fencing_token().map_or(0, |token| token.get());
-        // The system ends this exclusion with the process.
+        // The system releases this file lock when the process is killed.
         let alone = flock(&inside, FlockOperation::NonBlockingLockExclusive).is_ok();
         let what = if alone { ENTERED } else { ENTERED_WITH_ANOTHER };
         note(what, token);
@@ -72,7 +73,7 @@ fn open(directory: &Path, name: &str) -> File {
     file.expect("a directory of ours")
 }
 
-/// The events of all processes, in order.
+/// Returns the events of all processes, in the order of their times.
 pub(crate) fn events(directory: &Path) -> Vec<Event> {
     let bytes = std::fs::read(directory.join(EVENTS)).expect("each process opens it");
     let number = |chunk: &[u8]| u64::from_le_bytes(chunk.try_into().expect("eight bytes"));

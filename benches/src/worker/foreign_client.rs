@@ -1,6 +1,5 @@
-//! Another library in another language, by the program that the interop suite has for it
-//! (`tests/interop/peers`): this worker passes turns on to it, and looks at the processor time that
-//! it takes.
+//! A worker for a library of another language: it passes turns on to the program that the interop
+//! suite has for the library (`tests/interop/peers`), and reads that program's processor time.
 
 use super::cycles::own;
 use super::hold::{lost, name as held};
@@ -14,12 +13,13 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// For a JVM as services have it: the interop suite asks for one that starts soon, and this is what
-/// wins over it. Its collector for one processor stays, as that is what the clients have here.
+/// The options of a JVM as in a service. They override those of the interop suite, with which a JVM
+/// starts fast. The suite's garbage collector for one processor stays: on a machine with two, the
+/// clients have one processor.
 const JVM: &str = "-XX:TieredStopAtLevel=4 -Xmx512m";
 
-/// For so long a JVM does the work before anything is measured: at first it interprets what it
-/// compiles later.
+/// The time for which a JVM works before the measurement, because it first interprets the code that
+/// it compiles later.
 const WARM: Duration = Duration::from_secs(5);
 
 struct Running {
@@ -27,11 +27,12 @@ struct Running {
     input: ChildStdin,
     output: BufReader<ChildStdout>,
     lease: u64,
-    /// Where its threads write down when they had the lock, if they are to.
+    /// The directory in which the program's threads record their visits; `None` if no visits are
+    /// recorded.
     logs: Option<TempDir>,
 }
 
-/// So many lines are given before an answer is read.
+/// The number of lines that are sent before their answers are read.
 const AT_ONCE: usize = 1000;
 
 pub(super) fn run(task: &Task, program: &Path) {
@@ -40,7 +41,7 @@ pub(super) fn run(task: &Task, program: &Path) {
         return running.hold(task);
     }
     if task.work == "nested" {
-        // The cycles are on the same thread, inside this one.
+        // The cycles run on the same thread, nested in this hold.
         let line = format!("0 lock {} {}", own(0), running.lease);
         running.tell(&line);
         running.done(task);
@@ -62,7 +63,7 @@ impl Running {
             .env("_JAVA_OPTIONS", JVM)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // What is wrong is seen in its answers; a JVM says there which options it picked up.
+            // Errors are in the answers. A JVM writes to standard error which options it picked up.
             .stderr(Stdio::null())
             .spawn()
             .unwrap_or_else(|error| panic!("{} does not start: {error}", program.display()));
@@ -89,7 +90,7 @@ impl Running {
         running
     }
 
-    /// How its program is told the kind of lock.
+    /// Returns the program's argument for the kind of lock.
     fn kind(task: &Task) -> Option<&'static str> {
         match task.kind {
             Kind::Mutex => None,
@@ -122,7 +123,8 @@ impl Running {
         answer
     }
 
-    /// Has its threads take all locks, and does nothing else: what its watchdog costs.
+    /// Locks all locks on the program's threads, and then only waits, to measure what the library's
+    /// watchdog costs.
     fn hold(&mut self, task: &Task) {
         let lines: Vec<_> = (0..task.locks)
             .map(|index| format!("{} lock {} 0", index % task.threads, held(index)))
@@ -133,7 +135,7 @@ impl Running {
                 self.done(task);
             }
         }
-        // What renews them has run once when it counts.
+        // The measurement begins after each lock was renewed once.
         std::thread::sleep(Duration::from_millis(task.lease / 3) + Duration::from_secs(1));
         let turn = |time| {
             let (cpu, start) = (self.whole_cpu_time(), Instant::now());
@@ -148,7 +150,7 @@ impl Running {
         serve_and_look(turn, || json!({ "lost": lost(task) }));
     }
 
-    /// What one of its threads is to do.
+    /// Returns the line that describes the work of one of the program's threads for a turn.
     fn order(&self, task: &Task, thread: usize, time: Duration) -> String {
         let (name, file) = match &self.logs {
             Some(logs) => (
@@ -175,7 +177,7 @@ impl Running {
         writeln!(self.input, "{line}").expect("it reads");
     }
 
-    /// The number in the next answer, which must be a good one.
+    /// Returns the number in the next answer. Panics if the answer reports an error.
     fn done(&mut self, task: &Task) -> u64 {
         let answer = self.line();
         let number = answer
@@ -190,7 +192,8 @@ impl Running {
         line.trim_end().to_owned()
     }
 
-    /// The processor time of its threads, in seconds. Those that have ended are not in it.
+    /// Returns the processor time of the program's threads, in seconds, without threads that have
+    /// ended.
     fn cpu_time(&self) -> f64 {
         let text = self
             .threads()
@@ -199,13 +202,13 @@ impl Running {
         nanos.sum::<u64>() as f64 / 1e9
     }
 
-    /// The same with those that have ended, of which a JVM that has little to do has some; but
-    /// counted in hundredths.
+    /// Returns the processor time of the program, in seconds, including that of threads that have
+    /// ended: an idle JVM ends some. The system counts it only in hundredths of a second.
     fn whole_cpu_time(&self) -> f64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.id()));
         let stat = stat.expect("it runs");
-        // Behind the name, which may have spaces: the 14th and 15th field are those of the user and
-        // of the system.
+        // After the name, which may contain spaces: the 14th and 15th fields are the times of the
+        // user and of the system.
         let (_, fields) = stat.rsplit_once(") ").expect("its name is in brackets");
         let ticks = fields
             .split(' ')
@@ -215,7 +218,7 @@ impl Running {
         ticks.map(|ticks| ticks.expect("a number")).sum::<u64>() as f64 / 100.0
     }
 
-    /// The folders in which its threads stand.
+    /// Returns the directories of the program's threads under `/proc`.
     fn threads(&self) -> impl Iterator<Item = PathBuf> {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.process.id()));
         tasks
@@ -226,13 +229,13 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It ends with its input, too; but then it need not be waited for.
+        // The program would also end when its input is closed, but perhaps not soon.
         let _gone = self.process.kill();
         let _reaped = self.process.wait();
     }
 }
 
-/// What all threads have noted, as the parent reads it: came in, began to leave, thread.
+/// Returns the visits of all threads in the parent's format: entry, start of the release, thread.
 fn visits(folder: &Path, threads: usize) -> Vec<u8> {
     let mut all = Vec::new();
     for thread in 0..threads {

@@ -1,4 +1,4 @@
-//! Many held locks, and nothing else: what renewing them costs.
+//! A workload of many held locks, to measure what their renewal costs.
 
 use super::{Task, cpu_time, resident, serve, serve_and_look, thread_count, threads_called};
 use crate::learn::{Renewals, is_granted, url};
@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A lock with very many holders.
+/// The name of a lock with very many holders.
 const LARGE: &str = "large";
 
 const PERMITS_OF_EACH: u32 = 1_000;
 
-/// Questions in one pipeline.
+/// The number of requests in one pipeline, or of holders that one script adds.
 const DEPTH: usize = 1000;
 
 pub(super) fn run(task: &Task) {
@@ -46,7 +46,7 @@ pub(super) fn name(index: usize) -> String {
     format!("held:{index:06}")
 }
 
-/// Processor time while `work` goes on, with what else is to be told.
+/// Runs `work`, and returns its processor time with the other figures of the process.
 fn measured(time: Duration, memory: u64, work: impl FnOnce()) -> Value {
     let (cpu, start) = (cpu_time(), Instant::now());
     work();
@@ -66,7 +66,7 @@ fn hold(client: &Client, index: usize) -> OwnedGuard {
         .expect("it is free")
 }
 
-/// So many guards of one semaphore, with `each` permits.
+/// Returns `count` guards of one semaphore, each with `each` permits.
 fn permits(client: &Client, count: usize, each: u32) -> Vec<OwnedGuard> {
     let limit = u32::try_from(count).expect("not so many") * each;
     let semaphore = client.semaphore("permits", limit).expect("a name");
@@ -75,7 +75,8 @@ fn permits(client: &Client, count: usize, each: u32) -> Vec<OwnedGuard> {
         .collect()
 }
 
-/// What makes a member of a large lock of the number `n`, and how many there are in all.
+/// A semaphore with very many holders: the Lua statement that adds holder `n`, and the number of
+/// holders. [`READER`] is the same for a read-write lock.
 const PERMIT: (&str, usize) = (
     "redis.call('ZADD', '{large}:timeout', 922337203685477, n)",
     1_000_000,
@@ -86,7 +87,7 @@ const READER: (&str, usize) = (
     100_000,
 );
 
-/// Frees a large lock of other holders by force, once in a turn.
+/// Adds very many holders to a lock, and releases the lock by force once in a turn.
 fn forced(
     task: &Task,
     (member, count): (&str, usize),
@@ -107,7 +108,7 @@ fn forced(
     });
 }
 
-/// All of them as soon as many threads can.
+/// Locks all locks with many threads, as fast as they can.
 fn burst(client: &Client, &Task { threads, locks, .. }: &Task) -> Vec<OwnedGuard> {
     std::thread::scope(|scope| {
         let each = |first| {
@@ -126,8 +127,8 @@ fn burst(client: &Client, &Task { threads, locks, .. }: &Task) -> Vec<OwnedGuard
     })
 }
 
-/// How many locks the store does not have for half a lease at least. They are renewed after a
-/// third: what has less was not, and what is not there is lost.
+/// Returns how many locks are gone from the store or have less than half a lease left there. Locks
+/// are renewed after a third of the lease, so a renewal of these is missing.
 pub(super) fn lost(task: &Task) -> usize {
     if task.who.ends_with("permits") {
         return 0; // the guards know
@@ -160,7 +161,7 @@ fn ours(task: &Task, hold: impl FnOnce(&Client) -> Vec<OwnedGuard>) {
         .configure(|config| config.with_watchdog(lease))
         .connect()
         .expect("settings of ours");
-    // The first makes connections and threads, which are not a lock's.
+    // The first lock creates connections and threads, whose memory must not count.
     drop(
         client
             .owned_mutex("first")
@@ -170,7 +171,7 @@ fn ours(task: &Task, hold: impl FnOnce(&Client) -> Vec<OwnedGuard>) {
     let before = resident();
     let held = hold(&client);
     if let Some(renewals) = task.cycles {
-        // Each is renewed after a third of its lease. A sixth more, so that the last one is over.
+        // Each lock is renewed after a third of its lease. A sixth more lets the last renewal end.
         let rounds = u32::try_from(renewals).expect("not so many") / task.locks as u32;
         std::thread::sleep(lease / 3 * rounds + lease / 6);
         return assert!(held.iter().all(OwnedGuard::is_valid), "under valgrind, too");
@@ -179,15 +180,16 @@ fn ours(task: &Task, hold: impl FnOnce(&Client) -> Vec<OwnedGuard>) {
     serve_and_look(
         |time| measured(time, memory, || std::thread::sleep(time)),
         || {
-            // A loss is final: what was lost at any time is not valid now. And the store may know
-            // of more.
+            // A loss is final, so a guard that was lost at any time is invalid now. The store may
+            // show more losses.
             let invalid = held.iter().filter(|guard| !guard.is_valid()).count();
             json!({ "lost": invalid.max(lost(task)) })
         },
     );
 }
 
-/// The same script with the same batch, evenly over a third of the lease, on a thread of its own.
+/// Renews the locks by a raw socket, with the library's script and batch size, evenly over a third
+/// of the lease, on a thread of its own.
 fn raw(task: &Task) {
     let mut raw = Raw::connect(task.port);
     let before = resident();
@@ -197,7 +199,8 @@ fn raw(task: &Task) {
     for first in (0..task.locks).step_by(RENEW_BATCH) {
         let some = first..task.locks.min(first + RENEW_BATCH);
         let acquire = |index| acquires.requests(&name(index), index + 1).acquire;
-        // Together: one by one, the first could be gone before the last is there.
+        // Each batch is acquired in one pipeline: one by one, the first lease could end before the
+        // last lock is acquired.
         raw.send(&some.clone().flat_map(acquire).collect::<Vec<_>>());
         for _ in some.clone() {
             assert!(is_granted(&raw.read().expect("an answer")), "it is free");

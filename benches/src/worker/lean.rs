@@ -1,5 +1,6 @@
-//! The least that a lock in Redisson's hash can cost a server: three calls each to take and to free
-//! it, without tokens, tombstones and re-entry, and without answers for whom it refuses.
+//! The scripts that cost the server least for a lock in Redisson's hash: three calls each to
+//! acquire and to release, without tokens, tombstones and re-entry. A refused client learns only
+//! that the lock is busy.
 
 /// KEYS: the lock. ARGV: lease, owner.
 pub(super) const LOCK: &str = "\

@@ -1,7 +1,9 @@
-//! A worker: this program once more, as a child, with the work of one column of one table. It says
-//! `ready`, and then answers each `run MILLISECONDS`, and each `look`, with one line of JSON. So
-//! every column has a process of its own, whose memory and processor time are its own, and many
-//! short turns of all columns can alternate.
+//! A worker: this program as a child process, which does the work of one column of one table. A
+//! worker prints `ready`, and then answers each line `run MILLISECONDS` and each line `look` with
+//! one line of JSON.
+//!
+//! Every column has a process of its own, so that its memory and processor time can be read, and
+//! many short turns of all columns can alternate.
 
 mod contend;
 mod crowd;
@@ -30,24 +32,24 @@ use std::time::Duration;
 pub(crate) enum Kind {
     #[default]
     Mutex,
-    /// The read part of one lock, for all threads.
+    /// The read lock of one read-write lock, which all threads share.
     Read,
-    /// The write part.
+    /// The write lock of a read-write lock, one for each thread.
     Write,
-    /// Of one semaphore that has enough of them for all threads.
+    /// Permits of one semaphore, which has enough of them for all threads.
     Permits,
     Fair,
 }
 
-/// How many permits there are in all.
+/// The number of permits of the semaphore.
 pub(crate) const PERMITS: u32 = 100;
 
-/// What a worker is to do. Not every work looks at all of it.
+/// What a worker is to do. Each work uses only some of the options.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Task {
     /// The work, as in `cycles`.
     pub(crate) work: String,
-    /// Who does it, as in `ours`.
+    /// The column that does the work, as in `ours`.
     pub(crate) who: String,
     /// The server's port.
     #[arg(long, default_value_t = 0)]
@@ -67,7 +69,7 @@ pub(crate) struct Task {
     /// If longer than `hold`: each hold is of a random length between these two.
     #[arg(long, default_value_t = 0)]
     pub(crate) hold_most: u64,
-    /// How long a thread does something else after each cycle, in microseconds.
+    /// How long a thread pauses after each cycle, in microseconds.
     #[arg(long, default_value_t = 0)]
     pub(crate) pause: u64,
     /// The lease of the watchdog, in milliseconds.
@@ -82,24 +84,24 @@ pub(crate) struct Task {
     /// A directory that all processes of a column share.
     #[arg(long)]
     pub(crate) shared: Option<PathBuf>,
-    /// The program that does it, in another language.
+    /// The program in another language that does the work.
     #[arg(long)]
     pub(crate) program: Option<PathBuf>,
 }
 
 impl Task {
-    /// What the library sends, with this lease.
+    /// Returns the requests that the library sends for this lease.
     fn learn(&self) -> Pair {
         Pair::learn(self.port, Duration::from_millis(self.lease))
     }
 
-    /// The name of the one lock.
+    /// Returns the name of the one lock.
     fn lock(&self) -> String {
         let own = || format!("contended:{}", self.who);
         self.lock.clone().unwrap_or_else(own)
     }
 
-    /// A client of the library, in order if the column is called so.
+    /// Returns a client of the library, with the fair order if the column's name ends with `-fair`.
     fn client(&self) -> Client {
         let order = if self.who.ends_with("-fair") {
             LockOrder::Fair
@@ -144,13 +146,13 @@ pub(crate) fn run(task: &Task) {
     }
 }
 
-/// Answers `run` with what `turn` returns, until the parent is gone.
+/// Answers each `run` with the result of `turn`, until the parent closes the pipe.
 fn serve(turn: impl FnMut(Duration) -> Value) {
     serve_and_look(turn, || json!({}));
 }
 
-/// The same, and answers `look` with what `look` returns: what is to be found out when nothing is
-/// measured any more.
+/// Answers each `run` with the result of `turn`, and each `look` with the result of `look`, until
+/// the parent closes the pipe. `look` returns the figures that cannot be read during a measurement.
 fn serve_and_look(mut turn: impl FnMut(Duration) -> Value, look: impl Fn() -> Value) {
     say("ready");
     for line in std::io::stdin().lock().lines() {
@@ -172,7 +174,7 @@ fn say(line: &str) {
         .expect("the parent reads");
 }
 
-/// The processor time of this process, in seconds.
+/// Returns the processor time of this process, in seconds.
 fn cpu_time() -> f64 {
     seconds_of(ClockId::ProcessCPUTime)
 }
@@ -183,13 +185,13 @@ fn seconds_of(clock: ClockId) -> f64 {
         .as_secs_f64()
 }
 
-/// Nanoseconds on the clock that all processes of this machine share.
+/// Returns the time in nanoseconds, on a clock that all processes of a machine share.
 pub(crate) fn nanos() -> u64 {
     let now = Duration::try_from(clock_gettime(ClockId::Monotonic)).expect("after the start");
     u64::try_from(now.as_nanos()).expect("five hundred years")
 }
 
-/// Resident memory of this process, in bytes.
+/// Returns the resident memory of this process, in bytes.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
     let line = status
@@ -203,17 +205,18 @@ fn resident() -> u64 {
         * 1024
 }
 
-/// How many threads this process has.
+/// Returns the number of threads of this process.
 fn thread_count() -> usize {
     std::fs::read_dir("/proc/self/task")
         .expect("Linux has it")
         .count()
 }
 
-/// How many of them have a name that begins with this. The system keeps fifteen letters of a name.
+/// Returns the number of threads whose name begins with `head`. The system keeps fifteen letters of
+/// a name.
 fn threads_called(head: &str) -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").expect("Linux has it");
-    // Who has ended meanwhile has no name any more.
+    // A thread that has ended meanwhile has no name any more.
     let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).ok();
     tasks
         .filter_map(|task| name(task.ok()?))

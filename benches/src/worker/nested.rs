@@ -1,6 +1,6 @@
-//! Lock and unlock of what the thread has already, beside a local reentrant lock: one that is free,
-//! whose cycle is two atomic operations, and one that the thread has already, whose cycle is a
-//! counter.
+//! A workload of nested holds: each cycle locks and unlocks a lock that the thread already holds.
+//! The reference is a local reentrant lock, either free, so that a cycle is two atomic operations,
+//! or already held, so that a cycle is only a counter.
 
 use super::{Task, cpu_time, serve};
 use crate::learn::url;

@@ -1,8 +1,10 @@
-//! The two scripts of Redisson's `RLock`, as the reference for what ours cost the server: version
-//! 4.4.0, `RedissonLock.tryLockInnerAsync` and `RedissonLock.unlockInnerAsync`, written down from
-//! the description of what they send. The first counts the hold, the second takes it back,
-//! publishes, and leaves a *latch*, by which a repeated unlock gets the answer of the first; the
-//! client deletes that with a third command, which is not counted here.
+//! The two scripts of Redisson's `RLock`, as the reference for the server's cost of this library's
+//! scripts: version 4.4.0, `RedissonLock.tryLockInnerAsync` and `RedissonLock.unlockInnerAsync`,
+//! written from the description of what they send.
+//!
+//! The first script counts the hold. The second one ends the hold, publishes, and sets a *latch*,
+//! from which a repeated unlock gets the answer of the first unlock. The client deletes the latch
+//! with a third command, which is not counted here.
 
 /// KEYS: the lock. ARGV: lease, owner.
 pub(super) const LOCK: &str = "\

@@ -1,5 +1,6 @@
-//! What an acquire and a release cost the server: many of them in a pipeline, so that sockets count
-//! for little, and the server's processor time before and after.
+//! A workload that measures what an acquire and a release cost the server. Many of them are sent in
+//! a pipeline, so that the sockets cost little, and the server's processor time is read before and
+//! after.
 
 use super::{Task, lean, redisson, serve};
 use crate::learn::{Requests, load, load_joined};
@@ -8,16 +9,17 @@ use crate::server::Counters;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// Names that take turns.
+/// The number of names, which are locked in turn.
 const NAMES: usize = 1000;
-/// Acquires in one pipeline, each with its release; both may be for several locks.
+/// The number of acquires in one pipeline, each with its release. A request may be for several
+/// locks.
 const DEPTH: usize = 50;
 
 pub(super) fn run(task: &Task) {
     let mut raw = Raw::connect(task.port);
     let (cycles, cleanup) = cycles(task, &mut raw);
     if let Some(count) = task.cycles {
-        // The last one may be of fewer locks.
+        // The last request may be for fewer locks.
         let whole = &cycles[..cycles.len() - 1];
         let some = whole.iter().cycle().take(count as usize);
         return some.for_each(|one| {
@@ -28,7 +30,8 @@ pub(super) fn run(task: &Task) {
     serve(|time| turn(&mut raw, &cycles, &cleanup, time));
 }
 
-/// The requests for each name, and what removes what they leave, uncounted.
+/// Returns the requests for each name, and one that removes the keys that these requests leave
+/// behind. The latter is not measured.
 fn cycles(task: &Task, raw: &mut Raw) -> (Vec<Requests>, Vec<u8>) {
     match task.who.as_str() {
         "redisson" => return redisson(raw),
@@ -36,7 +39,8 @@ fn cycles(task: &Task, raw: &mut Raw) -> (Vec<Requests>, Vec<u8>) {
         _ => {}
     }
     let cleanup = match task.who.as_str() {
-        // Without what a name leaves behind, its next acquire is its first.
+        // Without the keys that a release leaves behind, the next acquire of a name is like its
+        // first.
         "ours-first" => request(&["FLUSHALL"]),
         _ => Vec::new(),
     };
@@ -68,7 +72,7 @@ fn cycles(task: &Task, raw: &mut Raw) -> (Vec<Requests>, Vec<u8>) {
     )
 }
 
-/// The other columns have names of their own.
+/// Returns a name that no other column uses.
 fn name(index: usize) -> String {
     format!("script:{:07}:{index:06}", std::process::id())
 }
@@ -141,8 +145,8 @@ fn turn(raw: &mut Raw, cycles: &[Requests], cleanup: &[u8], time: Duration) -> V
             script + after.script_us - before.script_us,
         );
         done += NAMES;
-        // Redisson's latches, and what makes a name of ours known, must be gone before it comes
-        // again.
+        // Redisson's latches, and in `ours-first` the keys that a release leaves behind, must be
+        // removed before a name is locked again.
         if !cleanup.is_empty() {
             raw.call(cleanup);
         }

@@ -1,4 +1,5 @@
-//! Clients that wait for one held lock for the whole turn: what they send meanwhile.
+//! A workload of clients that wait for one held lock for the whole turn, to count what they send
+//! meanwhile.
 
 use super::{Task, cpu_time, serve};
 use crate::learn::count_sent;
@@ -9,18 +10,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Small, because there are many.
+/// The stack of a waiting thread: small, because there are many threads.
 const STACK: usize = 64 * 1024;
-/// After that the first attempts and the subscriptions are over.
+/// The time before the measurement, so that the first attempts and subscriptions do not count.
 const SETTLED: Duration = Duration::from_secs(5);
-/// For the count of all that is sent, and then for serving them: some are many.
+/// The time of the count by MONITOR, and the longest time for which waiters are served: limited,
+/// because there may be too many waiters to serve all.
 const SHORT: Duration = Duration::from_secs(4);
 
 pub(super) fn run(task: &Task) {
     serve(|time| turn(task, time));
 }
 
-/// Each thread has a client, and so connections, of its own. The threads end with the process.
+/// Runs a turn in which each thread waits with its own client, and so its own connections. The
+/// threads end with the process.
 fn turn(task: &Task, time: Duration) -> Value {
     let (name, holder) = (task.lock(), task.client());
     let lock = holder.mutex(name.as_str()).expect("a name");
@@ -47,7 +50,7 @@ fn turn(task: &Task, time: Duration) -> Value {
     let (after, cpu) = (Counters::of(&mut raw), cpu_time() - cpu);
     let ((), sent) = count_sent(task.port, || std::thread::sleep(SHORT));
     let freed = Instant::now();
-    // Beside so many waiting clients a renewal may have been late.
+    // With so many waiting clients a renewal may have been late, and the lock lost.
     let lost = held.unlock().is_err();
     let [served, failed] = [served, failed].map(|count| move || count.load(Ordering::Relaxed));
     while served() + failed() < task.threads && freed.elapsed() < SHORT {

@@ -1,12 +1,12 @@
-//! Serves the metrics of a few threads that lock and work to Prometheus.
+//! Serves Prometheus the metrics of a few threads that lock and work.
 //!
 //! ```sh
 //! cargo run -p distlock-metrics-example -- redis://127.0.0.1:6379 127.0.0.1:9464
 //! curl http://127.0.0.1:9464/metrics
 //! ```
 //!
-//! Without arguments: `memory://`, and that address. `docs/METRICS.md` lists the metrics, and
-//! `docs/grafana.json` and `docs/alerts.yml` use them.
+//! Without arguments the example uses `memory://` and the address above. `docs/METRICS.md` lists
+//! the metrics, and `docs/grafana.json` and `docs/alerts.yml` use them.
 
 #![allow(clippy::disallowed_methods, reason = "the sleeps stand for work")]
 
@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = arguments
         .next()
         .unwrap_or_else(|| "127.0.0.1:9464".to_owned());
-    // Before the client: it registers its metrics when it is made.
+    // Installed first, because a client registers its metrics when it is created.
     let handle = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS)?
         .install_recorder()?;
@@ -52,14 +52,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         listener.local_addr()?
     );
     for stream in listener.incoming() {
-        // A scraper that closes its connection early loses its answer only.
+        // A scraper that closes its connection early loses only its own answer.
         let _served = stream.and_then(|stream| serve(&stream, &handle));
     }
     Ok(())
 }
 
-/// Holds one of three locks for some milliseconds, if it is free within 50. A long job, one in a
-/// hundred, has its lease renewed.
+/// Holds one of three locks for some milliseconds, if the lock becomes free within 50 ms. One job
+/// in a hundred is long: up to 3.5 seconds.
 fn work(client: &Client) -> Result<(), Error> {
     let lock = client.mutex(format!("job:{}", fastrand::u8(0..3)))?;
     if let Some(guard) = lock.try_lock_for(Duration::from_millis(50))? {

@@ -1,4 +1,4 @@
-//! The example as its user runs it: it works, and serves what it records.
+//! Runs the example as a user does, and reads the metrics that it serves.
 
 #![allow(
     clippy::unwrap_used,
@@ -11,7 +11,7 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Ends the example with the test.
+/// The running example, which is killed when the test ends.
 struct Example(Child);
 
 impl Drop for Example {
@@ -21,7 +21,7 @@ impl Drop for Example {
     }
 }
 
-/// The answer to a request for this path.
+/// Returns the answer to a request for this path.
 fn get(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream
@@ -53,7 +53,7 @@ fn example_serves_metrics_of_its_work() {
         .unwrap();
     let path = format!("/{}", path.split(' ').next().unwrap());
     let until = SystemClock.now() + Duration::from_secs(60);
-    // A job is done within some milliseconds: each request waits for the program's next ones.
+    // The first answers may come before the first job is done, which takes some milliseconds.
     let samples = loop {
         let answer = get(address, &path);
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
