@@ -31,7 +31,7 @@ pub(crate) fn is_installed(language: &str) -> bool {
     status.expect("there is a shell").success()
 }
 
-/// What is to be run. Panics if it is not there, and says how to build it.
+/// Returns the path of the program. Panics if it is not built, and says how to build it.
 pub(crate) fn program(target: &Path, folder: &str, language: &str) -> PathBuf {
     let is_built = is_built(target, folder);
     let folder = target.join("interop").join(folder);
