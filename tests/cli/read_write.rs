@@ -125,7 +125,7 @@ fn readers_and_writers_are_in_order_where_that_is_set() {
     eventually("it waits", SOON, || {
         queue::waiting(&mut server.probe(), "it") == 1
     });
-    // With `writers=equal` alone this reader would get the lock beside the first one.
+    // Without `order=fair`, `writers=equal` would let this reader in before the waiting writer.
     assert_eq!(run_on(&url, &["-n", "-s"], &["true"]).wait_exit(SOON), 1);
     end([reader]);
     said_pid(&mut writer);

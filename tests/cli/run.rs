@@ -395,7 +395,7 @@ fn file_of_metrics_replaces_no_other_file() {
         "node_foo 3\n"
     );
     assert_eq!(std::fs::read_to_string(path("victim")).unwrap(), "precious");
-    // A new file can be read by everyone, and an existing file keeps its mode.
+    // A new file gets mode 0644, whatever the umask. An existing file keeps its mode.
     assert_eq!(counted("c.prom"), "");
     let mode = |file: &str| std::fs::metadata(path(file)).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode("c.prom"), 0o644);

@@ -6,7 +6,7 @@ use distlock_tests::process::RedisServer;
 use distlock_tests::time::{always, eventually, ms, scaled};
 use std::time::Duration;
 
-/// An interactive shell that writes nothing of its own between the lines.
+/// Starts an interactive shell that prints no prompts and does not echo its input.
 fn shell(server: &RedisServer) -> Child {
     let words = [
         "--quiet",
@@ -26,7 +26,7 @@ fn shell(server: &RedisServer) -> Child {
     shell
 }
 
-/// The process group in the foreground of the terminal of this process.
+/// Returns the process group in the foreground of the terminal of this process.
 fn foreground(pid: i32) -> i32 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     stat.rsplit(')')

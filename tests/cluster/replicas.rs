@@ -33,7 +33,7 @@ fn lock_on_all_replicas_survives_the_loss_of_its_master() {
     let mut trouble = None;
     let answer = eventually("it is told", LONG, || {
         let answer = plain.mutex(&name).unwrap().try_lock();
-        // Printed once, to be seen where the test fails.
+        // Printed once, so that a failed test shows the error.
         answer
             .inspect_err(|error| _ = trouble.get_or_insert_with(|| println!("{error}")))
             .ok()

@@ -217,7 +217,7 @@ fn waiter_is_woken_on_the_new_node_of_its_slot() {
             let mut probe = cluster.node(to).probe();
             eventually("it waits there", LONG, || is_watched(&mut probe));
             held.unlock().unwrap();
-            // Far sooner than the lease ends.
+            // Much sooner than the end of the lease, for which an unnotified waiter would wait.
             within(LONG / 3, || waits.join().unwrap().unwrap());
         });
     }

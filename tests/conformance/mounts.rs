@@ -56,7 +56,7 @@ pub(crate) fn left_out_cases_fail() -> Vec<Trial> {
     formats.into_iter().map(trial).collect()
 }
 
-/// One server, in every wire format.
+/// Returns the mounts on one server, in every wire format.
 fn single_server() -> Vec<Mount> {
     use Extent::{Core, Full};
     let formats = [
@@ -137,7 +137,7 @@ fn server_with_the_least_rights() -> Single {
     single
 }
 
-/// Masters with two replicas, of which one must confirm every lock, or both.
+/// Returns the mounts on masters with two replicas, of which one must confirm every lock, or both.
 fn replicas() -> Vec<Mount> {
     let pool = Pool::new(GROUPS, || Replicated::start(2));
     let one = |servers: &Replicated| servers.url("replicas=1");
@@ -171,7 +171,7 @@ fn in_formats<T: Servers + 'static>(
     formats.iter().map(mount).collect()
 }
 
-/// A cluster, in every wire format.
+/// Returns the mounts on a cluster, in every wire format.
 fn cluster() -> Vec<Mount> {
     use Extent::{Core, Full, None};
     // A machine that is busy for a second must not look like a node that failed.
@@ -231,8 +231,8 @@ fn cluster() -> Vec<Mount> {
     mounts
 }
 
-/// A master with replicas that sentinels name. One setting of each format is enough, because
-/// sentinels make no difference between the settings of a format.
+/// Returns the mounts on a master with replicas that sentinels name. One setting of each format is
+/// enough, because sentinels make no difference between the settings of a format.
 fn sentinel() -> Vec<Mount> {
     use Extent::{Core, Full};
     let group = Shared::new(|| Watched {
@@ -261,7 +261,7 @@ fn sentinel() -> Vec<Mount> {
     mounts
 }
 
-/// Three and five independent servers.
+/// Returns the mounts on three and five independent servers.
 fn quorum() -> Vec<Mount> {
     use Extent::{Core, Full};
     let mount = |name, extent, cannot: NotApplicable, nodes: fn() -> Nodes, holder| {

@@ -1,10 +1,10 @@
-//! Where `tests/interop.sh` has built the programs around other libraries, and which languages it
-//! was to leave out. For the tests, and for the benchmarks.
+//! Where `tests/interop.sh` has built the programs around other libraries, and which languages are
+//! left out: for the tests and the benchmarks.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Names the languages that are left out, as in `java,go`.
+/// The variable that names the languages that are left out, as in `java,go`.
 pub(crate) const SKIP: &str = "DISTLOCK_INTEROP_SKIP";
 
 /// Whether this language was left out on purpose.

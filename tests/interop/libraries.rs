@@ -127,7 +127,7 @@ const NOT_THEIRS: Refusal = Refusal::Says(
     "IllegalMonitorStateException: attempt to unlock lock, not locked by current thread",
 );
 
-/// Redisson of a version.
+/// Returns Redisson in the version that its name ends with.
 const fn redisson(name: &'static str, id: &'static str) -> Library {
     Library {
         name,

@@ -30,7 +30,7 @@ pub(crate) enum Until {
 }
 
 impl Ours {
-    /// A client that shares its locks with this library, on a store.
+    /// Connects a client that shares its locks with this library to a store.
     pub(crate) fn connect(
         library: &'static Library,
         store: &str,
@@ -108,7 +108,7 @@ fn url(library: &Library, store: &str, settings: &str) -> String {
     format!("{store}?{}", all.join("&"))
 }
 
-/// A lease of this length, which is not renewed.
+/// Returns options with a lease of this length, which is not renewed.
 pub(crate) fn fixed(lease: Duration) -> LockOptions {
     LockOptions::new().lease(lease)
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Names the tier: `default` (the same as unset) or `all`.
+/// The variable that names the tier: `default` (the same as unset) or `all`.
 const TIER: &str = "DISTLOCK_TIER";
 
 /// How many tests run at a time, unless one of them measures. Most of them wait for the end of a

@@ -1,4 +1,4 @@
-//! No two holders are inside at once.
+//! No two clients, of either side, hold a lock at once.
 
 use crate::libraries::Library;
 use crate::ours::{LABEL, LONG, Until, count};

@@ -1,4 +1,4 @@
-//! What one side sees of the other's lock, and may not do to it.
+//! What one side can see of the other side's lock, and must not be able to do to it.
 
 use crate::held_key::SHORTEST;
 use crate::late::{self, retry_if_late, timely};

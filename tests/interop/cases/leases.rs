@@ -1,4 +1,4 @@
-//! Leases: kept for as long as a holder lives, and over when it is dead.
+//! Leases: renewed for as long as the holder lives, and over soon after its death.
 
 use crate::cases::holding::{LOOK_AGAIN, unlock_is_refused};
 use crate::held_key::HeldKey;
@@ -169,7 +169,7 @@ pub(crate) fn foreign_client_extends_its_own_lock_only(library: &'static Library
         let lease = LEASE.as_millis();
         scene.peer.ask("t", &format!("lock lock {lease}"));
         let mut held = HeldKey::of(scene.probe(), &key);
-        // Two leases.
+        // Half a lease each time, so two leases in all.
         for _ in 0..4 {
             let_pass(LEASE / 2);
             let extended = scene

@@ -1,5 +1,5 @@
-//! Redlock over independent servers, as published by Redis, in the libraries that implement it,
-//! beside our `redlock://` on the same servers.
+//! Redlock over independent servers, as published by Redis, in the libraries that implement it, and
+//! our `redlock://` on the same servers.
 
 use super::{REDLOCK_4, REDLOCK_5, REDSYNC, RSLOCK};
 use crate::cases::exact::add_up;

@@ -30,7 +30,7 @@ pub(crate) fn mount(suite: &mut Suite) {
     suite.each(Permit::Shared, &VERSIONS, twice);
 }
 
-/// A plan that swallows the answer to the next script after it was told to.
+/// A plan that swallows the answer to the next script once it is armed.
 #[derive(Default)]
 struct OneAnswer(AtomicBool);
 
