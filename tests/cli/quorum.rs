@@ -7,14 +7,14 @@ use distlock_tests::quorum::{self, Servers};
 use distlock_tests::time::eventually;
 use serde_json::Value as Json;
 
-/// Runs it to its end: its status, and all that it wrote.
+/// Runs `distlock quorum` with these words to its end. Returns its exit status and all its output.
 fn ask(words: &[&str]) -> (i32, String) {
     let mut child = Example::distlock(&[&["quorum"], words].concat()).spawn();
     let status = child.wait_exit(SOON);
     (status, child.output() + &child.errors())
 }
 
-/// What `status` says of each server.
+/// Returns what `quorum status --json` prints of each server.
 fn nodes(url: &str) -> Vec<Json> {
     let json = ask(&["status", "--json", url]).1;
     let json: Json = serde_json::from_str(&json).unwrap_or_else(|_| panic!("{json}"));
@@ -46,7 +46,7 @@ fn init_needs_a_yes_and_says_what_it_did() {
         "{status}: {said}"
     );
 
-    // A first use leads to it, too.
+    // The error of the first `run` names `quorum init`, too.
     let mut run = Example::distlock(&["run", "-n", "--url", &url, "it", "--", "true"]).spawn();
     assert_eq!(run.wait_exit(SOON), 69);
     assert!(
@@ -67,7 +67,7 @@ fn init_needs_a_yes_and_says_what_it_did() {
         "{status}: {said}"
     );
 
-    // One that was emptied joins the others.
+    // A server that a restart emptied becomes a member again.
     servers[2].restart();
     quorum::admit(&servers[2]);
     let (status, said) = ask(&["init", "--yes", &url]);
@@ -121,12 +121,12 @@ fn status_shows_who_votes_since_when_and_who_does_not() {
 #[test]
 fn status_shows_how_long_a_server_pauses() {
     let (servers, url) = new_servers();
-    // The first client begins the quorum, which then votes one longest lease later.
+    // The first client sets the quorum up, whose servers then vote one longest lease later.
     let client = distlock::connect(&url).unwrap();
     let lock = client.mutex("it").unwrap();
     let refused = distlock::DistLock::try_lock(&lock).unwrap_err();
     assert!(refused.is_unavailable(), "{refused:?}");
-    // A majority begins it: the last server may be told a moment later.
+    // A majority is enough to set it up: the last server may get its marker a moment later.
     let paused = || Some(nodes(&url)).filter(|all| all.iter().all(|it| it["state"] == "pauses"));
     for node in eventually("every server to pause", SOON, paused) {
         assert!(node["votes"] == false, "{node}");
@@ -146,7 +146,7 @@ fn status_shows_how_long_a_server_pauses() {
 fn restarted_server_is_shown_with_its_pause() {
     let (servers, url) = new_servers();
     assert_eq!(ask(&["init", "-y", &url]).0, 0);
-    // As if an earlier run of the server had voted.
+    // Simulates that the server has been restarted since it voted.
     servers[0]
         .probe()
         .command(&["HSET", "distlock_quorum", "run_id", "0123"]);
@@ -180,7 +180,8 @@ fn what_is_no_quorum_is_refused_with_the_reason() {
     );
 }
 
-/// Each run lives for much less than a longest lease.
+/// Each run takes 0.3 s, much less than the longest lease. The emptied server must become a member
+/// again all the same.
 #[test]
 fn short_runs_get_an_emptied_server_back() {
     let mut quorum = Servers::with(3, 0, "max_lease=5s&watchdog=3s&node_timeout=500ms");
@@ -197,7 +198,8 @@ fn short_runs_get_an_emptied_server_back() {
     println!("{runs} runs");
 }
 
-/// Before the command starts: it is not started and then killed on every host.
+/// Refused before the command starts: otherwise it would be started, and then killed, on every
+/// host.
 #[test]
 fn minimum_hold_that_the_quorum_cannot_keep_is_refused_before_the_command() {
     let quorum = Servers::with(3, 0, quorum::LONGEST);

@@ -8,30 +8,30 @@ use distlock_tests::time::{eventually, within};
 use serde_json::{Value as Json, json};
 use std::time::Duration;
 
-/// Says its number, and goes on until the end of its input.
+/// A script that prints its process ID and runs until its input ends.
 const HOLDER: &str = r#"echo "{\"pid\": $$}"; read -r _; exit 0"#;
 
-/// A command that runs until its input ends.
+/// Starts a command that holds the lock until its input ends.
 fn holder(server: &RedisServer, options: &[&str]) -> Child {
     let mut child = run_script(server, options, HOLDER);
     said_pid(&mut child);
     child
 }
 
-/// A command that waits for the lock.
+/// Starts a command, and returns when it waits for the lock.
 fn waiter(server: &RedisServer, options: &[&str]) -> Child {
     let child = run_script(server, &[&["--verbose"], options].concat(), "exit 0");
     eventually("it waits", SOON, || child.errors().contains("waiting"));
     child
 }
 
-/// Whether the command runs now; 1 if the lock is busy.
+/// Returns the exit status of `run -n`: 0 if its command ran, 1 if the lock is busy.
 #[track_caller]
 fn tries(server: &RedisServer, options: &[&str]) -> i32 {
     run_script(server, &[&["-n"], options].concat(), "exit 0").wait_exit(SOON)
 }
 
-/// Runs it to its end: its status and its output.
+/// Runs `distlock` with these words to its end. Returns its exit status and its output.
 fn ask(server: &RedisServer, words: &[&str]) -> (i32, String) {
     let mut child = Example::distlock(words)
         .env("DISTLOCK_URL", &server.url())
@@ -47,7 +47,7 @@ fn asked_json(server: &RedisServer, words: &[&str]) -> Json {
     serde_json::from_str(&said).unwrap_or_else(|_| panic!("{said}"))
 }
 
-/// Ends these commands by the end of their input.
+/// Closes the inputs of these commands, and expects that each of them then succeeds.
 fn end<const N: usize>(children: [Child; N]) {
     for mut child in children {
         child.close_input();
@@ -66,7 +66,7 @@ fn shared_runs_overlap_and_an_exclusive_one_is_alone() {
         assert_eq!(tries(&server, exclusive), 1, "{exclusive:?}");
     }
     assert_eq!(tries(&server, &["-s"]), 0);
-    // While it waits, no new reader enters.
+    // While a writer waits, no new reader gets the lock.
     let mut writer = waiter(&server, &["-x"]);
     assert_eq!(tries(&server, &["-s"]), 1);
     end(readers);
@@ -83,7 +83,7 @@ fn run_without_an_option_excludes_readers_and_is_excluded() {
     let reader = holder(&server, &[&["-s"], &long[..]].concat());
     assert_eq!(tries(&server, &[]), 1);
     let mut plain = waiter(&server, &[]);
-    // They are woken, and do not wait for the end of the lease.
+    // The release wakes the waiter: otherwise it would wait for the end of a lease of 60 s.
     within(Duration::from_secs(20), || {
         end([reader]);
         assert_eq!(plain.wait_exit(SOON), 0, "{}", plain.errors());
@@ -125,7 +125,7 @@ fn readers_and_writers_are_in_order_where_that_is_set() {
     eventually("it waits", SOON, || {
         queue::waiting(&mut server.probe(), "it") == 1
     });
-    // Without the order it would enter.
+    // Without `order=fair`, `writers=equal` would let this reader in before the waiting writer.
     assert_eq!(run_on(&url, &["-n", "-s"], &["true"]).wait_exit(SOON), 1);
     end([reader]);
     said_pid(&mut writer);
@@ -208,7 +208,7 @@ fn check_and_wait_tell_what_a_reader_and_a_writer_find() {
     assert_eq!(ask(&server, &["check", "-s", "--slots", "it"]).0, 64);
 }
 
-/// The first two cells of each row, and how many there are.
+/// Returns the first two cells of each row of a table, without its head.
 fn states(table: &str) -> Vec<(String, String)> {
     let cells = |line: &str| {
         let mut cells = line
@@ -277,7 +277,7 @@ fn status_shows_each_reader_and_a_waiting_writer() {
         (&json!(true), &json!(1)),
         "{json}"
     );
-    // One row for each lock.
+    // `list` and `watch` print one row for each lock, not for each reader.
     for words in [
         &["list"][..],
         &["watch", "--count", "1", "it"],
@@ -308,7 +308,7 @@ fn status_shows_each_reader_and_a_waiting_writer() {
     );
 }
 
-/// The user may not use the queue, in which a writer may wait.
+/// The user has no right to the key of the queue, so it is not known whether a writer waits.
 #[test]
 fn readers_are_listed_as_held_where_more_may_not_be_asked() {
     let server = RedisServer::start();
@@ -389,7 +389,8 @@ fn labels_of_readers_and_slots_are_shown() {
     }
 }
 
-/// More than are looked at: the store names some of them, others each time.
+/// The store returns only about a hundred of these readers at a time, chosen at random. Counting,
+/// listing and breaking must cover all of them.
 #[test]
 fn many_readers_are_counted_listed_and_broken() {
     const MANY: &str = "for i = 1, 1500 do \

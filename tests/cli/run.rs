@@ -12,10 +12,10 @@ use rustix::process::Signal;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Says its number, and goes on until the end of its input.
+/// A script that prints its process ID and runs until its input ends.
 const HOLDER: &str = r#"echo "{\"pid\": $$}"; read -r _; exit 0"#;
 
-/// A command that holds the lock until its input ends.
+/// Starts a command that holds the lock until its input ends.
 fn holder(server: &RedisServer) -> Child {
     let mut child = run_script(server, &[], HOLDER);
     said_pid(&mut child);
@@ -171,7 +171,7 @@ fn environment_tells_name_token_and_deadline() {
         let command = ["sh", "-c", script];
         let words = [&["run"], options, &["it", "--"], &command[..]].concat();
         let child = Example::distlock(&words).env("DISTLOCK_URL", &server.url());
-        // Those of an outer one.
+        // The variables of an outer `distlock run`, which must not reach the command.
         let child = child
             .env("DISTLOCK_TOKEN", "1")
             .env("DISTLOCK_DEADLINE", "1");
@@ -371,7 +371,8 @@ fn runs_are_counted_in_a_file() {
     assert!(!text.contains("distlock_run_last_success_timestamp_seconds{lock=\"lost\"}"));
 }
 
-/// Also another user's: a link to it, or a file with other lines, is left as it is.
+/// A lock file that is a link and a file with other lines may be another user's: neither the target
+/// of the link nor the file is changed.
 #[test]
 fn file_of_metrics_replaces_no_other_file() {
     let server = RedisServer::start();
@@ -394,7 +395,7 @@ fn file_of_metrics_replaces_no_other_file() {
         "node_foo 3\n"
     );
     assert_eq!(std::fs::read_to_string(path("victim")).unwrap(), "precious");
-    // The mode stays, whatever the umask.
+    // A new file gets mode 0644, whatever the umask. An existing file keeps its mode.
     assert_eq!(counted("c.prom"), "");
     let mode = |file: &str| std::fs::metadata(path(file)).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode("c.prom"), 0o644);
@@ -436,12 +437,12 @@ fn longest_lease_is_that_of_the_library() {
 fn sockets_of_systemd_are_the_commands() {
     let server = RedisServer::start();
     let script = r#"[ "$LISTEN_PID" = $$ ] && echo "$LISTEN_FDS $NOTIFY_SOCKET""#;
-    // As systemd does, which knows the number before the program starts.
+    // `LISTEN_PID` is the process ID of `distlock run`, as if systemd had started it.
     let starts = r#"export LISTEN_PID=$$ LISTEN_FDS=1 NOTIFY_SOCKET=/run/notify; exec "$@""#;
     let mut child = run_in_place_of_shell(&server, starts, "it", script);
     assert_eq!(child.wait_exit(SOON), 0, "{}", child.errors());
     assert_eq!(child.output(), "1 /run/notify");
-    // Those of another process are left to it.
+    // A `LISTEN_PID` that names another process is passed on unchanged.
     let script = "echo $LISTEN_PID";
     let words = ["run", "it", "--", "sh", "-c", script];
     let child = Example::distlock(&words).env("DISTLOCK_URL", &server.url());
@@ -453,7 +454,8 @@ fn sockets_of_systemd_are_the_commands() {
 fn unreachable_store_is_reported_at_once() {
     for url in ["redis://no.such.host.invalid", "redis://127.0.0.1:1"] {
         for options in [&[][..], &["-n"], &["-w", "0.5"]] {
-            // A wait without an end would tolerate an outage of thirty seconds.
+            // Once connected, a wait without a limit tolerates an outage of 30 s. Without a first
+            // connection it must fail at once.
             within(Duration::from_secs(10), || {
                 let mut child = run_on(url, options, &["true"]);
                 assert_eq!(child.wait_exit(SOON), 69, "{}", child.errors());
@@ -492,7 +494,7 @@ fn lock_is_held_until_the_whole_group_has_ended() {
     signal(left_behind, Signal::KILL);
     assert_eq!(child.wait_exit(SOON), 3);
 
-    // Unless the lock is to end with the command.
+    // With `--release command` the lock is released when the command itself ends.
     let mut child = run_script(&server, &["--release", "command"], script);
     let left_behind = said_pid(&mut child);
     assert_eq!(child.wait_exit(SOON), 3);
@@ -500,7 +502,8 @@ fn lock_is_held_until_the_whole_group_has_ended() {
     assert_eq!(child.errors(), "");
     signal(left_behind, Signal::KILL);
 
-    // A daemon leaves the group. `setsid` does not fork, because it does not lead a group here.
+    // A daemon leaves the group, so its lock is released. `setsid` does not fork, because it leads
+    // no group here, so `$!` is the number of the daemon.
     let script = r#"setsid sleep 1000 >/dev/null 2>&1 & echo "{\"pid\": $!}"; read -r _; exit 4"#;
     let mut child = run_script(&server, &[], script);
     let daemon = said_pid(&mut child);
@@ -511,7 +514,8 @@ fn lock_is_held_until_the_whole_group_has_ended() {
     signal(daemon, Signal::KILL);
 }
 
-/// A job of no time on three hosts, each started by a clock of its own.
+/// A job that takes no time starts on three hosts whose clocks differ by 2 s. Each host finds the
+/// lock free, unless `--at-least` bridges the difference.
 #[test]
 fn hosts_with_clocks_apart_run_a_quick_job_once() {
     let server = RedisServer::start();
@@ -546,7 +550,8 @@ fn hosts_with_clocks_apart_run_a_quick_job_once() {
     assert!(left > 0 && left <= 20_000, "{left} ms");
 }
 
-/// As a parent leaves it that never waits for its children.
+/// A parent that never waits for its children may have ignored SIGCHLD. The kernel would then
+/// discard the exit status of the command.
 #[test]
 fn ignored_sigchld_hides_no_exit_status() {
     let server = RedisServer::start();
@@ -577,7 +582,8 @@ fn lock_of_a_command_that_never_ran_is_not_kept() {
     assert!(!server.probe().exists("it"));
 }
 
-/// Such a lock has a short lease until its first renewal, which the command does not wait for.
+/// A lock that was handed over has a short lease until its first renewal, and the command starts
+/// before that. It must not be stopped as if the lease were about to end.
 #[test]
 fn command_runs_on_after_a_fair_lock_was_handed_over() {
     let server = RedisServer::start();
@@ -591,7 +597,7 @@ fn command_runs_on_after_a_fair_lock_was_handed_over() {
         .concat();
         Example::distlock(&words).env("DISTLOCK_URL", &url).spawn()
     };
-    // With the second options the command is stopped if two seconds are left.
+    // With `--kill-after 1` the command is stopped when two seconds of the lease are left.
     for options in [&[][..], &["--kill-after", "1"]] {
         let mut first = fair(options, HOLDER);
         said_pid(&mut first);
@@ -619,7 +625,7 @@ fn lock_of_a_command_that_is_not_there_is_not_kept() {
         assert!(child.errors().contains(program), "{}", child.errors());
         assert!(!server.probe().exists("it"), "{program}");
     }
-    // Without `PATH` the system looks where programs usually are.
+    // Without `PATH` a command is looked up in the default folders of the system.
     let run = distlock().to_str().unwrap().to_owned();
     let url = format!("DISTLOCK_URL={}", server.url());
     let words = ["-i", &url, &run, "run", "it", "--", "true"];

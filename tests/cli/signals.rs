@@ -9,8 +9,9 @@ use distlock_tests::process::RedisServer;
 use distlock_tests::time::{always, eventually, ms};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// A command with a child and two grandchildren that end by no signal but KILL: one of them in the
-/// process group, and one in another, as below `timeout`. Each says its number.
+/// A command with two descendants, all of which ignore HUP, INT and TERM: a child in the process
+/// group of the command, and a grandchild in another group, below `timeout`. Each prints its
+/// process ID.
 const STUBBORN: &str = r#"
     trap '' HUP INT TERM
     say() { echo "{\"pid\": $1}"; }
@@ -19,11 +20,12 @@ const STUBBORN: &str = r#"
     timeout 1000 sh -c 'echo "{\"pid\": $$}"; while :; do sleep 1000; done' &
     while :; do sleep 1000; done"#;
 
-/// Starts it, and returns the numbers of all three.
+/// Starts [`STUBBORN`]. Returns the process IDs of the command, of its child in the same group, and
+/// of its grandchild in the other group.
 fn stubborn(server: &RedisServer, options: &[&str]) -> (Child, [i32; 3]) {
     let mut child = run_script(server, options, STUBBORN);
     let mut pids = [0; 3].map(|_| said_pid(&mut child));
-    // The command itself says its number first.
+    // The command prints its process ID before it starts the others.
     let command = pids[0];
     pids.sort_by_key(|pid| (*pid != command, stat(*pid).map(|stat| stat.2 != command)));
     let groups = pids.map(|pid| stat(pid).expect("it runs").2);
@@ -39,7 +41,7 @@ fn all_are_gone(pids: [i32; 3]) {
     });
 }
 
-/// Says 0 when it is ready, and 1 when it gets the signal of this name.
+/// A script that prints 0 when it is ready, and 1 when it gets the signal that `$1` names.
 const LISTENER: &str = r#"
     trap 'echo "{\"pid\": 1}"; exit 0' $1
     echo "{\"pid\": 0}"
@@ -81,7 +83,8 @@ fn signal_ends_the_wait() {
         assert_eq!(waiter.wait_exit(SOON), status);
         assert_eq!(waiter.output(), "");
     }
-    // With SIGKILL, too: the other process does not wait on, and take the lock.
+    // SIGKILL of the front process ends the wait, too: otherwise the supervisor would wait on and
+    // take the lock.
     let mut waiter = run(&server, &["--verbose"], &["echo", "inside"]);
     eventually("it waits", SOON, || waiter.errors().contains("waiting"));
     let front = front(&waiter);
@@ -99,7 +102,7 @@ fn signal_ends_the_wait() {
     assert_eq!(waiter.output(), "");
 }
 
-/// As `timeout` does below a script: the process has a group of its own, in the same session.
+/// A process that has left the group, as `timeout` does in a script, but not the session.
 #[test]
 fn signal_also_ends_what_has_left_the_group() {
     let server = RedisServer::start();
@@ -116,7 +119,7 @@ fn signal_also_ends_what_has_left_the_group() {
         assert!(!is_alive(apart), "{ends:?}");
         assert!(!server.probe().exists("it"), "{ends:?}");
     }
-    // What ignores the signal keeps the lock.
+    // While a process that ignores the signal runs, the lock is held.
     let stubborn = r#"trap '' TERM; echo "{\"pid\": $$}"; exec sleep 1000"#;
     let script = r#"timeout 1000 sh -c "$0" & wait"#;
     let mut child = run(&server, &[], &["bash", "-c", script, stubborn]);
@@ -130,7 +133,8 @@ fn signal_also_ends_what_has_left_the_group() {
     assert!(!server.probe().exists("it"));
 }
 
-/// HUP may mean that a command is to read its settings again: its own processes are left to it.
+/// HUP may tell a command to read its settings again. A command that handles HUP decides itself
+/// what happens to its processes outside the group.
 #[test]
 fn hang_up_that_the_command_handles_reaches_its_group_alone() {
     let server = RedisServer::start();
@@ -149,7 +153,8 @@ fn hang_up_that_the_command_handles_reaches_its_group_alone() {
     eventually("it is gone", SOON, || !is_alive(apart));
 }
 
-/// A stopped process in a group of its own is continued, and so gets the signal.
+/// A stopped process in a group of its own is continued: otherwise it would not act on the signal,
+/// and would keep the lock held.
 #[test]
 fn signal_also_ends_what_is_stopped() {
     let server = RedisServer::start();
@@ -163,11 +168,12 @@ fn signal_also_ends_what_is_stopped() {
     assert!(!is_alive(apart) && !server.probe().exists("it"));
 }
 
-/// As process 1 of a container gets all processes whose parents have ended.
+/// Process 1 of a container becomes the parent of all processes whose parents have ended. Their
+/// exits must be collected, too.
 #[test]
 fn orphans_leave_no_zombies() {
     let server = RedisServer::start();
-    // Children that `run` has not started: `exec` keeps its process, and so its parenthood.
+    // Gives `run` children that it has not started: `exec` keeps the process, and so its children.
     let starts = r#"for i in 1 2 3; do sleep 0.05 & done; exec "$@""#;
     let mut other = run_in_place_of_shell(&server, starts, "other", "read -r _");
     let parent = i32::try_from(other.id()).unwrap();
@@ -186,7 +192,7 @@ fn killed_front_takes_all_descendants_with_it() {
     let (mut child, pids) = stubborn(&server, &["--kill-after", "0.2"]);
     signal(front(&child), Signal::KILL);
     all_are_gone(pids);
-    // Released, and not left to its lease of thirty seconds.
+    // The lock is released. Otherwise it would be held until its lease of 30 s ends.
     eventually("the lock is free", SOON, || !server.probe().exists("it"));
     assert_eq!(child.wait_exit(SOON), 128 + 9);
 }
@@ -214,11 +220,11 @@ fn command_dies_with_both_processes_above_it() {
     let (child, pids) = stubborn(&server, &[]);
     let both = [front(&child), parent_of(pids[0])];
     let groups = pids.map(|pid| Pid::from_raw(stat(pid).expect("it runs").2).unwrap());
-    // Neither can do anything between the two.
+    // Both are stopped first, so that neither can react to the end of the other.
     both.iter().for_each(|pid| signal(*pid, Signal::STOP));
     both.iter().for_each(|pid| signal(*pid, Signal::KILL));
     eventually("the command is gone", SOON, || !is_alive(pids[0]));
-    // The others would outlive the test.
+    // The other processes would outlive the test.
     for group in groups {
         let _gone = kill_process_group(group, Signal::KILL);
     }

@@ -6,7 +6,7 @@ use distlock_tests::process::RedisServer;
 use distlock_tests::time::{always, eventually, ms, scaled};
 use std::time::Duration;
 
-/// An interactive shell that writes nothing of its own between the lines.
+/// Starts an interactive shell that prints no prompts and does not echo its input.
 fn shell(server: &RedisServer) -> Child {
     let words = [
         "--quiet",
@@ -26,7 +26,7 @@ fn shell(server: &RedisServer) -> Child {
     shell
 }
 
-/// The process group in the foreground of the terminal of this process.
+/// Returns the process group in the foreground of the terminal of this process.
 fn foreground(pid: i32) -> i32 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     stat.rsplit(')')
@@ -39,7 +39,7 @@ fn foreground(pid: i32) -> i32 {
         .unwrap()
 }
 
-/// Waits until it is in the foreground and sleeps, as where it waits for input.
+/// Waits until the process is in the foreground and sleeps, as it does when it waits for input.
 fn await_foreground(pid: i32) {
     eventually("it is in the foreground", SOON, || {
         stat(pid).is_some_and(|(state, _, group)| state == 'S' && foreground(pid) == group)
@@ -133,12 +133,12 @@ fn ctrl_c_reaches_the_command() {
     assert_eq!(said_status(&mut shell), 4);
 }
 
-/// As a pager does, which asks the terminal for commands.
+/// A command behind the pipe may read from the terminal, as a pager does.
 #[test]
 fn rest_of_a_pipeline_keeps_the_terminal() {
     let server = RedisServer::start();
     let mut shell = shell(&server);
-    // It reads when the command runs.
+    // The reader reads from the terminal only after the command has started.
     let reader = r#"(read -r line; echo "$line"; read -r it < /dev/tty; echo "{\"status\": $it}")"#;
     let command = r#"echo "{\"pid\": $$}"; sleep 600"#;
     shell.send(&format!(

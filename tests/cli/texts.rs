@@ -20,7 +20,7 @@ const SUBCOMMANDS: [&str; 13] = [
     "man",
 ];
 
-/// The output of a call that succeeds without a store.
+/// Returns the output of a call that needs no store and must succeed.
 fn output(words: &[&str]) -> String {
     let mut child = Example::distlock(words).spawn();
     assert_eq!(child.wait_exit(SOON), 0, "{words:?}: {}", child.errors());

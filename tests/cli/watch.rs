@@ -1,4 +1,4 @@
-//! `watch`: rounds in a pipe, and a terminal that is as before.
+//! `watch`: its rounds in a pipe, and the terminal, which it restores at its end.
 
 use crate::{SOON, only_error};
 use distlock_tests::child::{Child, Example, distlock};
@@ -16,7 +16,7 @@ fn watch(server: &RedisServer, words: &[&str]) -> Child {
         .spawn()
 }
 
-/// The names of a round.
+/// Returns the names of the locks in a round.
 fn names(round: &Json) -> Vec<&str> {
     let locks = round["locks"].as_array().unwrap();
     locks
@@ -108,13 +108,15 @@ fn pattern_beside_names_is_refused() {
     );
 }
 
-/// What `watch` draws on a terminal of 50 columns and 5 lines, and the modes of the terminal before
-/// and after it, which ends by these keys or this signal.
+/// Runs `watch` on a terminal of 50 columns and 5 lines until `end` ends it. Returns what it drew,
+/// and what the terminal shows after that: its exit status, and `same` if the terminal's modes are
+/// as before.
 fn on_a_terminal(server: &RedisServer, end: impl FnOnce(&mut Child)) -> (String, String) {
     reading(server, "/dev/tty", |child, _| end(child))
 }
 
-/// The same with its keys from this terminal; `end` also gets what reads the number of rounds.
+/// Does what [`on_a_terminal`] does, with the keys from the terminal `input`. `end` also gets a
+/// function that returns the number of the last round.
 fn reading(
     server: &RedisServer,
     input: &str,
@@ -122,7 +124,7 @@ fn reading(
 ) -> (String, String) {
     let folder = tempfile::tempdir().unwrap();
     let drawn = folder.path().join("drawn");
-    // The trap keeps the shell alive that gets the terminal's interrupt, too.
+    // The shell gets the terminal's interrupt, too: the trap keeps it alive.
     let script = r#"trap : INT; stty cols 50 rows 5; stty -g > "$MODES"; echo '{"pid": 0}' > /dev/stderr
         "$DISTLOCK" watch -i 0.05 < "$INPUT"; echo "status $?"; stty -g | diff "$MODES" - && echo same"#;
     let words = [
@@ -208,7 +210,7 @@ fn signal_restores_the_terminal_too() {
     );
 }
 
-/// The process that watches this server.
+/// Returns the process ID of the `watch` on this server.
 fn watching(server: &RedisServer) -> i32 {
     let found = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
         let pid = entry.ok()?.file_name().to_str()?.parse::<i32>().ok()?;
@@ -221,7 +223,7 @@ fn watching(server: &RedisServer) -> i32 {
     found[0]
 }
 
-/// The processor time that a process has used.
+/// Returns the processor time that a process has used.
 fn cpu_time(pid: i32) -> Duration {
     const TICK: Duration = Duration::from_millis(10);
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
@@ -237,7 +239,8 @@ fn cpu_time(pid: i32) -> Duration {
         .sum()
 }
 
-/// The keys come from a terminal of their own, which is gone while the other is drawn on.
+/// `watch` reads its keys from one terminal and draws on another. The first one goes away, which
+/// must neither end `watch` nor make it read in a busy loop.
 #[test]
 fn end_of_the_input_is_no_key_and_no_busy_loop() {
     let server = RedisServer::start();

@@ -19,14 +19,15 @@ fn connections(cluster: &Cluster, node: usize) -> usize {
         .count()
 }
 
-/// How many descriptors this process has open.
+/// Returns the number of file descriptors that this process has open.
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd")
         .expect("this is Linux")
         .count()
 }
 
-/// Has all that a node can be used for used: attempts, renewals, asynchronous releases, a watch.
+/// Uses everything that opens a connection to a node or starts a thread: attempts, renewals, an
+/// asynchronous release, and a subscription.
 fn use_everything(cluster: &Cluster, name: &str, [one, other]: [&Client; 2]) {
     let held = take(one, name);
     thread::scope(|scope| {
@@ -58,7 +59,7 @@ fn removed_node_leaves_no_renewal_worker() {
     });
 }
 
-/// What is waited for at the end.
+/// Whether the test also waits for the end of the idle renewal workers.
 #[derive(PartialEq, Eq)]
 enum Lanes {
     AreLeft,
@@ -77,14 +78,15 @@ fn nothing_is_left_of_a_node(lanes: Lanes) {
         use_everything(&cluster, &name, [&one, &other]);
         assert!(connections(&cluster, new) > 0);
         cluster.move_slot(slot, new, 0);
-        // As long as it is there it may be asked where the slot went.
+        // The old node still exists here, because it may be asked where the slot has gone.
         turn(&one, &name);
         turn(&other, &name);
         eventually("no connection to it is left", LONG, || {
             connections(&cluster, new) == 0
         });
         cluster.remove(new);
-        // Those that look after what was held until a moment ago end by themselves.
+        // Workers for locks that were held until a moment ago end by themselves, so they do not
+        // count.
         let ends = |name: &String| {
             ["renew", "confi", "clean", "spare", "timer", "coll"]
                 .iter()
@@ -93,8 +95,8 @@ fn nothing_is_left_of_a_node(lanes: Lanes) {
         let threads = own_threads().into_iter().filter(|name| !ends(name)).count();
         (threads, descriptors())
     };
-    // Of the nodes that stay each is asked for the cluster for the first time at some time, which
-    // takes a connection. So what there is grows, but not with every visit.
+    // The first request for the slot map to each remaining node opens a connection. So the counts
+    // grow at first, but must not grow with each visit.
     let mut counts = Vec::new();
     while counts.len() < 15 {
         counts.push(visit());
@@ -110,7 +112,7 @@ fn nothing_is_left_of_a_node(lanes: Lanes) {
         "each visit leaves something behind: {counts:?}"
     );
     if lanes == Lanes::End {
-        // They wait for half a minute whether there is more to do.
+        // An idle renewal worker ends after half a minute.
         eventually("the lanes have ended", LONG, || {
             let ends = |name: &String| ["renew", "clean"].iter().any(|it| name.contains(it));
             !own_threads().iter().any(ends)
@@ -118,8 +120,8 @@ fn nothing_is_left_of_a_node(lanes: Lanes) {
     }
 }
 
-/// A node that hangs is left as soon as there is a successor: no request waits for it any longer,
-/// and nothing is kept of it.
+/// As soon as a hanging node has a successor, no request waits for the node any longer, and the
+/// client closes its connections to the node.
 #[test]
 fn hanging_node_is_left_when_it_is_replaced() {
     alone(
@@ -141,7 +143,7 @@ fn nothing_waits_for_one_that_hangs() {
     turn(&client, &mine);
     cluster.node(frozen).pause();
     thread::scope(|scope| {
-        // It has half a minute for an answer.
+        // By its own time-outs this request could wait much longer than the 15 s below.
         let asks = scope.spawn(|| turn(&client, &mine));
         cluster.wait_for_owner(slot, replica);
         eventually(
@@ -156,7 +158,7 @@ fn nothing_waits_for_one_that_hangs() {
     });
     cluster.node(frozen).resume();
     cluster.wait_until_agreed(6);
-    // But perhaps to ask it for the cluster, as a replica like any other.
+    // The connection for requests for the slot map may remain, as to any other replica.
     eventually("no other client is connected to it", LONG, || {
         let clients = cluster.node(frozen).probe().clients();
         let ours = clients
@@ -168,8 +170,8 @@ fn nothing_waits_for_one_that_hangs() {
     });
 }
 
-/// As to one server: attempts and releases of all threads share one, renewals have one, and one
-/// hears of releases. Who is asked for the cluster now and then has one for that.
+/// All threads share one connection for attempts and releases, one for renewals and one for
+/// subscriptions. A node that is asked for the slot map has one more connection, for that.
 #[test]
 fn client_has_three_connections_per_node_once_needed() {
     let cluster = Cluster::steady();

@@ -10,8 +10,8 @@ use std::net::TcpListener;
 use std::thread;
 use std::time::Duration;
 
-/// Locks on all nodes, one that is held and waited for while its slot moves, and then its node
-/// gives way.
+/// Takes locks on all nodes. One of them is held, and has a waiter, while its slot moves and then
+/// its new master fails over.
 fn locks_live_on(cluster: &Cluster, url: &str, more: &str) {
     let settings = format!("watchdog=10s&command_timeout=1s{more}");
     let [one, other] = [(); 2].map(|()| client_with(url, &settings));
@@ -36,8 +36,8 @@ fn locks_live_on(cluster: &Cluster, url: &str, more: &str) {
     });
 }
 
-/// All speak TLS, the nodes with each other, too, and are called by names, which their certificate
-/// is for.
+/// All connections use TLS, also those between the nodes. The nodes announce a host name, for which
+/// their certificate is valid.
 #[test]
 fn cluster_over_tls_keeps_locks() {
     if skipped_before_7("a port of the bus beside that for TLS, and host names") {
@@ -71,7 +71,7 @@ fn cluster_over_tls_keeps_locks() {
     );
     let ca = authority.file("ca.crt");
     locks_live_on(&cluster, &url, &format!("&tls_ca={ca}"));
-    // No connection of the client is without.
+    // No connection of the client leads to a port without TLS.
     for node in 0..cluster.len() {
         let port = format!("laddr=127.0.0.1:{} ", cluster.node(node).port());
         let clients = plain(node).clients();
@@ -83,7 +83,7 @@ fn cluster_over_tls_keeps_locks() {
             "{clients:?}"
         );
     }
-    // Their addresses are not what the certificate is for.
+    // The certificate is not valid for the addresses of the nodes.
     let url = format!(
         "rediss+cluster://{login}@127.0.0.1:{}?tls_ca={ca}",
         ports[0]
@@ -119,7 +119,7 @@ fn cluster_over_ipv6_keeps_locks() {
             "{clients:?}"
         );
     }
-    // An address that is announced and mapped.
+    // An announced IPv6 address may be mapped to another address.
     let map = format!("[::1]:{0}=127.0.0.1:{0}", cluster.node(0).port());
     let mapped = client_with(&url, &format!("address_map={map}"));
     turn(&mapped, &cluster.name_on(0, "mapped"));
@@ -129,8 +129,8 @@ fn cluster_over_ipv6_keeps_locks() {
     assert!(clients.iter().any(is_mapped), "{clients:?}");
 }
 
-/// Each node is at an address of its own, and is called by a name, but for one that was not told
-/// its name.
+/// Every node has an address of its own and announces a host name, except one that has no host
+/// name.
 #[test]
 fn node_without_a_host_name_is_reached_by_its_ip_address() {
     let unnamed = 1;

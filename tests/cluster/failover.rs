@@ -1,4 +1,4 @@
-//! Masters that die, are frozen, give way or come back.
+//! Masters that die, freeze, fail over or come back.
 
 use crate::scene::{LONG, Load, client, client_with, take, turn};
 use distlock::LockName;
@@ -8,11 +8,12 @@ use distlock_tests::version::skipped_before_7;
 use std::thread;
 use std::time::Duration;
 
-/// Far longer than a waiter takes that hears of a release, or of a successor.
+/// Far longer than a notified waiter takes, so that a waiter that waits for the end of the lease is
+/// found out.
 const LEASE: Duration = Duration::from_secs(120);
 
-/// The `redis` crate's cluster client never recovers from this: it goes on asking the dead node for
-/// ever.
+/// The `redis` crate's cluster client never recovers from the death of a master: it sends its
+/// requests to the dead node for ever.
 #[test]
 fn locks_of_a_dead_master_are_kept_by_its_successor() {
     let mut cluster = Cluster::start();
@@ -62,8 +63,8 @@ fn locks_of_a_dead_master_are_kept_by_its_successor() {
     elsewhere.unlock().unwrap();
 }
 
-/// What the dead node knew and its successor does not is lost. Who waits hears of the successor,
-/// and need not wait for a lease.
+/// A grant that was not replicated is lost with its master. A waiter is notified of the successor:
+/// otherwise it would wait for the end of the lost lease.
 #[test]
 fn waiter_on_a_dead_node_is_woken_by_its_successor() {
     let mut cluster = Cluster::start();
@@ -75,7 +76,7 @@ fn waiter_on_a_dead_node_is_woken_by_its_successor() {
         LEASE.as_secs()
     );
     let [one, other] = [(); 2].map(|()| client_with(&cluster.url(), &settings));
-    // The replica never hears of the grant.
+    // The grant never reaches the replica.
     cluster.node(replica).pause();
     cluster.cut_off_replicas(dying);
     let held = take(&one, &name);
@@ -100,9 +101,8 @@ fn waiter_on_a_dead_node_is_woken_by_its_successor() {
     drop(held);
 }
 
-/// Masters give way, are made to, or are just replaced: locks that are held stay, and no two are
-/// inside. The forced ways may lose what was not replicated yet; here nothing is written at that
-/// moment but renewals.
+/// A held lock survives `CLUSTER FAILOVER`, also with `FORCE` and `TAKEOVER`. These two may lose
+/// writes that are not replicated yet, but only renewals are written here.
 #[test]
 fn graceful_failover_loses_no_lock() {
     let cluster = Cluster::steady();
@@ -126,7 +126,8 @@ fn graceful_failover_loses_no_lock() {
     take(&client, &name).unlock().unwrap();
 }
 
-/// The plain way is exact, whatever is under way.
+/// A plain `CLUSTER FAILOVER` loses no write, so no two threads hold the lock at once, whatever
+/// requests are pending.
 #[test]
 fn failover_under_load_excludes_exactly() {
     let cluster = Cluster::steady();
@@ -172,16 +173,16 @@ fn frozen_master_is_replaced_and_returns_as_a_replica() {
     let both = [&mine, &others].map(|name| LockName::new(name).unwrap());
     assert!(operator.inspect_all(&both).iter().all(Result::is_ok));
     cluster.node(frozen).pause();
-    // The other node is asked, too, although the first one hangs.
+    // The state from the other node arrives although the first node hangs.
     let states = operator.inspect_all(&both);
     assert!(
         states[1].as_ref().is_ok_and(|state| state.holder.is_some()),
         "{states:?}"
     );
     cluster.wait_for_owner(slot, replica);
-    // A client that finds that its node does not answer has waited for it.
+    // The first requests may still wait for the frozen node and fail at their time-out.
     eventually("the successor is found", LONG, || held.verify().is_ok());
-    // What others hold is renewed as if nothing were.
+    // Locks on the other nodes are renewed meanwhile.
     assert!(elsewhere.verify().unwrap() > Duration::ZERO);
     cluster.node(frozen).resume();
     cluster.wait_until_agreed(6);
@@ -192,7 +193,7 @@ fn frozen_master_is_replaced_and_returns_as_a_replica() {
     let writes = |node: usize| cluster.node(node).probe().command_calls("hset");
     let before = writes(frozen);
     take(&client, &mine).unlock().unwrap();
-    // Only what it replicates.
+    // The returned node replicates from its successor.
     eventually("it replicates", LONG, || writes(frozen) > before);
 }
 
@@ -213,7 +214,7 @@ fn added_node_serves_and_removed_node_is_forgotten() {
         });
         cluster.move_slot(slot, new, 2);
         cluster.remove(new);
-        // The others may not have heard yet where its slot has gone.
+        // The remaining nodes may not know yet where the slot has gone.
         eventually("the slot's node is found", LONG, || held.verify().is_ok());
         held.unlock().unwrap();
         waits.join().unwrap();
@@ -221,8 +222,8 @@ fn added_node_serves_and_removed_node_is_forgotten() {
     take(&one, &name).unlock().unwrap();
 }
 
-/// With the whole of a shard gone, its locks cannot be had, and that is never "busy"; all others
-/// can, if the cluster is told so.
+/// When a whole shard is gone, its locks are unavailable, and never reported as busy. All other
+/// locks are served, if the cluster does not require full coverage.
 #[test]
 fn slots_without_a_node_are_unavailable_and_others_served() {
     let mut cluster = Cluster::start_with(&["--cluster-require-full-coverage", "no"]);
@@ -250,8 +251,8 @@ fn slots_without_a_node_are_unavailable_and_others_served() {
     take(&client, &mine).unlock().unwrap();
 }
 
-/// The same where the cluster serves nothing any more then: its nodes say so, and that is an
-/// answer.
+/// When a shard is gone and the cluster requires full coverage, no node serves any slot. The nodes
+/// answer that the cluster is down, which the client reports as unavailable.
 #[test]
 fn cluster_that_is_down_is_unavailable_until_it_is_up() {
     let mut cluster = Cluster::start();
@@ -270,7 +271,7 @@ fn cluster_that_is_down_is_unavailable_until_it_is_up() {
             error.to_string().contains("cluster is down")
         })
     });
-    // Each time it is asked for: another node may serve by now.
+    // Failed attempts request the slot map anew, because another node may serve the slot by now.
     let asked = || {
         let running = (0..cluster.len())
             .map(|node| cluster.node(node))
@@ -290,14 +291,14 @@ fn cluster_that_is_down_is_unavailable_until_it_is_up() {
     always("it stays up", ms(300), || lock.is_locked().is_ok());
 }
 
-/// A master that reads its data says so, and that is no answer: its successor may serve by now, so
-/// the others are asked.
+/// A master that is loading its data says so, which is no answer about the lock. Its successor may
+/// serve the slot by now, so the client asks the other nodes.
 #[test]
 fn loading_master_is_unavailable_and_keeps_held_locks() {
     if skipped_before_7("a node that answers again and again while it loads") {
         return;
     }
-    // Long enough that no replica takes its place meanwhile.
+    // The node time-out is so long that no replica is promoted while the master loads its data.
     let patient = ["--cluster-node-timeout", "60000", "--rdbcompression", "no"];
     let cluster =
         Cluster::start_with(&[&patient[..], &["--enable-debug-command", "local"]].concat());
@@ -307,7 +308,7 @@ fn loading_master_is_unavailable_and_keeps_held_locks() {
     let mut probe = cluster.node(0).probe();
     let many = "for i = 1, 1000 do redis.call('SET', KEYS[1] .. i, string.rep('x', 10000)) end";
     probe.command(&["EVAL", many, "1", &format!("{{{name}}}")]);
-    // For five seconds, in which questions are answered from time to time.
+    // Loading takes five seconds, during which the master answers requests from time to time.
     for (name, value) in [
         ("key-load-delay", "5000"),
         ("loading-process-events-interval-bytes", "65536"),

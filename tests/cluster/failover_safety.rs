@@ -1,5 +1,6 @@
-//! Many threads of several processes want one lock while its master is killed, again and again,
-//! with it held. Each says when it had the lock, and a judge looks whether two had it at once.
+//! Threads of several processes contend for one lock while its master is killed repeatedly, with
+//! the lock held. Each thread reports when it held the lock, and a judge checks that no two did at
+//! once.
 
 use distlock_tests::cluster::Cluster;
 use distlock_tests::contenders::kills::rounds;

@@ -1,4 +1,4 @@
-//! Locks in the order of arrival, in slots that move.
+//! Fair locks whose slot moves to another node.
 
 use crate::scene::{LONG, SETTINGS, client, client_with};
 use distlock::LockOptions;
@@ -31,8 +31,9 @@ fn fair_queue_moves_with_its_slot() {
     assert_eq!(line.end(), [0, 1, 2]);
 }
 
-/// A release where the lock and its queue have arrived, and the counter of the tokens has not: one
-/// made there would be in its way, and no waiter listens there yet.
+/// The lock and its queue have moved to the new node, but the token counter has not. A release
+/// there must not create a second counter, which would block the move of the first one. Nor may it
+/// pass over waiters that have no subscription on the new node yet.
 #[test]
 fn release_in_a_slot_that_is_moved_makes_no_counter_and_passes_over_no_waiter() {
     let cluster = Cluster::steady();
@@ -67,7 +68,8 @@ fn release_in_a_slot_that_is_moved_makes_no_counter_and_passes_over_no_waiter() 
         cluster.move_keys(slot, 0, 1);
         cluster.end_to_move(slot, 0, 1);
         cluster.wait_for_owner(slot, 1);
-        // In any order: one that does not listen on the new node yet lets the other go first.
+        // The order may change: a waiter without a subscription on the new node yet lets the next
+        // one go first.
         assert_eq!(line.end().len(), 2, "order={order}");
     }
 }
@@ -130,7 +132,8 @@ fn fair_semaphores_queue_moves_with_its_slot() {
             let semaphore = clients[number].fair_semaphore(&*name, 3).unwrap();
             let order = Arc::clone(&order);
             let waiter = thread::spawn(move || {
-                // One is free, and the last one wants no more.
+                // One permit is free, and the last waiter needs no more. It must still wait for the
+                // waiters before it.
                 let count = if number == 2 { 1 } else { 3 };
                 let permits = semaphore
                     .try_acquire_for_with(count, LONG, &LockOptions::new())

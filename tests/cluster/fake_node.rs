@@ -1,4 +1,4 @@
-//! [`FakeNode`]: a node whose word on its cluster the test sets.
+//! [`FakeNode`]: a node whose answers about its cluster are set by the test.
 
 use crate::scene::client_with;
 use distlock::Client;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
-/// A node in a list of nodes.
+/// A node as a slot map lists it.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
     pub(crate) id: &'static str,
@@ -21,7 +21,7 @@ pub(crate) struct Member {
     pub(crate) health: &'static str,
 }
 
-/// One that is well, as a master.
+/// Returns a master that is online.
 pub(crate) fn master(id: &'static str, port: u16) -> Member {
     Member {
         id,
@@ -31,7 +31,7 @@ pub(crate) fn master(id: &'static str, port: u16) -> Member {
     }
 }
 
-/// One that is well, as a replica.
+/// Returns a replica that is online.
 pub(crate) fn replica(id: &'static str, port: u16) -> Member {
     Member {
         id,
@@ -41,10 +41,11 @@ pub(crate) fn replica(id: &'static str, port: u16) -> Member {
     }
 }
 
-/// Slots, from and to, and their nodes, the master first.
+/// Ranges of slots (each the first and the last one), and their nodes, the master first.
 pub(crate) type Shard = (Vec<[u16; 2]>, Vec<Member>);
 
-/// The shards of three masters with a third of the slots each, and these replicas of the first.
+/// Returns the shards of three masters with a third of the slots each, and these replicas of the
+/// first master.
 pub(crate) fn thirds(masters: [Member; 3], replicas: Vec<Member>) -> Vec<Shard> {
     let [first, second, third] = masters;
     let thirds = [[0, 5_460], [5_461, 10_922], [10_923, 16_383]].map(|slots| vec![slots]);
@@ -52,15 +53,15 @@ pub(crate) fn thirds(masters: [Member; 3], replicas: Vec<Member>) -> Vec<Shard> 
     thirds.into_iter().zip(nodes).collect()
 }
 
-/// What a node says of its cluster.
+/// What a node answers about its cluster.
 #[derive(Clone, Debug)]
 pub(crate) struct Word {
     pub(crate) id: &'static str,
     pub(crate) epoch: u64,
     pub(crate) is_up: bool,
-    /// By `CLUSTER SHARDS`.
+    /// The answer to `CLUSTER SHARDS`.
     pub(crate) shards: Vec<Shard>,
-    /// By `CLUSTER SLOTS`.
+    /// The answer to `CLUSTER SLOTS`.
     pub(crate) slots: Vec<Shard>,
 }
 
@@ -81,8 +82,8 @@ impl Word {
     }
 }
 
-/// A node that answers what is asked of the cluster, and passes all else to one server: it serves
-/// until the test process ends.
+/// A node that answers `CLUSTER` commands itself, and passes all other commands to one server. It
+/// serves until the test process ends.
 pub(crate) struct FakeNode {
     port: u16,
     inner: Arc<Inner>,
@@ -91,15 +92,16 @@ pub(crate) struct FakeNode {
 struct Inner {
     server: u16,
     word: Mutex<Option<Word>>,
-    /// Nothing is answered while the test holds it.
+    /// While the test holds the write lock, no request is answered.
     answers: RwLock<()>,
     open: Mutex<Vec<TcpStream>>,
-    /// How often it was asked for the shards.
+    /// The number of `CLUSTER SHARDS` requests so far.
     questions: AtomicU32,
 }
 
 impl FakeNode {
-    /// A node in front of this server, which says nothing of its cluster yet.
+    /// Starts a node in front of this server. Until the first [`Self::say`] it passes `CLUSTER`
+    /// commands to the server, too.
     pub(crate) fn before(server: &RedisServer) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -124,7 +126,7 @@ impl FakeNode {
         self.port
     }
 
-    /// Says this from now on, on new connections: those that stand are cut.
+    /// Gives these answers from now on. Open connections are cut, so that clients connect again.
     pub(crate) fn say(&self, word: Word) {
         *self.inner.word.lock() = Some(word);
         for stream in self.inner.open.lock().drain(..) {
@@ -132,18 +134,18 @@ impl FakeNode {
         }
     }
 
-    /// Answers nothing until that is dropped.
+    /// Answers no request until the returned guard is dropped.
     pub(crate) fn hang(&self) -> RwLockWriteGuard<'_, ()> {
         self.inner.answers.write()
     }
 
-    /// How often it was asked for the shards.
+    /// The number of `CLUSTER SHARDS` requests so far.
     pub(crate) fn questions(&self) -> u32 {
         self.inner.questions.load(Ordering::SeqCst)
     }
 }
 
-/// A client of these nodes.
+/// Returns a client of these nodes.
 pub(crate) fn client_of(ports: &[u16], settings: &str) -> Client {
     let hosts: Vec<_> = ports
         .iter()
@@ -178,7 +180,7 @@ impl Inner {
             }
             server.write_all(&request.bytes())?;
             if replies.take_if(|_| request.is("SUBSCRIBE")).is_some() {
-                // From now on the server also says what it was not asked.
+                // After a subscription the server also sends messages that answer no request.
                 let (mut client, mut server) = (client.try_clone()?, server.try_clone()?);
                 thread::spawn(move || io::copy(&mut server, &mut client));
             } else if let Some(replies) = &mut replies {

@@ -16,7 +16,8 @@ use std::time::Duration;
 const LEASE: Duration = Duration::from_secs(2);
 const SETTINGS: &str = "watchdog=2s&command_timeout=1s&connect_timeout=1s";
 
-/// A proxy before each node, by which some clients find it, and the settings of those.
+/// Starts a proxy in front of each node. Returns the proxies, and the settings of a client that
+/// connects through them.
 fn behind(cluster: &Cluster) -> (Vec<Proxy>, String) {
     let ports: Vec<_> = (0..cluster.len())
         .map(|node| cluster.node(node).port())
@@ -39,7 +40,8 @@ fn epoch(cluster: &Cluster) -> u64 {
 
 type Told = Arc<Mutex<Vec<[String; 3]>>>;
 
-/// A client that keeps what it was told of other servers.
+/// Returns a client with two lists that its events fill: of servers that it refused, and of servers
+/// that it found changed.
 fn listening(url: &str, settings: &str) -> (Client, Told, Told) {
     let (refused, changed) = (Told::default(), Told::default());
     let (to_refused, to_changed) = (Arc::clone(&refused), Arc::clone(&changed));
@@ -75,7 +77,7 @@ fn listening(url: &str, settings: &str) -> (Client, Told, Told) {
 
 #[test]
 fn foreign_node_at_the_address_of_a_dead_one_misleads_no_client() {
-    // Those that are well go on serving.
+    // Without full coverage the other masters continue to serve.
     let mut cluster = Cluster::start_with(&["--cluster-require-full-coverage", "no"]);
     let foreign = Cluster::steady();
     foreign.fail_over(0, Failover::Takeover);
@@ -83,7 +85,7 @@ fn foreign_node_at_the_address_of_a_dead_one_misleads_no_client() {
     let (proxies, behind) = behind(&cluster);
     let name = cluster.name_on(1, "contended");
     let (url, dead) = (cluster.url(), cluster.name_on(0, "dead"));
-    // Of two programs only one is led elsewhere.
+    // Only the second of the two programs connects through the proxies.
     let contenders = [SETTINGS, &behind]
         .map(|settings| Contenders::start(&format!("{url}?{settings}"), &name, 1, 2));
     let (told, refused, _) = listening(&url, &behind);
@@ -99,11 +101,12 @@ fn foreign_node_at_the_address_of_a_dead_one_misleads_no_client() {
     proxies[0].switch_to(foreign.node(1).port());
     let before = claimed();
     let lock = told.mutex(dead.as_str()).unwrap();
-    // On a busy machine this meets the end of the connection that stood, and nothing more.
+    // On a busy machine this attempt may only notice that its old connection has ended. The next
+    // attempt meets the foreign node.
     assert!(lock.try_lock().unwrap_err().is_unavailable());
     let outcome = lock.try_lock().map(drop);
-    // Connections to the others break all the while: so the cluster is asked for again and again,
-    // at each address.
+    // The connections to the other nodes break again and again, so the slot map is requested again
+    // and again, at each address.
     let watch = Stopwatch::start();
     while watch.elapsed() < scaled(LEASE * 3) {
         let_pass(Duration::from_millis(250));
@@ -120,7 +123,7 @@ fn foreign_node_at_the_address_of_a_dead_one_misleads_no_client() {
         "{after:?}"
     );
     assert!(!foreign.probe(&name).exists(&name));
-    // What cannot be had is told with both.
+    // The error names the expected and the found node.
     let error = outcome.unwrap_err();
     assert!(error.is_unavailable(), "{error:?}");
     let text = format!("{error} {error:?}");
@@ -152,7 +155,8 @@ fn cluster_made_anew_behind_the_same_addresses_is_followed() {
     let (client, _, changed) = listening(&url, &behind);
     let held_name = cluster.name_on(1, "held");
     let other = client_with(&url, &behind);
-    // It knows the nodes: one that begins later knows of no others.
+    // This client learns the nodes now: a client that starts later cannot know that they were
+    // others.
     take(&other, &held_name).unlock().unwrap();
     let other = other.mutex(held_name.as_str()).unwrap();
     let asked = SystemClock.now();
@@ -166,13 +170,14 @@ fn cluster_made_anew_behind_the_same_addresses_is_followed() {
     let was = cluster.id(1);
     (0..cluster.len()).for_each(|node| cluster.node_mut(node).kill());
     let watch = Stopwatch::start();
-    // One node less than before: its address answers no more.
+    // Only five of the six addresses lead to the new cluster; the last one does not answer any
+    // more.
     for (node, proxy) in proxies.iter().enumerate().take(5) {
         proxy.switch_to(later.node(node).port());
     }
     let lock = client.mutex("after").unwrap();
     let outcome = lock.try_lock().map(drop);
-    // For as long as it believes to have it, no other client has.
+    // While the first client's guard is valid, no other client may get the lock.
     let mut together: Vec<_> = thread::scope(|scope| {
         let next = scope.spawn(|| {
             let asked = SystemClock.now();
@@ -205,7 +210,7 @@ fn cluster_made_anew_behind_the_same_addresses_is_followed() {
     judge(together).must_be_exact_after_a_switch();
     let error = outcome.unwrap_err();
     assert!(error.is_unavailable(), "{error:?}");
-    // What was held is lost, and it is told which cluster is used now.
+    // The held lock is lost, and an event names the old and the new nodes.
     assert!(losses.recv_timeout(LONG).is_ok() && held.unlock().unwrap_err().is_lost());
     eventually("it is told", LONG, || !changed.lock().is_empty());
     let [_, old, new] = changed.lock()[0].clone();
@@ -231,7 +236,7 @@ fn client_that_starts_among_two_clusters_takes_neither_side() {
         [one.id(0), other.id(1)].iter().all(|id| text.contains(id)),
         "{text}"
     );
-    // Two addresses of three say which is meant.
+    // Two of the three addresses lead to one cluster, which the client then uses.
     let most = format!("{},127.0.0.1:{}", one.url_of(&[0, 1]), other.node(1).port());
     for _ in 0..5 {
         let guard = take(&client_with(&most, SETTINGS), "x");

@@ -1,4 +1,4 @@
-//! Answers that are under way for so long that another node serves the slot when they come.
+//! Answers that arrive only when another node serves the slot.
 
 use crate::scene::{LONG, backend};
 use distlock::LockName;
@@ -15,7 +15,7 @@ use parking_lot::RwLock;
 use std::sync::Arc;
 use std::thread;
 
-/// Keeps answers of locks back while the test holds it.
+/// Holds back the answers to scripts while the test holds the write lock.
 #[derive(Default)]
 struct Answers(RwLock<()>);
 
@@ -31,8 +31,9 @@ impl Plan for Answers {
     }
 }
 
-/// What a master did may be lost with it, so its reply does not count when it has a successor: the
-/// client asks again, and that one will say. An asynchronous release is sent to it.
+/// The effect of a request may be lost with its master, so a reply that arrives when there is a
+/// successor does not count: the outcome is unknown. Reads and asynchronous releases are sent
+/// again, to the successor.
 #[test]
 fn late_reply_of_a_replaced_master_is_not_believed() {
     let cluster = Cluster::steady();
@@ -76,7 +77,7 @@ fn late_reply_of_a_replaced_master_is_not_believed() {
     for held in ["renewed", "released", "submitted", "forced"] {
         acquire(held).unwrap();
     }
-    // Each script is known there, and each connection.
+    // Loads each script on the node, and opens each connection.
     renew("renewed").remove(0).unwrap();
     acquire("free").unwrap();
     release("free").unwrap();
@@ -126,8 +127,8 @@ fn late_reply_of_a_replaced_master_is_not_believed() {
             probe.command_calls("pexpire") > before + 1
         });
 
-        // The client is told of nothing until the old master is a replica, as which it need not be
-        // left at once.
+        // The client may notice the takeover only when the old master is a replica. Then it need
+        // not close its connections to that node at once.
         walls.iter().for_each(|wall| wall.keep_out(None));
         assert_eq!(
             cluster
@@ -139,12 +140,12 @@ fn late_reply_of_a_replaced_master_is_not_believed() {
         );
         cluster.wait_for_owner(slot, new);
         cluster.wait_until_agreed(cluster.len());
-        // As if it had not got there in time.
+        // Simulates that the release did not reach the replica in time.
         let mut probe = cluster.node(new).probe();
         for (field, value) in &submitted {
             probe.command(&["HSET", name("submitted").as_str(), field, value]);
         }
-        // As if it had been freed since.
+        // Simulates that the lock has been freed since.
         probe.command(&["DEL", name("renewed").as_str()]);
         walls.iter().for_each(Wall::open);
         eventually("the map has learnt it", LONG, || {
@@ -166,7 +167,7 @@ fn late_reply_of_a_replaced_master_is_not_believed() {
             let said = failure.error().to_string();
             assert!(said.contains("serves the slot no longer"), "{said}");
         }
-        // A look changes nothing, so it is taken once more, where it counts.
+        // A read changes nothing, so it is repeated on the new master.
         let info = inspected.join().unwrap().unwrap();
         assert!(info.holder.is_none(), "{info:?}");
         let outcome = told.recv_timeout(LONG).unwrap().unwrap();

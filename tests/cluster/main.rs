@@ -1,5 +1,5 @@
-//! Redis Cluster: real nodes, killed, paused, cut off, failed over, and slots on their way between
-//! them.
+//! Redis Cluster: real nodes that are killed, paused, cut off and failed over, and slots that move
+//! between them.
 
 #![allow(
     clippy::unwrap_used,
@@ -9,25 +9,25 @@
 // Slots that move between two commands of one attempt.
 mod slot_moves_within_an_attempt;
 
-// What is left of nodes that left, and of a client.
+// Threads and connections after a node has left the cluster, or a client is dropped.
 mod departure;
 
-// Masters that die, are frozen, give way or come back.
+// Masters that die, freeze, fail over or come back.
 mod failover;
 
-// Masters that are killed with the lock held, and a judge of what all holders say.
+// Masters that are killed while a lock is held, and a judge of what all holders report.
 mod failover_safety;
 
-// Locks in the order of arrival.
+// Fair locks.
 mod fair;
 
-// Answers that come too late.
+// Answers that arrive too late.
 mod late_answers;
 
 // What managed services show of a cluster.
 mod managed;
 
-// A master that the others cannot reach any more.
+// A master that is cut off from the other nodes.
 mod partition;
 
 // Read-write locks.
@@ -36,13 +36,13 @@ mod read_write;
 // Changes of keys that the nodes report.
 mod reports;
 
-// However nodes are reached: over TLS, by IPv6, by names.
+// Nodes that are reached over TLS, by IPv6, or by names.
 mod endpoints;
 
-// Nodes that say of their cluster what a test wants.
+// Nodes whose answers about their cluster are set by a test.
 mod fake_node;
 
-// Which nodes are asked for the slot map, and whose word counts.
+// Which nodes are asked for the slot map, and whose answer counts.
 mod map_sources;
 
 // The addresses in the URL.
@@ -57,7 +57,7 @@ mod moved_at_once;
 // Grants that replicas confirm.
 mod replicas;
 
-// Requests that come to the wrong node, or while a slot moves.
+// Requests that arrive at the wrong node, or while a slot moves.
 mod routing;
 
 // The examples, and many locks at once.
@@ -69,13 +69,13 @@ mod servers_clocks;
 // Permits whose slot moves.
 mod semaphores;
 
-// What the tests here have in common.
+// Helpers of these tests.
 mod scene;
 
 // Masters that are left without a replica.
 mod without_replicas;
 
-// Clients that are held up between two commands.
+// Clients that a test stops between two commands.
 #[allow(dead_code, reason = "its servers are no cluster's")]
 #[path = "../../examples/race_gallery/stage.rs"]
 mod stage;

@@ -12,7 +12,8 @@ fn endpoint(proxy: &Proxy) -> String {
     format!("redis+cluster://{LOGIN}@127.0.0.1:{}", proxy.port())
 }
 
-/// The endpoint is no address that a node announces, and leads to another node each time.
+/// No node announces the address of the endpoint, which may lead to another node with each
+/// connection.
 #[test]
 fn configuration_endpoint_alone_is_enough() {
     let cluster = Cluster::start();
@@ -40,7 +41,7 @@ fn configuration_endpoint_alone_is_enough() {
             turn(&late, name);
         }
     }
-    // The node that it first led to gives way.
+    // The node that the endpoint first led to fails over.
     cluster.wait_for_replicas(0);
     cluster.fail_over(0, Failover::Plain);
     assert!(held.verify().unwrap() > Duration::ZERO);
@@ -50,7 +51,8 @@ fn configuration_endpoint_alone_is_enough() {
     }
 }
 
-/// As a serverless cache shows itself: all slots on one node without replicas.
+/// A serverless cache shows all slots on one node without replicas, and refuses commands such as
+/// `WAIT` and `CONFIG`.
 #[test]
 fn single_shard_without_wait_and_config_keeps_locks() {
     let withheld = [
@@ -86,7 +88,8 @@ fn single_shard_without_wait_and_config_keeps_locks() {
     );
 }
 
-/// As Redis Cloud and Azure Managed Redis document it of their cluster API.
+/// Redis Cloud and Azure Managed Redis document that their clusters lack the command by which a
+/// node names itself.
 #[test]
 fn cluster_that_does_not_name_its_nodes_is_refused() {
     if skipped_before_7("rights for a part of a command") {

@@ -1,5 +1,5 @@
-//! Which nodes are asked for the slot map, whose word counts, and how soon: nodes that say what the
-//! test wants.
+//! Which nodes are asked for the slot map, whose answer counts, and how soon. The test sets the
+//! answers of the nodes.
 
 use crate::fake_node::{FakeNode, Member, Word, client_of, master, replica, thirds};
 use crate::scene::{LONG, take, turn};
@@ -11,7 +11,7 @@ use distlock_tests::time::{Stopwatch, always, eventually, let_pass, within};
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
 
-/// Names whose slots are in the first, second and third third.
+/// Names whose slots are in the first, the second and the last third of all slots.
 const NAMES: [&str; 3] = ["lock:{b}", "lock:{c}", "lock:{a}"];
 
 const SETTINGS: &str = "watchdog=30s&command_timeout=3s&connect_timeout=2s";
@@ -30,8 +30,8 @@ fn all_turn(client: &Client) {
     }
 }
 
-/// As Redis 7.2.4 and 7.4.1 answer after a failover, while the replaced master is away: no shard
-/// lists the slots of its successor.
+/// Redis 7.2.4 and 7.4.1 answer so after a failover, while the replaced master is away: `CLUSTER
+/// SHARDS` lists the slots of its successor nowhere.
 #[test]
 fn slots_missing_in_shards_are_found_in_slots() {
     let server = server();
@@ -72,8 +72,8 @@ fn slots_missing_in_shards_are_found_in_slots() {
     all_turn(&client_of(&ports, SETTINGS));
 }
 
-/// A replica that the others cannot reach begins one election after the other, each with a larger
-/// epoch, and never hears that there is a new master.
+/// An isolated replica begins one election after another, each with a larger epoch, and never
+/// learns that there is a new master. Its epoch must not make its old map win.
 #[test]
 fn epoch_of_an_isolated_replica_outvotes_no_master() {
     let server = server();
@@ -88,7 +88,7 @@ fn epoch_of_an_isolated_replica_outvotes_no_master() {
     for (node, id) in [(&new, "d"), (&second, "b"), (&third, "c")] {
         node.say(Word::new(id, 7, &after));
     }
-    // It may not have noticed yet that it is alone.
+    // The replica may not have noticed yet that it is isolated, and then reports the cluster as up.
     for is_up in [false, true] {
         isolated.say(Word {
             is_up,
@@ -110,7 +110,8 @@ fn epoch_of_an_isolated_replica_outvotes_no_master() {
     }
 }
 
-/// The same where the isolated one is near, and the others are 250 ms away.
+/// The isolated replica answers at once, the other nodes after 250 ms. Its old map must not win
+/// because it arrives first.
 #[test]
 fn near_isolated_replica_outvotes_no_distant_master() {
     let server = server();
@@ -144,8 +145,8 @@ fn near_isolated_replica_outvotes_no_distant_master() {
     }
 }
 
-/// A question to a node far away is not given up: its answer counts when it comes, although a near
-/// replica, which has not heard yet, has answered long before.
+/// A request for the slot map to a distant node is not given up: its answer counts when it arrives,
+/// although a near replica has answered long before, with an old map.
 #[test]
 fn distant_master_is_heard_while_another_is_cut_off() {
     let server = server();
@@ -157,7 +158,7 @@ fn distant_master_is_heard_while_another_is_cut_off() {
     let after = thirds(others(master("d", new.port())), vec![]);
     near.say(Word::new("b", 4, &before));
     distant.say(Word::new("c", 5, &after));
-    // The successor has not heard yet that it was elected.
+    // The successor does not know yet that it was elected.
     new.say(Word::new("d", 4, &before));
     let client = client_of(&[near.port()], SETTINGS);
     turn(&client, NAMES[1]);
@@ -177,15 +178,15 @@ fn distant_master_is_heard_while_another_is_cut_off() {
     );
 }
 
-/// The nodes are deleted: their addresses are silent, and the name in the URL leads to the same
-/// nodes at new ones.
+/// The nodes have moved: their old addresses are silent, and only the address in the URL leads to
+/// the same nodes at new addresses.
 #[test]
 fn moved_nodes_are_found_by_the_url_while_all_known_ones_hang() {
     const LEASE: Duration = Duration::from_secs(15);
     for replicas in [0, 27] {
         let server = server();
         let (old, new): ([FakeNode; 3], [FakeNode; 3]) = (nodes(&server), nodes(&server));
-        // They are connected to, and never answer.
+        // Replicas that accept connections and never answer.
         let silent: Vec<_> = (0..replicas)
             .map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap())
             .collect();
@@ -207,7 +208,7 @@ fn moved_nodes_are_found_by_the_url_while_all_known_ones_hang() {
         let client = client_of(&[endpoint.port()], settings);
         let held = NAMES.map(|name| take(&client, name));
         let _hang = old.each_ref().map(FakeNode::hang);
-        // What is connected stays so, and hangs.
+        // Open connections stay open and hang; new ones lead to the new address.
         endpoint.lead_to(new[1].port());
         let watch = Stopwatch::start();
         within(LEASE / 3, || {
@@ -224,8 +225,9 @@ fn moved_nodes_are_found_by_the_url_while_all_known_ones_hang() {
     }
 }
 
-/// A client follows a lease after the first query that no known node answers, however long it was
-/// idle before: others may have renewed their locks until the cluster went.
+/// A client uses a replaced cluster one lease after the first query that no known node answers,
+/// however long it was idle before. Until the old cluster went, other clients may have renewed
+/// their locks.
 #[test]
 fn client_follows_a_replaced_cluster_a_lease_later() {
     const LEASE: Duration = Duration::from_secs(3);
@@ -243,7 +245,7 @@ fn client_follows_a_replaced_cluster_a_lease_later() {
         say(["a", "b", "c"]);
         let settings = "watchdog=3s&command_timeout=1s&connect_timeout=1s";
         let client = client_of(&[nodes[0].port(), nodes[1].port()], settings);
-        // Its own lease is over before that.
+        // The client's own lease is over before that.
         let lock = client.mutex(NAMES[0]).unwrap();
         let guard = lock.try_lock_with(&LockOptions::new().lease(Duration::from_secs(2)));
         drop(guard.unwrap().expect("it is free"));
@@ -261,8 +263,8 @@ fn client_follows_a_replaced_cluster_a_lease_later() {
     }
 }
 
-/// One node of another cluster at one of three addresses, while the others are silent, is not
-/// followed: they may only be cut off from this client, and others hold locks there.
+/// A node of another cluster at one of three addresses is not used while the other two addresses
+/// are silent. They may only be cut off from this client, and other clients may hold locks there.
 #[test]
 fn foreign_node_is_not_followed_while_most_addresses_are_silent() {
     const LEASE: Duration = Duration::from_secs(1);
@@ -288,6 +290,6 @@ fn foreign_node_is_not_followed_while_most_addresses_are_silent() {
             .iter()
             .all(|name| client.mutex(*name).unwrap().try_lock().is_err())
     });
-    // A client that starts now knows nothing of the silent ones.
+    // A client that starts now knows nothing of the silent nodes, so it uses the one that answers.
     turn(&client_of(&ports, SETTINGS), NAMES[0]);
 }

@@ -11,11 +11,12 @@ use std::time::Duration;
 /// How often the slot goes there and back.
 const TIMES: usize = 50;
 
-/// Far longer than a waiter takes that is told of the slot's new node.
+/// Far longer than a waiter takes that is notified on the slot's new node, so that a waiter that
+/// waits for the end of the lease is found out.
 const LEASE: Duration = Duration::from_secs(120);
 
-/// Holders keep what they hold, and waiters, those of a fair queue, too, get their turns on
-/// whichever node the slot is: never two at a time.
+/// Holders keep their locks, and plain and fair waiters get their turns on whichever node the slot
+/// is. No two threads hold a lock at once.
 #[test]
 fn locks_are_kept_while_their_slot_is_moved_at_once() {
     let cluster = Cluster::steady();

@@ -1,4 +1,4 @@
-//! A master that has a successor, has not heard of it, and takes writes until it does.
+//! An isolated master that does not know of its successor yet, and accepts writes until then.
 
 use crate::scene::{LONG, backend, client_with, take, turn};
 use distlock::backend::{LeaseTime, OwnerId};
@@ -15,10 +15,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Where the node comes from that is cut off: so the walls know it.
+/// The source address of the isolated node, by which the walls know its connections.
 const MINORITY: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 
-/// Without it no wall could tell from which node a connection comes.
+/// What this server must support: otherwise a wall could not tell which node a connection comes
+/// from.
 const SOURCES: &str = "isolated nodes, by the address from which a node dials";
 
 #[track_caller]
@@ -30,20 +31,21 @@ fn ok(probe: &mut Probe, words: &[&str]) {
     );
 }
 
-/// A cluster with one node, perhaps with clients of it, and nothing else on one side.
+/// A cluster that can be divided: one node, perhaps with clients, on one side, and all other nodes
+/// on the other side.
 struct SplitVote {
     cluster: Cluster,
     minority: usize,
-    /// Between the nodes.
+    /// The walls between the nodes.
     buses: Vec<Wall>,
-    /// Between each side's client and the nodes of the other.
+    /// The walls between the client of each side and the nodes of the other side.
     clients: Vec<Wall>,
-    /// To the node that is cut off, from before it was.
+    /// A connection to the isolated node, opened before the division.
     probe: Probe,
 }
 
 impl SplitVote {
-    /// Not divided yet: the nodes know each other by the walls.
+    /// Starts a cluster that is not divided yet, in which the nodes know each other by the walls.
     fn start(minority: usize) -> Self {
         let cluster = Cluster::start_each(|number| {
             let mut arguments = Cluster::replacing().to_vec();
@@ -81,7 +83,7 @@ impl SplitVote {
         }
     }
 
-    /// The address map of a client that these nodes are behind walls for.
+    /// Returns the address map of a client that reaches these nodes through walls.
     fn map(&self, nodes: impl Iterator<Item = usize>) -> String {
         let pair = |node: usize| {
             let (port, wall) = (self.cluster.node(node).port(), self.clients[node].port());
@@ -90,12 +92,13 @@ impl SplitVote {
         nodes.map(pair).collect::<Vec<_>>().join(",")
     }
 
-    /// Nothing gets through, neither between the nodes nor to replicas.
+    /// Cuts all traffic between the nodes of the two sides, also to replicas.
     fn divide(&mut self) {
         for (node, wall) in self.buses.iter().enumerate() {
             wall.keep_out((node != self.minority).then_some(MINORITY));
         }
-        // Its replica comes by the way that its own client takes: it is not let in again.
+        // Replicas connect to the client port, which has no wall. The password keeps them from
+        // connecting again.
         ok(
             &mut self.probe,
             &["CONFIG", "SET", "requirepass", "stay-out"],
@@ -103,13 +106,13 @@ impl SplitVote {
         self.probe.command(&["CLIENT", "KILL", "TYPE", "replica"]);
     }
 
-    /// Nor to clients.
+    /// Cuts all traffic between the clients of each side and the nodes of the other side.
     fn divide_clients(&self) {
         self.clients.iter().for_each(|wall| wall.keep_out(None));
     }
 
-    /// Nothing gets through to other nodes, and no node is missed; but the others have this node
-    /// for the master of this name.
+    /// Divides the cluster without letting any node be marked as failed, and makes `new` the master
+    /// of this name for all other nodes.
     fn divide_unnoticed(&mut self, new: usize, name: &str) {
         let slot = self.cluster.slot(name);
         for node in 0..self.cluster.len() {
@@ -135,10 +138,9 @@ impl SplitVote {
     }
 }
 
-/// The others elect a successor, and a client of theirs takes the lock there; on this side the old
-/// master grants it, too, as long as it has not noticed. Both are told apart by their tokens; a
-/// policy grants nothing on this side; and when the two sides see each other again, what the old
-/// one granted is told as lost.
+/// The other side elects a successor, and a client there takes the lock. On this side the old
+/// master, which has not noticed, grants it, too. The fencing tokens tell the two grants apart, a
+/// replica policy prevents a grant by the old master, and the lost lock is reported.
 #[test]
 fn isolated_master_grants_nothing_under_a_replica_policy() {
     if skipped_before_7(SOURCES) {
@@ -160,7 +162,7 @@ fn isolated_master_grants_nothing_under_a_replica_policy() {
     for client in [&here, &careful, &there] {
         turn(client, &name);
     }
-    // So that it takes writes although it hears nothing of the others.
+    // Makes the old master accept writes although it receives nothing from the other nodes.
     ok(
         &mut divided.probe,
         &["CONFIG", "SET", "cluster-node-timeout", "60000"],
@@ -196,7 +198,7 @@ fn isolated_master_grants_nothing_under_a_replica_policy() {
         "they tried"
     );
 
-    // As soon as it notices that it is alone, it takes nothing any more.
+    // As soon as the old master notices that it is isolated, it refuses all requests.
     ok(
         &mut divided.probe,
         &["CONFIG", "SET", "cluster-node-timeout", "1000"],
@@ -222,9 +224,9 @@ fn isolated_master_grants_nothing_under_a_replica_policy() {
     turn(&careful, &free);
 }
 
-/// What it granted meanwhile its successor does not know: two hold the lock. The later one has the
-/// larger token, and the earlier one is told at its next renewal. No client goes back to the old
-/// master.
+/// The successor does not know what the isolated master has granted, so two clients hold the lock.
+/// The later one has the larger token, and the earlier one is told of the loss at its next renewal.
+/// No client returns to the old master.
 #[test]
 fn lock_granted_by_an_isolated_master_is_lost_and_reported() {
     if skipped_before_7(SOURCES) {
@@ -233,10 +235,10 @@ fn lock_granted_by_an_isolated_master_is_lost_and_reported() {
     let mut divided = SplitVote::start(0);
     let (old, new) = (0, divided.cluster.replica_of(0));
     let name = divided.cluster.name_on(old, "split");
-    // It is renewed before the map is asked for anew.
+    // With a lease of 6 s the lock is renewed before the slot map is refreshed.
     let settings = "watchdog=6s&command_timeout=1s";
     let one = client_with(&divided.cluster.url(), settings);
-    // It has a map, and its connections.
+    // Gives the client its slot map and its connections.
     turn(&one, &name);
     divided.divide_unnoticed(new, &name);
     let before = divided.probe.command_calls("hset");
@@ -246,7 +248,7 @@ fn lock_granted_by_an_isolated_master_is_lost_and_reported() {
         before + 1,
         "by the old master"
     );
-    // Its map is that of a node which has heard.
+    // This client gets its slot map from a node that knows the successor.
     let other = client_with(&divided.cluster.url_of(&[1]), settings);
     let second = take(&other, &name);
     assert_eq!(
@@ -266,7 +268,7 @@ fn lock_granted_by_an_isolated_master_is_lost_and_reported() {
     assert_eq!(loss.cause(), LossCause::Gone, "by the successor's word");
     assert_eq!(cluster.owner(cluster.slot(&name)), new);
     assert!(first.unlock().unwrap_err().is_lost());
-    // It redirects every client.
+    // The old master, by now a replica, would redirect every client.
     let mut asked = || divided.probe.info_field("errorstats", "errorstat_MOVED");
     let before = asked();
     assert!(second.verify().unwrap() > Duration::ZERO);
@@ -275,8 +277,8 @@ fn lock_granted_by_an_isolated_master_is_lost_and_reported() {
     assert_eq!(asked(), before, "no client asks the old one");
 }
 
-/// A node that has not heard of an election tells of a cluster that is over. Who knows better does
-/// not go back, also if no other node can be asked any more.
+/// A node that does not know of an election reports an old slot map. A client with a newer map does
+/// not return to it, even if no other node can be asked.
 #[test]
 fn slot_map_of_an_isolated_node_does_not_replace_a_newer_one() {
     if skipped_before_7(SOURCES) {
@@ -300,7 +302,7 @@ fn slot_map_of_an_isolated_node_does_not_replace_a_newer_one() {
             context.clock.now() + time,
         )
     };
-    // Without a replica's confirmation the cluster is asked for.
+    // An attempt that no replica confirms makes the client request the slot map.
     let number = AtomicU64::new(0);
     let has_asked_for = |time| {
         let name = format!("{{{tag}}}:{}", number.fetch_add(1, Ordering::Relaxed));

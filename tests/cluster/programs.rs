@@ -1,5 +1,5 @@
-//! The examples by their URL alone, and many locks at once: what a program sees of a cluster on its
-//! bad days.
+//! The examples on a cluster, and many locks at once: what a program notices of moving slots, a
+//! failover and a frozen master.
 
 use crate::scene::{LONG, client_with};
 use distlock::{Event, EventHandler, LossCause};
@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// `batch_workers` sells and `distlock hold` holds while the slots of both go to another node with
-/// 2,000 others, and come back, and then their node gives way to its replica.
+/// `batch_workers` sells and `distlock hold` holds a lock while the slots of both move to another
+/// node and back, with 1,998 others. Then their master fails over to its replica.
 #[test]
 fn batch_workers_are_exact_during_resharding_and_a_failover() {
     let cluster = Cluster::steady();
@@ -52,7 +52,7 @@ fn batch_workers_are_exact_during_resharding_and_a_failover() {
         .into_iter()
         .filter(|slot| !own.contains(slot));
     let mut slots: Vec<_> = others.take(1_998).collect();
-    // In the middle, so that they are asked for before and after.
+    // In the middle of the list, so that requests arrive before and after their move.
     own.iter()
         .for_each(|slot| slots.insert(slots.len() / 2, *slot));
     let watch = Stopwatch::start();
@@ -86,11 +86,12 @@ fn batch_workers_are_exact_during_resharding_and_a_failover() {
     holder.expect_event("released", LONG);
 }
 
-/// What was left of each lock when it was renewed, by the node that it was on at first.
+/// Records what was left of the lease of each lock when it was renewed, by the node that the lock
+/// was on at first.
 #[derive(Default)]
 struct Rhythm {
     nodes: HashMap<String, usize>,
-    /// For each node: how many renewals, by what was left of them, in tenths of the lease.
+    /// For each node: the number of renewals, by what was left of the lease, in tenths.
     left: Mutex<HashMap<usize, [u64; 11]>>,
     lost: Mutex<HashMap<usize, Vec<LossCause>>>,
     failed: AtomicU64,
@@ -117,8 +118,8 @@ impl EventHandler for Rhythm {
     }
 }
 
-/// Ten thousand locks on three masters, and one of those freezes until its replica has taken over:
-/// the others keep their rhythm, and its own are renewed by the successor, or declared lost at
+/// One of three masters freezes until its replica has taken over. The locks on the other two are
+/// renewed in time. Those of the frozen master are renewed by the successor, or declared lost at
 /// their deadline.
 #[test]
 fn ten_thousand_locks_are_kept_while_one_of_three_masters_hangs() {
@@ -220,8 +221,8 @@ fn ten_thousand_locks_are_kept_while_one_of_three_masters_hangs() {
     cluster.node(frozen).resume();
     drop(guards);
     client.wait_for_cleanup(LONG).unwrap();
-    // Due at two thirds. One in a hundred may be later: that is a busy machine, but a stall by the
-    // frozen node would hold up all that fall due meanwhile.
+    // A renewal is due when two thirds of the lease are left. One in a hundred may be later, on a
+    // busy machine; a stall by the frozen node would delay all renewals that fall due meanwhile.
     let least = [0, 2].map(|node| {
         let (all, mut so_far) = (left[&node].iter().sum::<u64>(), 0);
         let tenths = left[&node].iter().position(|count| {

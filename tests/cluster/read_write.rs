@@ -1,4 +1,4 @@
-//! Read-write locks, each of whose keys is in one slot.
+//! Read-write locks on a cluster: all keys of a lock are in one slot.
 
 use crate::scene::{LONG, client};
 use distlock_tests::cluster::Cluster;

@@ -15,9 +15,8 @@ fn client(cluster: &Cluster, replicas: &str) -> Client {
     client_with(&cluster.url(), &format!("{settings}&replicas={replicas}"))
 }
 
-/// With one replica to each master no replica is left to confirm when that one has become the
-/// master: the next attempt waits until the dead node is back, and what was held is good as long as
-/// its lease.
+/// Each master has one replica. When that is the master, no replica is left to confirm a grant: the
+/// next attempt waits until the dead node is back. The lock that was held stays valid.
 #[test]
 fn lock_on_all_replicas_survives_the_loss_of_its_master() {
     let mut cluster = Cluster::start();
@@ -26,7 +25,7 @@ fn lock_on_all_replicas_survives_the_loss_of_its_master() {
     let (one, other) = (client(&cluster, "all"), client(&cluster, "all"));
     let held = take(&one, &name);
     let replica = cluster.replica_of(1);
-    // At this very moment, whatever there was time for.
+    // The master is killed at once, with no time to replicate anything more.
     cluster.node_mut(1).kill();
     cluster.wait_for_owner(slot, replica);
     eventually("the successor has it", LONG, || held.verify().is_ok());
@@ -34,7 +33,7 @@ fn lock_on_all_replicas_survives_the_loss_of_its_master() {
     let mut trouble = None;
     let answer = eventually("it is told", LONG, || {
         let answer = plain.mutex(&name).unwrap().try_lock();
-        // Printed once, to be seen where the test fails.
+        // Printed once, so that a failed test shows the error.
         answer
             .inspect_err(|error| _ = trouble.get_or_insert_with(|| println!("{error}")))
             .ok()
@@ -51,8 +50,8 @@ fn lock_on_all_replicas_survives_the_loss_of_its_master() {
     });
 }
 
-/// The same without waiting for replicas: what the successor never heard of it grants again, and
-/// the judge that finds nothing in `judged` sees it.
+/// Without waiting for replicas, the successor grants a lock again whose grant it never received.
+/// The judge of the claims must report that.
 #[test]
 fn lock_on_no_replica_is_granted_twice_after_a_failover() {
     let mut cluster = Cluster::start();
@@ -73,7 +72,7 @@ fn lock_on_no_replica_is_granted_twice_after_a_failover() {
     );
     let asked = SystemClock.now();
     let held = take(&one, &name);
-    // A guard that is valid has been so since it was got, whenever it is read.
+    // A guard that is valid at some later time has been valid since the grant.
     let from = SystemClock.now();
     let others = Contenders::start(&format!("{}?watchdog=5s", cluster.url()), &name, 2, 2);
     cluster.node_mut(2).kill();

@@ -1,4 +1,4 @@
-//! Each node reports changes of its keys; also of a slot that has moved.
+//! Each node reports changes of its keys, also those of a slot that has moved to it.
 
 use crate::scene::client_with;
 use distlock_tests::cluster::Cluster;

@@ -1,4 +1,4 @@
-//! Requests that come to the wrong node, or while a slot moves.
+//! Requests that arrive at the wrong node, or while a slot moves.
 
 use crate::scene::{LONG, Load, backend, client, client_with, take};
 use distlock::backend::{LeaseTime, OwnerId};
@@ -73,7 +73,7 @@ fn labels_of_readers_and_permits_are_on_the_node_of_their_slot() {
     }
 }
 
-/// The label of the lock's holder.
+/// Returns the label of the lock's holder.
 fn label_of(client: &Client, name: &str) -> Option<String> {
     label_in(client.mutex(name).unwrap().inspect().unwrap())
 }
@@ -83,8 +83,7 @@ fn label_in(info: LockInfo) -> Option<String> {
     holder.label.map(|label| label.text.to_string())
 }
 
-/// The `redis` crate's cluster client is told MOVED for ever when it sends a pipeline by an old
-/// map.
+/// The `redis` crate's cluster client gets MOVED for ever when it sends a pipeline by an old map.
 #[test]
 fn outdated_slot_map_costs_one_redirect() {
     let cluster = Cluster::steady();
@@ -102,7 +101,7 @@ fn outdated_slot_map_costs_one_redirect() {
     );
     let slot = cluster.slot(&name);
     cluster.move_slot(slot, from, to);
-    // Or the map may be asked of one that has not heard.
+    // Otherwise the slot map may be requested from a node that does not know of the move.
     cluster.wait_for_owner(slot, to);
     assert!(first.verify().unwrap() > Duration::ZERO);
     assert_eq!(redirects(), 1);
@@ -138,7 +137,8 @@ fn lock_of_a_moving_slot_is_renewed_released_and_taken_after() {
     let mut probe = cluster.node(to).probe();
     assert_eq!(probe.command(&["ASKING"]).text(), "OK");
     assert!(!probe.exists(&name), "freed where it was");
-    // A lock that is free has no key yet, and one that has none is nowhere while its slot moves.
+    // A free lock has no key. A script without any of its keys is answered TRYAGAIN while the slot
+    // moves.
     let lock = other.mutex(&name).unwrap();
     let error = timed(2_000, |_| lock.try_lock()).unwrap_err();
     assert!(error.is_unavailable(), "{error}");
@@ -159,9 +159,9 @@ fn lock_of_a_moving_slot_is_renewed_released_and_taken_after() {
     });
 }
 
-/// The list on which those of python-redis-lock sleep is in the same slot, and mostly not there: a
-/// script that needs both keys is not carried out before the slot has moved. Until then the lock is
-/// held, and what frees it then wakes them.
+/// The list on which waiters of python-redis-lock sleep is in the same slot and usually does not
+/// exist. A script that needs the list and the lock is not executed while the slot moves. Until
+/// then the lock is held, and the release that frees it later also wakes these waiters.
 #[test]
 fn release_with_wakes_in_a_moving_slot_is_finished_after_unlock() {
     let cluster = Cluster::steady();
@@ -212,18 +212,19 @@ fn waiter_is_woken_on_the_new_node_of_its_slot() {
             let mut probe = cluster.node(from).probe();
             eventually("it waits", LONG, || is_watched(&mut probe));
             cluster.move_slot(cluster.slot(&name), from, to);
-            // Whichever way it hears of it: the slot's new node tells of the release.
+            // However the waiter learns of the move, the slot's new node must notify it of the
+            // release.
             let mut probe = cluster.node(to).probe();
             eventually("it waits there", LONG, || is_watched(&mut probe));
             held.unlock().unwrap();
-            // Far sooner than the lease ends.
+            // Much sooner than the end of the lease, for which an unnotified waiter would wait.
             within(LONG / 3, || waits.join().unwrap().unwrap());
         });
     }
 }
 
-/// Slots go to and fro under those who take and hold locks in them: no holder loses one, and no two
-/// are inside.
+/// Slots move repeatedly while threads take and hold locks in them. No holder loses its lock, and
+/// no two threads hold one at once.
 #[test]
 fn slots_that_move_repeatedly_lose_no_lock() {
     let cluster = Cluster::steady();
@@ -257,8 +258,8 @@ fn slots_that_move_repeatedly_lose_no_lock() {
                 slots
                     .iter()
                     .for_each(|slot| cluster.move_slot(*slot, from, to));
-                // Moved back before all have heard, the two nodes may be in the same epoch, and the
-                // slot be either's.
+                // If a slot moved back before all nodes knew of the first move, the two nodes could
+                // be in the same epoch, and either could own the slot.
                 slots
                     .iter()
                     .for_each(|slot| cluster.wait_for_owner(*slot, to));
@@ -284,8 +285,8 @@ fn slots_that_move_repeatedly_lose_no_lock() {
     }
 }
 
-/// The `redis` crate's cluster client sends a command again when its answer is late, and has it
-/// carried out many times.
+/// The `redis` crate's cluster client sends a command again when its answer is late, so that the
+/// server executes it many times.
 #[test]
 fn attempt_without_a_reply_is_sent_once() {
     let cluster = Cluster::steady();
@@ -364,8 +365,7 @@ fn wrong_password_is_reported() {
     );
 }
 
-/// Names instead of addresses, names that mean something to the cluster only, and no word of where
-/// its nodes are.
+/// Nodes may announce host names, names that only the cluster can resolve, or no address at all.
 #[test]
 fn nodes_are_found_by_every_kind_of_announcement() {
     if skipped_before_7("host names that nodes announce") {
@@ -380,7 +380,7 @@ fn nodes_are_found_by_every_kind_of_announcement() {
             set("cluster-preferred-endpoint-type", kind);
         }
         let shown = if host.is_empty() { "?" } else { host };
-        // The others hear of it with the next ping.
+        // The other nodes learn the name with the next ping.
         eventually("all nodes tell of all others so", LONG, || {
             (0..cluster.len()).all(|node| {
                 let told = format!(
@@ -403,8 +403,8 @@ fn nodes_are_found_by_every_kind_of_announcement() {
     works("");
     announce("hostname", "node.invalid");
     works("address_map=node.invalid=127.0.0.1");
-    // Who sends elsewhere leaves the host open, too, or says that it does not know it; and no other
-    // node may be asked.
+    // A redirect then has no host either, or says that the host is unknown, and this user may not
+    // request the slot map from another node.
     for (kind, sent_on) in [("unknown-endpoint", 1), ("hostname", 2)] {
         announce(kind, "");
         works("");
@@ -418,7 +418,7 @@ fn nodes_are_found_by_every_kind_of_announcement() {
         assert_eq!(cluster.errors("MOVED"), sent_on);
         held.unlock().unwrap();
     }
-    // A replica, asked first, tells of the others; no client writes to it.
+    // A replica as the only address in the URL reports the other nodes, and no client writes to it.
     let client = distlock::connect(&cluster.url_of(&[3])).unwrap();
     let writes = cluster.node(3).probe().command_calls("evalsha");
     for node in 0..3 {

@@ -1,4 +1,4 @@
-//! What the tests here have in common: clients, and proof that no two were inside.
+//! Helpers of these tests: clients, and a check that no two threads hold a lock at once.
 
 use distlock::backend::{Backend, ClientId, Context};
 use distlock::time::SystemClock;
@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Longer than whatever is to happen without an end of its own.
+/// Longer than any awaited step takes on a busy machine, so that only a step that never happens
+/// fails.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// A lease that outlives a failover; a request and a connection that end soon.
+/// A lease that outlives a failover, and short time-outs of requests and connections.
 pub(crate) const SETTINGS: &str = "watchdog=20s&command_timeout=3s&connect_timeout=2s";
 
 pub(crate) fn client(url: &str) -> Client {
@@ -21,7 +22,7 @@ pub(crate) fn client_with(url: &str, settings: &str) -> Client {
     distlock::connect(&format!("{url}?{settings}")).unwrap()
 }
 
-/// The store alone, for what no client asks of it so.
+/// Opens the backend alone, for calls that no client makes in this way.
 pub(crate) fn backend(url: &str) -> (Arc<dyn Backend>, Context) {
     let context = Context::new(Arc::new(SystemClock), ClientId::random());
     let config = Config::from_url(url).unwrap();
@@ -31,7 +32,7 @@ pub(crate) fn backend(url: &str) -> (Arc<dyn Backend>, Context) {
     )
 }
 
-/// Takes a lock that must come free.
+/// Takes a lock that must become free.
 #[track_caller]
 pub(crate) fn take(client: &Client, name: &str) -> LockGuard {
     client
@@ -42,7 +43,7 @@ pub(crate) fn take(client: &Client, name: &str) -> LockGuard {
         .expect("it comes free")
 }
 
-/// Takes a lock that must come free, and gives it back. Its token.
+/// Takes a lock that must become free, releases it, and returns its token.
 #[track_caller]
 pub(crate) fn turn(client: &Client, name: &str) -> Option<FencingToken> {
     let guard = take(client, name);
@@ -51,7 +52,8 @@ pub(crate) fn turn(client: &Client, name: &str) -> Option<FencingToken> {
     token
 }
 
-/// Something that only one may be inside at a time, and tokens that only grow.
+/// A critical section that counts its violations: two threads inside at once, or a token that is
+/// not larger than the one before.
 #[derive(Debug, Default)]
 pub(crate) struct Room {
     taken: AtomicBool,
@@ -61,10 +63,10 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// Goes in and out.
+    /// Enters and leaves the section.
     pub(crate) fn visit(&self, token: Option<FencingToken>) {
         let collided = self.taken.swap(true, Ordering::SeqCst);
-        // Not atomic on purpose: two at a time lose a visit.
+        // Not atomic on purpose: two threads inside at once lose a visit.
         let visits = self.visits.load(Ordering::SeqCst);
         std::thread::yield_now();
         self.visits.store(visits + 1, Ordering::SeqCst);
@@ -79,25 +81,26 @@ impl Room {
         self.visits.load(Ordering::SeqCst)
     }
 
-    /// How often two were inside, or a token did not grow.
+    /// Returns how often two threads were inside at once, or a token did not grow.
     pub(crate) fn collisions(&self) -> u64 {
         self.collisions.load(Ordering::SeqCst)
     }
 }
 
-/// Threads that take a lock and give it back until they are told to stop.
+/// Threads that take and release a lock until they are stopped.
 #[derive(Debug, Default)]
 pub(crate) struct Load {
     stop: AtomicBool,
     pub(crate) room: Room,
-    /// How often the store could not be asked.
+    /// How often the store was unavailable.
     pub(crate) unavailable: AtomicU64,
-    /// How often it was lost, or something else went wrong.
+    /// All other errors, such as a lost lock.
     pub(crate) wrong: parking_lot::Mutex<Vec<String>>,
 }
 
 impl Load {
-    /// Stops the threads on drop, also in a panic: otherwise joining them never ends.
+    /// Returns a value that stops the threads when it is dropped, also in a panic: otherwise
+    /// joining them would never end.
     pub(crate) fn until_dropped(&self) -> impl Drop {
         struct Stop<'a>(&'a AtomicBool);
         impl Drop for Stop<'_> {

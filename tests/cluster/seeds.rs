@@ -1,4 +1,4 @@
-//! The addresses in the URL: names, mapped ones, and ones without an answer.
+//! The addresses in the URL: names, mapped addresses, and addresses that do not answer.
 
 use crate::fake_node::{FakeNode, Word, client_of, master, thirds};
 use crate::scene::{SETTINGS, client_with, turn};
@@ -79,7 +79,7 @@ fn dead_address_votes_for_the_cluster_that_its_name_leads_to() {
     };
     for _ in 0..5 {
         let voted = client(dead);
-        // On the first cluster: its master of this slot is dead.
+        // The client uses the first cluster, in which the master of this slot is dead.
         let error = voted.mutex("lock:{b}").unwrap().try_lock().unwrap_err();
         assert!(error.to_string().contains(&dead.to_string()), "{error}");
         turn(&voted, "lock:{c}");
@@ -90,7 +90,7 @@ fn dead_address_votes_for_the_cluster_that_its_name_leads_to() {
             .unwrap_err();
         assert!(error.to_string().contains("is the node x"), "{error}");
     }
-    // A cluster alone is followed, whichever addresses do not answer.
+    // If only one cluster answers, it is used, whichever addresses do not answer.
     let alone = client_of(&[free_port(), dead, other.port()], SETTINGS);
     turn(&alone, "lock:{a}");
 }

@@ -43,7 +43,7 @@ fn permits_are_kept_and_granted_while_their_slot_moves() {
     }
     assert_eq!(held.inspect().unwrap().permits.unwrap().limit, LIMIT);
     let most = most_at_once(&contenders.stop());
-    // One is held by the test itself.
+    // The test itself holds one permit.
     assert!(
         most < u64::from(LIMIT),
         "{most} besides the one that is held"

@@ -1,4 +1,4 @@
-//! Replicas whose clocks are ahead of their master's when one of them takes its place.
+//! Replicas whose clocks differ from their masters' clocks, when one of them is promoted.
 
 use crate::scene::{LONG, client_with};
 use distlock_tests::cluster::Cluster;
@@ -9,7 +9,8 @@ use std::time::Duration;
 
 const SETTINGS: &str = "watchdog=30s&command_timeout=3s&connect_timeout=2s";
 
-/// The replicas of three masters: one that counts, one that is behind, and one too far ahead.
+/// The clocks of the replicas of three masters are 6 s ahead, 6 s behind, and 40 s ahead. The last
+/// one is too far ahead for its confirmation to count.
 #[test]
 fn promoted_replica_with_another_clock_grants_no_second_lock() {
     let clocks = [6, -6, 40].map(|ahead| {
@@ -34,7 +35,7 @@ fn promoted_replica_with_another_clock_grants_no_second_lock() {
         &url,
         &format!("{SETTINGS}&replicas=all&on_insufficient_replicas=fail"),
     );
-    // An attempt during which the clocks became known says so in other words.
+    // An attempt during which the clocks become known has another error text.
     eventually("it is known that the policy cannot be met", LONG, || {
         let error = refused.mutex(&far).unwrap().try_lock().err()?.to_string();
         (error.contains("1 of 1") && error.contains("1 with a clock")).then_some(())

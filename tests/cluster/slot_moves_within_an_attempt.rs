@@ -1,5 +1,5 @@
-//! Slots that move between two commands of one attempt: the algorithms of the past, which need
-//! several.
+//! Slots that move between two commands of one attempt, in the early formats that need several
+//! commands.
 
 use crate::stage::{Client, Hold};
 use distlock::Config;
@@ -16,22 +16,23 @@ use std::time::Duration;
 /// The lease that the clients of the stage ask for.
 const LEASE: Duration = Duration::from_secs(60);
 
-/// How far the slot has come when the attempt goes on.
+/// How far the slot has moved when the attempt continues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
-    /// Its keys are there: a client that asks for one is told to `ASK` there.
+    /// The keys have moved: the old node answers `ASK` to a request for one of them.
     Keys,
-    /// All nodes say so.
+    /// All nodes know the new owner.
     All,
 }
 
-/// A format, and where an attempt of its is held up.
+/// A format, and the command before which an attempt is stopped.
 struct Case {
     format: &'static str,
     step: &'static [&'static str],
-    /// Whether there is a lock whose time is past.
+    /// Whether an expired lock is stored before the attempt.
     expired: bool,
-    /// What may be sent how often in all, with what is carried out by a script or a transaction.
+    /// A command, and how often the nodes must execute it in all, also in a script or a
+    /// transaction.
     sent: (&'static str, u64),
 }
 
@@ -116,7 +117,7 @@ impl<'a> Place<'a> {
         self.cluster.wait_for_owner(self.slot, self.to);
     }
 
-    /// How often the masters have carried this out.
+    /// Returns how often the first three nodes, the masters, have executed this command.
     fn calls(&self, command: &str) -> u64 {
         (0..3)
             .map(|node| self.cluster.node(node).probe().command_calls(command))
@@ -127,7 +128,7 @@ impl<'a> Place<'a> {
         self.cluster.node(self.to).probe()
     }
 
-    /// The key's value and its time to live.
+    /// Returns the key's value and its time to live.
     fn stored(&self) -> (Option<String>, Option<Duration>) {
         let mut probe = self.probe();
         (probe.get(&self.key()), probe.pttl(&self.key()))
@@ -167,7 +168,7 @@ fn attempt_continues_on_the_new_node_between_two_commands() {
                 place.arrive();
             }
             let (value, left) = place.stored();
-            // Where the time is the value the key has no end, anywhere.
+            // In the timestamp formats the expiry is the value, so the key has no time to live.
             let has_end = !format.starts_with("timestamp");
             assert_eq!(
                 left.is_some_and(|left| left <= LEASE),
@@ -182,7 +183,7 @@ fn attempt_continues_on_the_new_node_between_two_commands() {
     }
 }
 
-/// What it gives back it gives back once, and where the lock is.
+/// A release that is interrupted by the move deletes the key once, on the node that has it.
 #[test]
 fn release_continues_on_the_new_node_between_two_commands() {
     let cluster = Cluster::steady();
@@ -205,7 +206,8 @@ fn release_continues_on_the_new_node_between_two_commands() {
     }
 }
 
-/// What the loser asks next is for how long, and it does not count up again for that.
+/// After it has counted up and lost, the client asks for the time to live. On the new node it must
+/// not count up again.
 #[test]
 fn failed_counter_is_not_counted_again_on_the_new_node() {
     let cluster = Cluster::steady();
@@ -226,8 +228,8 @@ fn failed_counter_is_not_counted_again_on_the_new_node() {
     }
 }
 
-/// Where the slot is on its way before the attempt begins, every command of it goes to the next
-/// node, which wants to be told that each time: a transaction is one of them.
+/// The keys of the slot have moved before the attempt begins. So each command goes to the new node
+/// with `ASKING` before it, and a transaction counts as one command.
 #[test]
 fn transaction_in_a_moving_slot_is_executed_once() {
     let cluster = Cluster::steady();
@@ -253,7 +255,8 @@ fn transaction_in_a_moving_slot_is_executed_once() {
     }
 }
 
-/// What the master has made may be lost with it; then no client has it, and nothing is left behind.
+/// The key that the master has created may be lost with it. Then no client has the lock, and the
+/// attempt leaves nothing behind.
 #[test]
 fn expire_without_a_key_on_the_new_master_grants_nothing() {
     thread::scope(|scope| {
@@ -278,7 +281,7 @@ fn expire_on_the_next_master(format: &str, replicated: bool) {
     if replicated {
         cluster.wait_for_replicas(place.from);
     }
-    // So that it cannot tell what the replica has missed.
+    // Paused, so that the old master cannot replicate what the replica has missed.
     cluster.node(place.from).pause();
     cluster.node(replica).resume();
     let taken = cluster
@@ -299,8 +302,8 @@ fn expire_on_the_next_master(format: &str, replicated: bool) {
     assert_eq!(probe.exists(&place.key()), replicated, "{format}");
 }
 
-/// It has made the key, and could not give it an end: that is what the algorithm leaves behind, and
-/// the caller is told so.
+/// The attempt has created the key, but may not set its expiry on the new node. The algorithm
+/// leaves such a key behind, and the caller gets an error.
 #[test]
 fn attempt_that_cannot_continue_has_an_unknown_outcome() {
     let cluster = Cluster::steady();

@@ -1,4 +1,4 @@
-//! A lock that was confirmed by a replica, after the failover that leaves its master without one.
+//! Locks whose grant was confirmed by a replica, while their renewals are not.
 
 use crate::scene::{LONG, client_with, take};
 use distlock::{Client, Event, GuardState};
@@ -13,7 +13,7 @@ const LEASE: Duration = Duration::from_secs(8);
 
 type Told = Arc<Mutex<Vec<&'static str>>>;
 
-/// A client that keeps what it was told of the replicas of the locks that it holds.
+/// Returns a client, and a list of the events about its locks: degraded, restored or lost.
 fn listening(cluster: &Cluster, replicas: &str) -> (Client, Told) {
     let told = Told::default();
     let heard = Arc::clone(&told);
@@ -66,7 +66,7 @@ fn held_lock_survives_the_failover_that_takes_its_only_replica() {
         assert_eq!(guard.state(), GuardState::Held);
         assert_eq!(*told.lock(), ["degraded"]);
     }
-    // A new grant is not content with that.
+    // A new grant requires the confirmation.
     let strict = clients[0].mutex(cluster.name_on(replica, "new")).unwrap();
     let error = strict.try_lock().unwrap_err();
     assert!(error.is_insufficient_replicas(), "{error:?}");
@@ -79,7 +79,8 @@ fn held_lock_survives_the_failover_that_takes_its_only_replica() {
     held.into_iter().for_each(|guard| guard.unlock().unwrap());
 }
 
-/// One that is held for down may be back in time to be promoted, without what it has missed.
+/// A replica that is down may come back and be promoted, without what it has missed. So while it is
+/// listed, renewals that it does not confirm do not count.
 #[test]
 fn listed_replica_counts_while_it_is_down() {
     let mut cluster = Cluster::start();
@@ -96,8 +97,8 @@ fn listed_replica_counts_while_it_is_down() {
     eventually("that is told", LONG, || *told.lock() == ["lost"]);
 }
 
-/// The other setting, and what it risks: the replica was away while the lock was renewed, and by
-/// its word the lock is over.
+/// With `unconfirmed_renewals=keep` the lock is held although the replica misses its renewals. When
+/// the replica is promoted, the lease has ended there, and the lock is granted again.
 #[test]
 fn unconfirmed_renewals_let_a_promotion_grant_the_lock_twice() {
     let mut cluster = Cluster::start();

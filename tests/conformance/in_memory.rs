@@ -1,5 +1,5 @@
-//! The conformance suite on stores in this process, on virtual time: no server, and no other
-//! process, is waited for here.
+//! The conformance suite on stores in this process, on virtual time: no test waits for a server or
+//! for another process.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,7 +12,7 @@ use libtest_mimic::{Arguments, Trial};
 use lock_conformance::{NEEDS_ALL_KINDS, NEEDS_REPLICAS, SINGLE_STORE_ONLY, Subject, VirtualTime};
 use std::sync::Arc;
 
-/// Why a lock of several stores fails the cases that it is let off.
+/// The errors with which cases that do not apply to a lock on several stores must fail there.
 const REASONS: [&str; 3] = ["no one store", "a single client", "it has replicas"];
 
 fn mounts() -> Vec<Mount> {

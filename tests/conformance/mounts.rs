@@ -20,20 +20,21 @@ use lock_conformance::{
 };
 use std::sync::Arc;
 
-/// So many groups of servers at most, for the cases that each need one for themselves.
+/// The largest number of server groups for cases that each need a group for themselves.
 const GROUPS: usize = 6;
 
-/// What cannot be run where all cases share the servers: none of them may hold replicas back.
+/// Returns the cases that cannot run on servers that all cases share: no case may hold up replicas
+/// there.
 fn without_replicas(format: &Format) -> NotApplicable {
     [NEEDS_REPLICAS.to_vec(), (format.cannot)()].concat()
 }
 
-/// What cannot be run where replicas confirm, and only their number is known.
+/// Returns the cases that cannot run where replicas confirm grants and only their number is known.
 fn with_unlisted_replicas(format: &Format) -> NotApplicable {
     [NEEDS_A_LIST_OF_REPLICAS.to_vec(), (format.cannot)()].concat()
 }
 
-/// All of them.
+/// Returns all mounts.
 pub(crate) fn all() -> Vec<Mount> {
     [single_server(), replicas(), cluster(), sentinel(), quorum()]
         .into_iter()
@@ -41,7 +42,8 @@ pub(crate) fn all() -> Vec<Mount> {
         .collect()
 }
 
-/// What a format cannot run must fail on it. Only in the long tier: some of them wait long in vain.
+/// Returns tests that the cases which a format cannot run fail with that format. They run only in
+/// the long tier, because some of these cases wait long in vain.
 pub(crate) fn left_out_cases_fail() -> Vec<Trial> {
     let formats = [("bare_token", BARE_TOKEN), ("plain", PLAIN)];
     let trial = |(name, format): (&str, Format)| {
@@ -54,7 +56,7 @@ pub(crate) fn left_out_cases_fail() -> Vec<Trial> {
     formats.into_iter().map(trial).collect()
 }
 
-/// One server, in every wire format.
+/// Returns the mounts on one server, in every wire format.
 fn single_server() -> Vec<Mount> {
     use Extent::{Core, Full};
     let formats = [
@@ -127,7 +129,7 @@ fn server_with_tls() -> Single {
     }
 }
 
-/// For a user who may do what `docs/OPERATIONS.md` lists, and nothing else.
+/// Starts a server for a user with the rights that `docs/OPERATIONS.md` lists, and no other rights.
 fn server_with_the_least_rights() -> Single {
     let single = Single::start(&[]);
     let words = [&["ACL", "SETUSER"], &rights::documented()[..]].concat();
@@ -135,7 +137,7 @@ fn server_with_the_least_rights() -> Single {
     single
 }
 
-/// Masters with two replicas, of which one must confirm every lock, or both.
+/// Returns the mounts on masters with two replicas, of which one must confirm every lock, or both.
 fn replicas() -> Vec<Mount> {
     let pool = Pool::new(GROUPS, || Replicated::start(2));
     let one = |servers: &Replicated| servers.url("replicas=1");
@@ -154,7 +156,7 @@ fn replicas() -> Vec<Mount> {
     ]
 }
 
-/// Mounts of these formats on servers that all of their cases share.
+/// Returns mounts of these formats on servers that all of their cases share.
 fn in_formats<T: Servers + 'static>(
     formats: &[(&'static str, Format, Extent)],
     servers: &Shared<T>,
@@ -169,7 +171,7 @@ fn in_formats<T: Servers + 'static>(
     formats.iter().map(mount).collect()
 }
 
-/// A cluster, in every wire format.
+/// Returns the mounts on a cluster, in every wire format.
 fn cluster() -> Vec<Mount> {
     use Extent::{Core, Full, None};
     // A machine that is busy for a second must not look like a node that failed.
@@ -201,14 +203,14 @@ fn cluster() -> Vec<Mount> {
     );
     let least = shared(
         &cluster,
-        // The first word is the name.
+        // The first of the documented words is the user's name.
         |it| {
             it.cluster
                 .url_as("least:SECRET", &rights::documented_for_cluster()[1..])
         },
         REDISSON,
     );
-    // A replica that is silent for a while stays listed.
+    // With this time-out a replica that is silent for a while stays listed.
     let pool = Pool::new(2, || Sharded {
         cluster: Cluster::start_with(&["--cluster-node-timeout", "60000"]),
         alone: true,
@@ -229,8 +231,8 @@ fn cluster() -> Vec<Mount> {
     mounts
 }
 
-/// A master with replicas that sentinels name. What is asked of a format is the same for all of its
-/// settings.
+/// Returns the mounts on a master with replicas that sentinels name. One setting of each format is
+/// enough, because sentinels make no difference between the settings of a format.
 fn sentinel() -> Vec<Mount> {
     use Extent::{Core, Full};
     let group = Shared::new(|| Watched {
@@ -259,7 +261,7 @@ fn sentinel() -> Vec<Mount> {
     mounts
 }
 
-/// Three and five independent servers.
+/// Returns the mounts on three and five independent servers.
 fn quorum() -> Vec<Mount> {
     use Extent::{Core, Full};
     let mount = |name, extent, cannot: NotApplicable, nodes: fn() -> Nodes, holder| {

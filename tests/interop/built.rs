@@ -1,10 +1,10 @@
-//! Where `tests/interop.sh` has built the programs around other libraries, and which languages it
-//! was to leave out. For the tests, and for the benchmarks.
+//! Where `tests/interop.sh` has built the programs around other libraries, and which languages are
+//! left out: for the tests and the benchmarks.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Names the languages that are left out, as in `java,go`.
+/// The variable that names the languages that are left out, as in `java,go`.
 pub(crate) const SKIP: &str = "DISTLOCK_INTEROP_SKIP";
 
 /// Whether this language was left out on purpose.
@@ -31,7 +31,7 @@ pub(crate) fn is_installed(language: &str) -> bool {
     status.expect("there is a shell").success()
 }
 
-/// What is to be run. Panics if it is not there, and says how to build it.
+/// Returns the path of the program. Panics if it is not built, and says how to build it.
 pub(crate) fn program(target: &Path, folder: &str, language: &str) -> PathBuf {
     let is_built = is_built(target, folder);
     let folder = target.join("interop").join(folder);

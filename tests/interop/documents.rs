@@ -8,20 +8,21 @@ pub(crate) fn mount(suite: &mut Suite) {
     suite.alone(case!(documents_name_the_tested_versions));
 }
 
-/// The cells of the rows of this document's table of libraries.
+/// Returns the cells of each row of this document's table of libraries.
 fn rows(document: &str) -> impl Iterator<Item = Vec<&str>> {
     let (_, table) = document
         .split_once("| versions tested |")
         .expect("it has a table of libraries");
     let (table, _) = table.split_once("\n\n").expect("it ends");
-    // Behind the line under the head.
+    // The first two lines are the rest of the head, and the line under it.
     table
         .lines()
         .skip(2)
         .map(|row| row.split('|').map(str::trim).collect())
 }
 
-/// What the table in `docs/INTEROP.md` names: libraries as they call themselves, and versions.
+/// Returns what the table in `docs/INTEROP.md` names: libraries as they call themselves, each with
+/// a version.
 fn documented() -> BTreeSet<String> {
     let says = |row: Vec<&str>| {
         let library = row[1].to_lowercase().replace(' ', "-");
@@ -35,7 +36,7 @@ fn documented() -> BTreeSet<String> {
         .collect()
 }
 
-/// All that is pinned, as it calls itself.
+/// Returns the pinned libraries as they call themselves, each with its version.
 fn pinned() -> BTreeSet<String> {
     let redissons = redissons().map(|version| format!("redisson {version}"));
     FOREIGN_CLIENTS

@@ -1,4 +1,5 @@
-//! [`HeldKey`]: a key that one side holds, as the store reports it, and its earliest end.
+//! [`HeldKey`]: a key that one side holds, as the store reports it, and the earliest end of its
+//! lease.
 
 use crate::late::TURN;
 use distlock::time::{Clock, Moment, SystemClock};
@@ -8,30 +9,30 @@ use lock_conformance::violated;
 use std::thread;
 use std::time::Duration;
 
-/// The shortest lease that any program of these tests takes when it is asked for its own.
+/// The shortest lease that any program of these tests takes by default.
 pub(crate) const SHORTEST: Duration = Duration::from_secs(1);
 
-/// Between two looks while an attempt waits.
+/// The pause between two checks while an attempt waits.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// A key whose holder stays the same. That it ends, or is another's, is late if its lease may be
-/// over, and a violation if it cannot be.
+/// A key whose holder must not change. If the key disappears or changes, that is late if its lease
+/// may be over, and a violation otherwise.
 pub(crate) struct HeldKey {
     probe: Probe,
     key: String,
     value: Value,
-    /// Until then it must be there: its lease was seen to be as long.
+    /// The key must exist until then, by the time to live that was last read.
     until: Moment,
 }
 
 impl HeldKey {
-    /// What is under this key now.
+    /// Reads the key, which must exist.
     #[track_caller]
     pub(crate) fn of(probe: Probe, key: &str) -> Self {
         Self::find(probe, key).unwrap_or_else(|| late(SHORTEST, format!("{key}: no lock")))
     }
 
-    /// The same if there is such a key.
+    /// Reads the key. `None` if it does not exist.
     pub(crate) fn find(mut probe: Probe, key: &str) -> Option<Self> {
         let (value, until) = look(&mut probe, key);
         let is_there = value != Value::Nil;
@@ -43,7 +44,7 @@ impl HeldKey {
         })
     }
 
-    /// Sees that it is still there, and until when it must be.
+    /// Checks that the key has not changed, and reads its time to live again.
     #[track_caller]
     pub(crate) fn look(&mut self) {
         let (value, until) = look(&mut self.probe, &self.key);
@@ -56,7 +57,7 @@ impl HeldKey {
         self.until = until;
     }
 
-    /// An attempt on it must not be granted.
+    /// Checks the key, and that the attempt is not granted.
     #[track_caller]
     pub(crate) fn must_refuse(&mut self, is_granted: impl FnOnce() -> bool) {
         self.look();
@@ -65,7 +66,8 @@ impl HeldKey {
         }
     }
 
-    /// The same for an attempt that waits, perhaps for longer than a lease.
+    /// Checks the key for as long as the attempt waits, perhaps for longer than a lease, and that
+    /// it is not granted.
     #[track_caller]
     pub(crate) fn must_refuse_all_along(&mut self, is_granted: impl FnOnce() -> bool + Send) {
         let is_granted = thread::scope(|scope| {
@@ -81,7 +83,8 @@ impl HeldKey {
         }
     }
 
-    /// Fails because of this, which may not be before the lease ends.
+    /// Fails because of `what`: with a violation if the lease cannot be over yet, and as late
+    /// otherwise.
     #[track_caller]
     pub(crate) fn ended(&self, what: &str) -> ! {
         let now = SystemClock.now();
@@ -99,7 +102,7 @@ impl HeldKey {
     }
 }
 
-/// Under `key`: what its holder wrote, and the first moment at which it may end.
+/// Returns what the holder of `key` wrote, and the first moment at which the key may expire.
 fn look(probe: &mut Probe, key: &str) -> (Value, Moment) {
     const BOTH: &str = "return {redis.call('PTTL', KEYS[1]), redis.call('DUMP', KEYS[1])}";
     let asked = SystemClock.now();
@@ -112,7 +115,7 @@ fn look(probe: &mut Probe, key: &str) -> (Value, Moment) {
     };
     let until = match u64::try_from(*left) {
         Ok(left) => asked + Duration::from_millis(left),
-        // Without an end.
+        // A key without a time to live, or no key.
         Err(_) => Moment::NEVER,
     };
     (value.clone(), until)

@@ -3,15 +3,16 @@
 pub(crate) use lock_conformance::{late, retry_if_late_beyond as retry_if_late};
 use std::time::Duration;
 
-/// Excuses a wake-up or a turn that came late.
+/// The lateness that excuses a late wake-up or turn.
 pub(crate) const TURN: Duration = Duration::from_millis(20);
 
-/// Excuses a lease of a second that was not renewed: less than this leaves a renewal after each
-/// third of it enough time.
+/// The lateness that excuses a lease of 1 s that was not renewed. On a machine that is less late, a
+/// renewal after each third of the lease has enough time.
 pub(crate) const LEASE: Duration = Duration::from_millis(300);
 
-/// Asserts a condition for which there was as long as a bound: a late machine may break it. One
-/// that it cannot break is an `assert!`, and what no lock may do is a violation.
+/// Asserts a condition that had the time `$bound` to become true, and that a late machine may
+/// break. Use `assert!` for a condition that lateness cannot break, and a violation for what no
+/// lock may do.
 macro_rules! timely {
     ($bound:expr, $condition:expr, $($message:tt)+) => {
         if !$condition {

@@ -1,5 +1,5 @@
-//! [`Library`]: what shares a lock with us, and what it can do. A row for each, and the cases
-//! mounted on it.
+//! [`Library`]: a library that shares locks with us, what it can do, and the cases that are mounted
+//! on it.
 
 use crate::built;
 use crate::cases::exact::{
@@ -26,65 +26,66 @@ use std::time::Duration;
 /// One library in one version, as its program in `peers/` shows it.
 #[derive(Debug)]
 pub(crate) struct Library {
-    /// What it is called here.
+    /// Its name in what the tests print.
     pub(crate) name: &'static str,
-    /// The same in the names of tests.
+    /// Its name in the names of tests.
     pub(crate) id: &'static str,
     /// The folder of its program.
     pub(crate) program: &'static str,
-    /// What `DISTLOCK_INTEROP_SKIP` calls it.
+    /// The language of its program, as `DISTLOCK_INTEROP_SKIP` calls it.
     pub(crate) language: &'static str,
-    /// What it calls itself when it is ready, and its version.
+    /// What its program calls the library when it is ready, and the version.
     pub(crate) pin: Pin,
-    /// What its program is started with.
+    /// The arguments with which its program starts.
     pub(crate) arguments: &'static [&'static str],
-    /// What stands in our URL to share a lock with it.
+    /// The settings in our URL that let us share a lock with it.
     pub(crate) options: &'static str,
-    /// What it puts before the name of a lock. Ours is `prefix=`.
+    /// What it puts before the name of a lock. We set the same by `prefix=`.
     pub(crate) prefix: &'static str,
     /// How its waiters learn of a release.
     pub(crate) theirs: Learns,
-    /// How ours learn of one of its.
+    /// How our waiters learn of one of its releases.
     pub(crate) ours: Learns,
-    /// What comes of it when one of its threads is to release what is ours, and never had it.
+    /// Its answer when one of its threads unlocks our lock, which it never had.
     pub(crate) never_held: Refusal,
-    /// The same for a thread that had it, and comes too late.
+    /// Its answer when one of its threads unlocks our lock, which it had before.
     pub(crate) too_late: Refusal,
-    /// What each side has at least where both want the lock all the time, in percent.
+    /// The least part of all turns, in percent, that each side gets while both contend without a
+    /// break.
     pub(crate) share: u64,
-    /// How often the lock goes from one side to the other at least, but for the first time, where
-    /// both count under it in some rounds.
+    /// How often the lock must change sides in some rounds in which both sides count under it. The
+    /// first change does not count.
     pub(crate) crossings: usize,
-    /// What makes its waiters ask often, where they ask: so that the two sides meet a thousand
-    /// times, and not ten.
+    /// The arguments that make its waiters poll often, if they poll: otherwise the two sides would
+    /// meet ten times instead of a thousand times.
     pub(crate) eager: &'static [&'static str],
-    /// Whether it keeps a lock for as long as it lives: then `watchdog=` sets how long that is.
+    /// Whether it renews a lock for as long as its program lives. `watchdog=` then sets the lease.
     pub(crate) has_watchdog: bool,
 }
 
 /// How a waiter learns that the lock is free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Learns {
-    /// It is told.
+    /// A release notifies it.
     Told,
-    /// It asks again, at the latest after this time.
+    /// It polls, at the latest after this time.
     Asks(Duration),
 }
 
-/// What a library makes of a release of what it does not hold.
+/// What a library answers to an unlock of a lock that it does not hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refusal {
-    /// It is an error, which says this.
+    /// An error that contains this.
     Says(&'static str),
-    /// It is no error: the library does not tell.
+    /// No error: the library does not report it.
     Silent,
-    /// It has nothing that could be asked, and its program says `unsupported`.
+    /// The library has no such call, so its program answers `unsupported`.
     CannotBeAsked,
 }
 
 impl Learns {
-    /// When a waiter has heard of it at the latest, if that takes so many milliseconds (times the
-    /// scale) beside its own time.
+    /// Returns the longest time after which a waiter learns of a release: `millis` (times the
+    /// scale), after its interval if it polls.
     pub(crate) fn within(self, millis: u64) -> Duration {
         match self {
             Self::Told => ms(millis),
@@ -94,28 +95,28 @@ impl Learns {
 }
 
 impl Library {
-    /// The newest Redisson and redis-py are tested by every run.
+    /// Returns `true` for the newest Redisson and redis-py, which every run tests.
     pub(crate) fn is_in_default_tier(&self) -> bool {
         self.program == NEWEST.program || self.pin.library == pins::REDIS_PY.library
     }
 
-    /// Whether its program is there.
+    /// Whether its program is built.
     pub(crate) fn is_built(&self) -> bool {
         built::is_built(&peer::target(), self.program)
     }
 
-    /// Whether its program can connect anew for another test. The others start as quickly.
+    /// Whether its program can connect again for another test. This saves the start of a JVM;
+    /// programs in other languages start quickly.
     pub(crate) fn can_reopen(&self) -> bool {
         self.language == "java"
     }
 
-    /// Whether both sides are told of a release, so that a change of sides is a matter of
-    /// milliseconds.
+    /// Whether releases notify both sides, so that the lock changes sides within milliseconds.
     pub(crate) fn is_told(&self) -> bool {
         self.ours == Learns::Told && self.theirs == Learns::Told
     }
 
-    /// The key under which this lock is.
+    /// Returns the key of this lock.
     pub(crate) fn key(&self, name: &str) -> String {
         format!("{}{name}", self.prefix)
     }
@@ -126,7 +127,7 @@ const NOT_THEIRS: Refusal = Refusal::Says(
     "IllegalMonitorStateException: attempt to unlock lock, not locked by current thread",
 );
 
-/// Redisson of a version.
+/// Returns Redisson in the version that its name ends with.
 const fn redisson(name: &'static str, id: &'static str) -> Library {
     Library {
         name,
@@ -148,20 +149,20 @@ const fn redisson(name: &'static str, id: &'static str) -> Library {
     }
 }
 
-/// The versions that are tested, as they stand in `peers/java/versions`. From 3.22 on it publishes
-/// on sharded channels where there are some, and from 3.24 to 3.36 an unlock that is sent again is
-/// told what the first one did.
+/// The oldest of the tested versions, which `peers/java/versions` lists. From 3.22 on Redisson
+/// publishes on sharded channels if the server has them. From 3.24 to 3.36 a repeated unlock is
+/// answered with the result of the first one.
 pub(crate) const OLDEST: Library = redisson("redisson-3.12.0", "redisson_3_12");
 pub(crate) const PLAIN: Library = redisson("redisson-3.17.7", "redisson_3_17");
 pub(crate) const WITH_LATCH: Library = redisson("redisson-3.27.2", "redisson_3_27");
 pub(crate) const RECENT: Library = redisson("redisson-3.45.1", "redisson_3_45");
-/// Must be the last of them.
+/// The newest version, which must be the last one in `peers/java/versions`.
 pub(crate) const NEWEST: Library = Library {
     pin: pins::NEWEST_REDISSON,
     ..redisson("redisson-4.7.0", "redisson_newest")
 };
 
-/// Its lock that is held once. Older versions do not have it.
+/// Redisson's lock that is not reentrant. Older versions do not have it.
 static NON_REENTRANT: Library = Library {
     name: "redisson-4.7.0, non-reentrant",
     id: "redisson_non_reentrant",
@@ -171,9 +172,9 @@ static NON_REENTRANT: Library = Library {
 
 pub(crate) static ALL_REDISSONS: [Library; 5] = [OLDEST, PLAIN, WITH_LATCH, RECENT, NEWEST];
 
-/// Mounts on it the cases of every library, and of the others those that it has.
+/// Mounts the cases of every library, and the other cases that `has` allows.
 pub(crate) fn mount_cases(suite: &mut Suite, place: &str, library: &'static Library, has: &[Has]) {
-    // Who asks now and then takes as long as it waits between two attempts, on a busy machine, too.
+    // With a polling side these cases take as long as its interval, also on a busy machine.
     let pace = if library.is_told() {
         Permit::Exclusive
     } else {
@@ -224,12 +225,12 @@ pub(crate) fn mount_cases(suite: &mut Suite, place: &str, library: &'static Libr
     }
 }
 
-/// What some libraries can do, and what some versions are not asked again.
+/// What only some libraries can do, or what some variants of a library need not show again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Has {
-    /// The cases in which nothing else happens than that a lease ends.
+    /// The cases in which only a lease ends.
     Leases,
-    /// Holds that are nested.
+    /// Nested holds.
     Nesting,
     /// A way to free a lock of another holder.
     Force,

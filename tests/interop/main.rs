@@ -1,18 +1,18 @@
-//! Other libraries' locks on the same key: real ones, from their registries, each in a program of
-//! its own language (`peers/`), which `tests/interop.sh` builds.
+//! Locks of other libraries on the same keys as ours. Each library comes from its registry, in a
+//! program of its own language (`peers/`), which `tests/interop.sh` builds.
 //!
-//! Every library that shares a wire format with us has the same cases; what it can and cannot do
-//! stands in its row. `DISTLOCK_TIER=all` tests all libraries, otherwise it is the newest Redisson
-//! and redis-py; `DISTLOCK_INTEROP_SKIP=java,go` leaves languages out. The tests are listed at run
-//! time, so that omitted tests are counted as ignored.
+//! Every library that shares a wire format with us has the same cases; its `Library` says what it
+//! can and cannot do. `DISTLOCK_TIER=all` tests all libraries, otherwise only the newest Redisson
+//! and redis-py are tested; `DISTLOCK_INTEROP_SKIP=java,go` leaves languages out. The tests are
+//! listed at run time, so that omitted tests are counted as ignored.
 
 #![allow(
     clippy::unwrap_used,
     reason = "a test that cannot go on panics, and says where"
 )]
 
-/// Prints a line also where a test's output is kept back: versions, what was left out, and what was
-/// measured, are for the reader of a run that passed.
+/// Prints a line even if the output of tests is captured: versions, omissions and measured times
+/// matter in a run that passed, too.
 macro_rules! say {
     ($($words:tt)*) => {{
         use std::io::Write;
@@ -23,13 +23,13 @@ macro_rules! say {
 // Where the libraries' programs are.
 mod built;
 
-// What every library must do beside us, and we beside it.
+// What is tested of every library together with ours.
 mod cases;
 
-// What the documents say of the versions.
+// The versions that the documents name.
 mod documents;
 
-// A key that one side holds, and until when it must be there.
+// A key that one side holds, and the earliest end of its lease.
 mod held_key;
 
 // Failures that a late machine excuses.
@@ -38,7 +38,7 @@ mod late;
 // The libraries, and what each of them can do.
 mod libraries;
 
-// Those that have their lock in a plain string.
+// Libraries whose lock is a plain string.
 mod foreign_clients;
 
 // Our side of the protocol: the same verbs, by distlock.
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(suite::AT_A_TIME);
     let mut suite = suite::Suite::of_tier();
-    // With the longest tests first, or the last one runs by itself.
+    // The longest tests come first: otherwise the last one would run alone at the end.
     redisson::mount(&mut suite);
     libraries::mount(&mut suite);
     foreign_clients::mount(&mut suite);

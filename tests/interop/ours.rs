@@ -1,4 +1,4 @@
-//! [`Ours`]: the verbs of the peers, by distlock.
+//! [`Ours`]: the verbs of the peers, implemented by distlock.
 
 use crate::libraries::Library;
 use distlock::{Client, DistLock, LockOptions, Mutex};
@@ -6,15 +6,14 @@ use distlock_tests::probe::Probe;
 use distlock_tests::time::{Stopwatch, let_pass, scaled};
 use std::time::Duration;
 
-/// What stands in a list `:by` for an increment of ours.
+/// What the list `:by` contains for an increment of ours.
 pub(crate) const LABEL: &str = "distlock";
 
-/// How long all turns of a thread may take. Measured: some seconds. Where no waiter is told of
-/// releases every turn takes a lease, and a test that is to fail for that should not go on for
-/// hours.
+/// How long all turns of a thread may take. Measured: some seconds. Without notifications every
+/// turn would take a lease, and the test should not fail only after hours.
 pub(crate) const LONG: Duration = Duration::from_secs(90);
 
-/// Our client, and where the data is that the lock protects.
+/// Our client, and the port of the server with the data that the lock protects.
 pub(crate) struct Ours {
     pub(crate) client: Client,
     /// The store's URL, without settings.
@@ -23,7 +22,7 @@ pub(crate) struct Ours {
     data: u16,
 }
 
-/// How long a visit goes on.
+/// When a thread stops counting: after so many increments, or after this time.
 #[derive(Clone, Copy)]
 pub(crate) enum Until {
     Times(u64),
@@ -31,7 +30,7 @@ pub(crate) enum Until {
 }
 
 impl Ours {
-    /// A client that shares its locks with this library, on a store.
+    /// Connects a client that shares its locks with this library to a store.
     pub(crate) fn connect(
         library: &'static Library,
         store: &str,
@@ -48,7 +47,7 @@ impl Ours {
         }
     }
 
-    /// The URL of such a client with other settings.
+    /// Returns the URL of a client for the same library and store, with other settings.
     pub(crate) fn url(&self, settings: &str) -> String {
         url(self.library, &self.store, settings)
     }
@@ -57,14 +56,14 @@ impl Ours {
         self.client.mutex(name).unwrap()
     }
 
-    /// Adds one under the lock so many times, or for so long: how often it was.
+    /// Adds one under the lock again and again, and returns how often.
     pub(crate) fn count(&self, name: &str, key: &str, until: Until, pause: Duration) -> u64 {
         count(&self.mutex(name), self.data, key, until, pause)
     }
 }
 
-/// Adds one under the lock, by two commands to the server on port `data` that only the lock keeps
-/// apart.
+/// Adds one under the lock again and again, and returns how often. Each time it sends two commands
+/// to the server on port `data`; only the lock keeps other clients from getting between the two.
 pub(crate) fn count(
     lock: &dyn DistLock,
     data: u16,
@@ -109,7 +108,7 @@ fn url(library: &Library, store: &str, settings: &str) -> String {
     format!("{store}?{}", all.join("&"))
 }
 
-/// A lease of this length, which is not renewed.
+/// Returns options with a lease of this length, which is not renewed.
 pub(crate) fn fixed(lease: Duration) -> LockOptions {
     LockOptions::new().lease(lease)
 }

@@ -1,5 +1,5 @@
-//! [`Peer`]: a program of another language, which does with its library's locks what it is told,
-//! line by line. The protocol stands in `peers/README.md`.
+//! [`Peer`]: a program of another language that executes commands about its library's locks, one in
+//! each line. `peers/README.md` describes the protocol.
 
 use crate::built;
 use crate::libraries::Library;
@@ -22,16 +22,16 @@ use std::time::Duration;
 /// is not busy.
 const START: Duration = Duration::from_secs(60);
 
-/// How long any answer may take for which nothing else is said.
+/// How long an answer may take, unless the test says otherwise.
 pub(crate) const BOUND: Duration = Duration::from_secs(20);
 
-/// Between its subscription and its sleep a waiter of theirs asks once more; by then it has.
+/// How long a subscribed waiter of the peer needs until it sleeps: before that it tries once more.
 pub(crate) const SETTLED: Duration = Duration::from_millis(150);
 
-/// Whose lines are for the program itself, and not for one of its threads.
+/// The name in lines for the program itself instead of one of its threads.
 const MAIN: &str = "main";
 
-/// A running program, killed with us.
+/// A running program, which is killed when this process ends.
 pub(crate) struct Peer {
     what: String,
     /// The folder of its program.
@@ -44,7 +44,7 @@ pub(crate) struct Peer {
 }
 
 struct Process {
-    /// Gone as soon as the child is reaped.
+    /// `None` as soon as the child is to be reaped.
     line: Option<LifeLine>,
     child: Child,
 }
@@ -53,9 +53,9 @@ struct Process {
 #[derive(Default)]
 struct Threads {
     channels: HashMap<String, (Sender<String>, Receiver<String>)>,
-    /// How many answers were not taken yet.
+    /// The number of answers that the test has not taken yet.
     owed: usize,
-    /// After the end of its output no answer comes.
+    /// Whether the program's output has ended, so that no answer comes any more.
     is_over: bool,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Pending<'a> {
     line: String,
 }
 
-/// What came: the words behind `ok`, or the error's.
+/// An answer: the words after `ok`, or those after `error`.
 pub(crate) type Answer = Result<String, String>;
 
 impl Peer {
@@ -145,12 +145,12 @@ impl Peer {
         assert_eq!(says, library.pin.says(), "{} is another one", self.what);
     }
 
-    /// Ends its client. False if it cannot be used again.
+    /// Closes the program's client. Returns `false` if the program cannot be used again.
     pub(crate) fn close(&self) -> bool {
         self.can_reopen && self.is_fresh() && self.tell(MAIN, "close").answer(BOUND).is_ok()
     }
 
-    /// Gives this thread something to do.
+    /// Sends a line to this thread.
     pub(crate) fn tell(&self, thread: &str, line: &str) -> Pending<'_> {
         self.threads.lock().owed += 1;
         let mut input = self.input.lock();
@@ -163,7 +163,7 @@ impl Peer {
         }
     }
 
-    /// The same for what has no answer.
+    /// Sends a line that has no answer.
     pub(crate) fn shout(&self, thread: &str, line: &str) {
         drop(self.tell(thread, line));
         self.threads.lock().owed -= 1;
@@ -187,7 +187,7 @@ impl Peer {
         }
     }
 
-    /// SIGKILL.
+    /// Kills the program with SIGKILL.
     pub(crate) fn kill(&self) {
         self.signal(Signal::KILL);
         let mut process = self.process.lock();
@@ -248,7 +248,7 @@ impl Drop for Peer {
 }
 
 impl Pending<'_> {
-    /// Waits for it. Panics after `bound` (times the scale).
+    /// Waits for the answer. Panics after `bound` (times the scale).
     #[track_caller]
     pub(crate) fn answer(self, bound: Duration) -> Answer {
         let answer = self.peer.next(&self.thread, &self.line, bound);
@@ -263,13 +263,13 @@ impl Pending<'_> {
         }
     }
 
-    /// Waits for it, and it must be `ok`.
+    /// Waits for the answer, which must be `ok`.
     #[track_caller]
     pub(crate) fn ok(self) -> String {
         self.within(BOUND)
     }
 
-    /// The same within this time.
+    /// Waits for the answer, which must be `ok`, for this time (times the scale) at most.
     #[track_caller]
     pub(crate) fn within(self, bound: Duration) -> String {
         let said = format!("{}: `{} {}`", self.peer.what, self.thread, self.line);
@@ -277,16 +277,16 @@ impl Pending<'_> {
             .unwrap_or_else(|error| panic!("{said}: {error}"))
     }
 
-    /// Whether it is there.
+    /// Whether the answer has arrived.
     pub(crate) fn is_there(&self) -> bool {
         !self.peer.threads.lock().of(&self.thread).1.is_empty()
     }
 }
 
-/// What a thread hears instead of an answer when the program ends.
+/// What the channel of a thread contains instead of an answer when the program has ended.
 const END: &str = "";
 
-/// Hands the lines out.
+/// Passes each line of the output to the channel of its thread.
 fn listen(output: impl BufRead, threads: &Mutex<Threads>) {
     for line in output.lines().map_while(Result::ok) {
         let (thread, answer) = line.split_once(' ').unwrap_or((&line, ""));
@@ -299,12 +299,12 @@ fn listen(output: impl BufRead, threads: &Mutex<Threads>) {
     }
 }
 
-/// Where the program is.
+/// Returns the path of the library's program.
 fn program(library: &Library) -> PathBuf {
     built::program(&target(), library.program, library.language)
 }
 
-/// Where Cargo builds.
+/// Returns the folder in which Cargo builds.
 pub(crate) fn target() -> PathBuf {
     // target/<profile>/deps/interop-<hash>
     let own = std::env::current_exe().expect("a program knows where it is");

@@ -1,16 +1,16 @@
-//! [`Pin`]: which version of a library is tested, and measured by the benchmarks. It stands in the
-//! manifests of `peers/` and nowhere else in the code: the program must say the same when it is
+//! [`Pin`]: which version of a library is tested, and measured by the benchmarks. The version is
+//! read from the manifests of `peers/`, and the library's program must report the same when it is
 //! ready.
 
 /// A library in the version that is pinned.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pin {
-    /// What it calls itself.
+    /// What the library's program calls it.
     pub(crate) library: &'static str,
     place: Place,
 }
 
-/// Where the version stands.
+/// Where the version is written.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     /// At the end of the name of its program, which is one of `java/versions`.
@@ -47,7 +47,7 @@ pub(crate) const SPRING: Pin = Pin::of(
 /// Redisson in the newest version that is tested.
 pub(crate) const NEWEST_REDISSON: Pin = Pin::of("redisson", Place::Newest);
 
-/// All but Redisson's.
+/// The pins of all libraries but Redisson.
 pub(crate) const FOREIGN_CLIENTS: [Pin; 9] = [
     REDIS_PY,
     PYTHON_REDIS_LOCK,
@@ -102,19 +102,19 @@ impl Pin {
                 format!(" {name} = {{ version = \"="),
             ),
         };
-        // On one line, with one space between two words.
+        // The manifest on one line, with one space between two words.
         let words: Vec<_> = manifest.split_whitespace().collect();
         let manifest = format!(" {} ", words.join(" "));
         let pinned = manifest
             .split_once(&before)
             .and_then(|(_, it)| it.split([' ', '"', '<']).next());
         let pinned = pinned.unwrap_or_else(|| panic!("no manifest of the peers has `{before}`"));
-        // "npm:redlock@4.2.0" is redlock by another name.
+        // In a value such as "npm:redlock@4.2.0" the version follows the name.
         pinned.rsplit('@').next().unwrap_or(pinned).to_owned()
     }
 }
 
-/// The versions of Redisson, each of which has a program.
+/// Returns the versions of Redisson, each of which has a program.
 pub(crate) fn redissons() -> impl Iterator<Item = &'static str> {
     let lines = include_str!("peers/java/versions").lines();
     lines.filter_map(|line| line.split_whitespace().next())

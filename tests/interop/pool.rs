@@ -11,14 +11,14 @@ use std::thread;
 /// processor to start, and then some 150 MB.
 static IDLE: Mutex<Vec<Peer>> = Mutex::new(Vec::new());
 
-/// How many of them are kept. Beside them run as many as there are tests.
+/// The largest number of idle JVMs. Besides these, as many may run as there are tests.
 const KEPT: usize = 4;
 
 /// A program that connects to a store of this test's own.
 pub(crate) struct Lent(Option<Peer>);
 
 impl Lent {
-    /// Has a program of this library connect, an idle one if there is one.
+    /// Connects a program of this library to the store: an idle one if there is one, or a new one.
     pub(crate) fn start(library: &'static Library, url: &str, arguments: &[&str]) -> Self {
         let idle = {
             let mut idle = IDLE.lock();
@@ -48,7 +48,7 @@ impl Deref for Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         let peer = self.0.take().expect("it is dropped once");
-        // A program of a test that failed is not for another one.
+        // The program of a failed test is not used again.
         if thread::panicking() || !peer.close() {
             return;
         }

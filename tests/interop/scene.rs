@@ -9,7 +9,7 @@ use distlock_tests::quorum::Servers;
 
 /// One server, one peer and our client.
 pub(crate) struct Scene {
-    // Before its server: it would go on trying to reach it.
+    // Dropped before its server: otherwise the peer would try to reconnect to it.
     pub(crate) peer: Lent,
     pub(crate) ours: Ours,
     pub(crate) server: RedisServer,
@@ -20,24 +20,25 @@ impl Scene {
         Self::with(library, "", &[])
     }
 
-    /// The same with more settings for us, and for the peer.
+    /// Starts the server, the peer and our client, with more settings for our client and for the
+    /// peer.
     pub(crate) fn with(library: &'static Library, settings: &str, arguments: &[&str]) -> Self {
         let server = RedisServer::start();
         let peer = Lent::start(library, &server.url_as(""), arguments);
         let ours = Ours::connect(library, &server.url(), settings, server.port());
-        // What a program does when it connects is no business of a test.
+        // What the peer does while it connects must not count in a test.
         server.probe().reset_stats();
         Self { peer, ours, server }
     }
 
-    /// A connection to the server that is not the library's.
+    /// Returns a raw connection to the server.
     pub(crate) fn probe(&self) -> Probe {
         self.server.probe()
     }
 }
 
-/// Three independent servers that are our quorum, and a peer on all of them. What the lock protects
-/// is on the first.
+/// Three independent servers that are our quorum, and a peer on all of them. The first server also
+/// has the data that the lock protects.
 pub(crate) struct Independent {
     pub(crate) peer: Lent,
     pub(crate) servers: Servers,

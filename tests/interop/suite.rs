@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Names the tier: `default` (the same as unset) or `all`.
+/// The variable that names the tier: `default` (the same as unset) or `all`.
 const TIER: &str = "DISTLOCK_TIER";
 
 /// How many tests run at a time, unless one of them measures. Most of them wait for the end of a
@@ -26,7 +26,7 @@ const SLOWEST: usize = 10;
 enum Tier {
     /// The newest Redisson and redis-py, where their languages are installed.
     Default,
-    /// All of them in all versions; a missing language is an error.
+    /// All libraries in all versions. A missing language is an error.
     All,
 }
 
@@ -47,8 +47,8 @@ pub(crate) struct Case<F = fn(&'static Library)> {
     pub(crate) run: F,
 }
 
-/// The [`Case`] of a function in the same module. `tests/project/documents` knows tests by this
-/// word.
+/// The [`Case`] of a function in the same module. `tests/project/documents` finds tests by the name
+/// of this macro.
 macro_rules! case {
     ($name:ident) => {
         $crate::suite::Case {
@@ -64,10 +64,10 @@ pub(crate) use case;
 /// How a test shares the machine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Permit {
-    /// With [`AT_A_TIME`] tests at most.
+    /// Together with others, up to [`AT_A_TIME`] tests at a time.
     Shared,
-    /// With no other: its assertions are about latencies, shares of the lock, or how often it
-    /// changes sides.
+    /// Alone: its assertions are about latencies, shares of the lock, or how often it changes
+    /// sides.
     Exclusive,
 }
 
@@ -88,17 +88,17 @@ impl Suite {
         }
     }
 
-    /// A test of one library that others may run beside.
+    /// Adds a test of one library that runs together with others.
     pub(crate) fn shared(&mut self, library: &'static Library, case: Case) {
         self.add(place(case.module), Permit::Shared, library, case);
     }
 
-    /// A test of one library that measures.
+    /// Adds a test of one library that measures, and so runs alone.
     pub(crate) fn exclusive(&mut self, library: &'static Library, case: Case) {
         self.add(place(case.module), Permit::Exclusive, library, case);
     }
 
-    /// A test of several libraries or versions, for each of them: `module::case::library`.
+    /// Adds a test for each of several libraries or versions: `module::case::library`.
     pub(crate) fn each(
         &mut self,
         permit: Permit,
@@ -111,7 +111,7 @@ impl Suite {
         }
     }
 
-    /// A case that is mounted on many libraries: `place::library::case`.
+    /// Adds a case that is mounted on many libraries: `place::library::case`.
     pub(crate) fn mounted(
         &mut self,
         place: &str,
@@ -122,7 +122,7 @@ impl Suite {
         self.add(&format!("{place}::{}", library.id), permit, library, case);
     }
 
-    /// A test that needs no library.
+    /// Adds a test that needs no library.
     pub(crate) fn alone(&mut self, case: Case<fn()>) {
         let name = format!("{}::{}", place(case.module), case.name);
         self.tests
@@ -147,7 +147,7 @@ impl Suite {
             None
         };
         let trial = match absence {
-            // Not by the flag, which `--include-ignored` takes away.
+            // Ignored at run time, not by the flag, which `--include-ignored` overrides.
             Some(reason) => Trial::ignorable_test(name, || Ok(Completion::ignored_with(reason))),
             None => trial(name, permit, move || run(library)),
         };
@@ -155,7 +155,7 @@ impl Suite {
             .push((permit, trial.with_ignored_flag(!is_of_tier)));
     }
 
-    /// Why this run leaves a library out that its tier has. Prints it, once for each language.
+    /// Returns why this run omits a library of its tier. Prints the reason, once for each language.
     fn absence(&mut self, library: &Library) -> Option<String> {
         let tier = self.tier;
         let reason = self.absent.entry(library.language).or_insert_with(|| {
@@ -168,7 +168,8 @@ impl Suite {
         reason.clone()
     }
 
-    /// All of them. Those that measure come last: the others need not stop for each of them.
+    /// Returns all tests. Exclusive ones come last: otherwise the others would have to stop for
+    /// each of them.
     pub(crate) fn into_trials(mut self) -> Vec<Trial> {
         self.tests.sort_by_key(|(permit, _)| *permit);
         self.tests.into_iter().map(|(_, trial)| trial).collect()
@@ -185,7 +186,7 @@ fn absence(tier: Tier, library: &Library) -> Option<String> {
         .then(|| format!("{language} is not installed: see `has` in tests/interop.sh"))
 }
 
-/// The path of a module as test names have it, without the crate.
+/// Returns the path of a module as test names have it, without the crate.
 fn place(module: &str) -> &str {
     module.split_once("::").map_or(module, |(_, place)| place)
 }
@@ -245,8 +246,8 @@ static PERMITS: Permits = Permits {
     changed: Condvar::new(),
 };
 
-/// Who runs now. An exclusive test that waits is granted before any other: shared ones do not
-/// starve it.
+/// The permits of the tests that run now. A waiting exclusive test comes before all shared ones,
+/// which could otherwise starve it.
 struct Permits {
     state: Mutex<Granted>,
     changed: Condvar,
@@ -317,7 +318,7 @@ fn exclusive_test_gets_its_turn_and_runs_alone() {
     };
     let (running, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
-        // More than may run at a time, again and again: there is always one that waits.
+        // More threads than may run at a time, so that shared tests wait all the time.
         for _ in 0..2 * AT_A_TIME {
             scope.spawn(|| {
                 while !is_over.load(Ordering::SeqCst) {

@@ -1,4 +1,4 @@
-//! No two holders are inside at once.
+//! No two clients, of either side, hold a lock at once.
 
 use crate::libraries::Library;
 use crate::ours::{LABEL, LONG, Until, count};
@@ -13,25 +13,25 @@ use std::time::Duration;
 const THREADS: usize = 4;
 const TIMES: u64 = 200;
 
-/// Between two increments of a thread: time for the others to get in, and so short that a waiter
-/// waits all the time.
+/// The pause between two increments of a thread: long enough for other threads to get the lock, and
+/// so short that a thread always waits for it.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// How long both sides want the lock all the time, to see who gets it.
+/// How long both sides contend for the lock without a break, to compare their shares.
 const CONTEST: Duration = Duration::from_secs(2);
 
-/// Where a side asks now and then, it is chance who finds the lock free: so often they try
-/// whether the two sides meet, and whether both get their share. That no two holders are
-/// inside at once must be so each time. A side that wants the lock all the time may starve one that
-/// only asks: to meet, they pause for twice as long each time, so that it is free more often.
+/// The largest number of rounds in which the two sides must meet, or both get their shares. If a
+/// side polls, it is chance which side finds the lock free. A side that contends all the time may
+/// starve a polling one, so the pause doubles in each round, and the lock is free more often. That
+/// no two holders are inside at once must be true in every round.
 const ROUNDS: usize = 5;
 
-/// How long they pause in each round.
+/// Returns the pause of each round.
 fn pauses() -> impl Iterator<Item = Duration> {
     (0..ROUNDS).map(|round| PAUSE * (1 << round))
 }
 
-/// Four threads of theirs and four of ours add up to the exact sum, and pass the lock to and fro.
+/// Four threads of each side add up to the exact sum, and the lock changes sides.
 pub(crate) fn no_increment_is_lost_between_both_sides(library: &'static Library) {
     let scene = Scene::with(library, "", library.eager);
     let lock = scene.ours.mutex("lock");
@@ -49,8 +49,8 @@ pub(crate) fn no_increment_is_lost_between_both_sides(library: &'static Library)
     );
 }
 
-/// A JVM loads what it needs at its first requests: on a busy machine that takes as long as all
-/// increments of ours.
+/// Has each thread of the peer count once, without a check. A JVM loads classes at its first
+/// requests, which on a busy machine takes as long as all of our increments.
 fn warm_up(peer: &Peer, name: &str, data: &RedisServer) {
     for pending in all(peer, &format!("count {name} warm 1 0 0")) {
         pending.within(LONG);
@@ -58,15 +58,15 @@ fn warm_up(peer: &Peer, name: &str, data: &RedisServer) {
     data.probe().command(&["DEL", "warm", "warm:by"]);
 }
 
-/// Has each of their threads do this.
+/// Sends this line to each thread of the peer.
 fn all<'a>(peer: &'a Peer, line: &str) -> Vec<Pending<'a>> {
     (0..THREADS)
         .map(|thread| peer.tell(&format!("t{thread}"), line))
         .collect()
 }
 
-/// The same for whatever lock is one for both: ours, and the name that they know it by. What it
-/// protects is on `data`.
+/// Checks the sum under a lock that both sides share: `lock` is ours, and `name` is its name in the
+/// peer. The sum is on `data`.
 pub(crate) fn add_up(
     what: &str,
     peer: &Peer,
@@ -78,7 +78,8 @@ pub(crate) fn add_up(
     warm_up(peer, name, data);
     let mut crossings = 0;
     for pause in pauses() {
-        // The first time is no meeting: one side may have waited for the end of the other.
+        // The first change of sides does not count: one side may have waited until the other had
+        // finished.
         crossings += add_up_once(what, peer, lock, name, data, (times, pause)).saturating_sub(1);
         if crossings >= least {
             return;
@@ -87,7 +88,7 @@ pub(crate) fn add_up(
     panic!("in {ROUNDS} rounds the two sides met {crossings} times only: little was shown");
 }
 
-/// How often the lock went from one side to the other meanwhile.
+/// Runs one round, and returns how often the lock changed sides.
 fn add_up_once(
     what: &str,
     peer: &Peer,
@@ -127,20 +128,20 @@ fn add_up_once(
     crossings
 }
 
-/// Both want the lock for some seconds, with as many threads: neither starves.
+/// Both sides contend for the lock for two seconds, with equally many threads. Neither starves.
 pub(crate) fn both_sides_get_a_share_of_the_lock(library: &'static Library) {
     let scene = Scene::of(library);
     warm_up(&scene.peer, "lock", &scene.server);
-    // From 0 to 100 where nothing is promised: they hear of their own releases only, and one side
-    // may go on until it is done.
+    // A `share` of 0 accepts everything: such a library is notified of its own releases only, so
+    // one side may hold the lock until it has finished.
     let fair = library.share..=100 - library.share;
-    // A JVM that has just begun comes late when it is woken.
+    // A JVM that has just started may be slow to wake.
     let rounds = if library.is_told() { 2 } else { ROUNDS };
     let is_fair = (0..rounds).any(|_| fair.contains(&share(&scene, library)));
     assert!(is_fair, "one side starves each time");
 }
 
-/// What of the turns was ours, in percent.
+/// Returns our part of all turns, in percent.
 fn share(scene: &Scene, library: &Library) -> u64 {
     let line = format!(
         "contend lock sum {} {} 0",

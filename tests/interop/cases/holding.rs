@@ -1,4 +1,4 @@
-//! What one side sees of the other's lock, and may not do to it.
+//! What one side can see of the other side's lock, and must not be able to do to it.
 
 use crate::held_key::SHORTEST;
 use crate::late::{self, retry_if_late, timely};
@@ -11,18 +11,18 @@ use distlock_tests::time::{Stopwatch, always, eventually, let_pass, scaled};
 use lock_conformance::violated;
 use std::time::Duration;
 
-/// Between two looks at a lock that must stay what it is.
+/// The pause between two checks of a lock that must not change.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// When a lock of ours with the default lease is renewed.
+/// The age at which our lock with the default lease is renewed.
 pub(crate) const RENEWED_AFTER: Duration = Duration::from_secs(10);
 
-/// What the store has under a key, all of it but its end.
+/// Returns the value of a key as the store dumps it, without its time to live.
 fn stored(probe: &mut Probe, key: &str) -> String {
     format!("{:?}", probe.command(&["DUMP", key]))
 }
 
-/// They are told so when they unlock what is not theirs, as far as their library tells.
+/// Checks how the peer answers an unlock of a lock that it does not hold.
 #[track_caller]
 pub(crate) fn unlock_is_refused(peer: &Peer, as_it_does: Refusal) {
     let said = peer.tell("t", "unlock lock").answer(BOUND);
@@ -35,8 +35,8 @@ pub(crate) fn unlock_is_refused(peer: &Peer, as_it_does: Refusal) {
     assert!(is_so, "{as_it_does:?} it should be, and was {said:?}");
 }
 
-/// Our guard is good for the whole of this time, by the store's word, too. Its lease is longer than
-/// that.
+/// Checks for the whole of this time that our guard is valid, in the store, too. Its lease must be
+/// longer.
 #[track_caller]
 pub(crate) fn must_stay_ours(guard: &LockGuard, time: Duration) {
     always("ours stays ours", time, || {
@@ -44,7 +44,7 @@ pub(crate) fn must_stay_ours(guard: &LockGuard, time: Duration) {
     });
 }
 
-/// The same where renewals keep it.
+/// Checks for the whole of this time that renewals keep our guard valid, in the store, too.
 pub(crate) fn must_be_renewed(guard: &LockGuard, time: Duration) {
     let (since, mut lease) = (Stopwatch::start(), Duration::ZERO);
     while since.elapsed() < scaled(time) {
@@ -66,8 +66,8 @@ pub(crate) fn must_be_renewed(guard: &LockGuard, time: Duration) {
     }
 }
 
-/// Waits until a waiter of theirs sleeps on its channel or its list. It asks once more behind its
-/// subscription.
+/// Waits until a waiter of the peer sleeps on its channel or its list, after the attempt that
+/// follows its subscription.
 pub(crate) fn until_it_sleeps(scene: &Scene) {
     let mut probe = scene.probe();
     eventually("a waiter of theirs sleeps", BOUND, || {
@@ -79,7 +79,7 @@ pub(crate) fn until_it_sleeps(scene: &Scene) {
     let_pass(SETTLED);
 }
 
-/// Their unlock of our lock is refused and changes nothing.
+/// The peer's unlock of our lock is refused and changes nothing.
 pub(crate) fn foreign_unlock_of_our_lock_is_refused(library: &'static Library) {
     let scene = Scene::of(library);
     let (key, mut probe) = (library.key("lock"), scene.probe());
@@ -102,14 +102,14 @@ pub(crate) fn foreign_unlock_of_our_lock_is_refused(library: &'static Library) {
     assert!(!probe.exists(&key));
 }
 
-/// Our unlock of a lock that is theirs by now is an error and changes nothing; and theirs of ours.
+/// A late unlock changes nothing if the other side holds the lock by then. Ours is an error.
 pub(crate) fn late_unlock_leaves_the_next_holders_lock(library: &'static Library) {
     retry_if_late(late::LEASE, || {
-        // Told of the change, the guard would know before.
+        // With tracking, the guard would be notified of the change and know before the unlock.
         let scene = Scene::with(library, "tracking=off", &[]);
         let (key, mut probe) = (library.key("lock"), scene.probe());
         let lock = scene.ours.mutex("lock");
-        // An operator deletes our lock, and they take it.
+        // An operator deletes our lock, and the peer takes it.
         let guard = lock.lock().unwrap();
         probe.command(&["DEL", &key]);
         assert!(scene.peer.ask("t", "try lock 1000 0").starts_with("held"));
@@ -120,7 +120,7 @@ pub(crate) fn late_unlock_leaves_the_next_holders_lock(library: &'static Library
         timely!(SHORTEST, probe.exists(&key), "their lease is over");
         assert_eq!(stored(&mut probe, &key), theirs);
         assert!(lock.try_lock().unwrap().is_none());
-        // And theirs, and we take it.
+        // The operator deletes the peer's lock, and we take it.
         probe.command(&["DEL", &key]);
         let guard = lock.lock().unwrap();
         let before = stored(&mut probe, &key);
@@ -131,7 +131,8 @@ pub(crate) fn late_unlock_leaves_the_next_holders_lock(library: &'static Library
     });
 }
 
-/// Ours, nested: one hold in the store until the last guard goes. Theirs: as often as they hold it.
+/// Our nested holds are one hold in the store, until the last guard is released. Those of the peer
+/// are counted in the store.
 pub(crate) fn nested_holds_are_held_until_the_last(library: &'static Library) {
     let scene = Scene::of(library);
     let (key, mut probe) = (library.key("lock"), scene.probe());
@@ -166,7 +167,7 @@ pub(crate) fn nested_holds_are_held_until_the_last(library: &'static Library) {
     assert!(lock.try_lock().unwrap().is_some());
 }
 
-/// A holder that is freed by force learns of it: our guard at its next renewal, they at their
+/// A holder whose lock is freed by force is told so: our guard at its next renewal, the peer at its
 /// unlock.
 pub(crate) fn lock_freed_by_force_is_lost_to_its_holder(library: &'static Library) {
     let scene = Scene::with(library, "watchdog=1s", &[]);
@@ -187,7 +188,7 @@ pub(crate) fn lock_freed_by_force_is_lost_to_its_holder(library: &'static Librar
     until_it_sleeps(&scene);
     assert!(!waiting.is_there());
     assert!(lock.force_unlock().unwrap());
-    // Long before the lease ends, where it waits to be told.
+    // A waiter that is notified returns long before the lease ends.
     waiting.ok();
     unlock_is_refused(&scene.peer, library.too_late);
     scene.peer.ask("other", "unlock lock");

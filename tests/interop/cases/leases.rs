@@ -1,4 +1,4 @@
-//! Leases: kept for as long as a holder lives, and over when it is dead.
+//! Leases: renewed for as long as the holder lives, and over soon after its death.
 
 use crate::cases::holding::{LOOK_AGAIN, unlock_is_refused};
 use crate::held_key::HeldKey;
@@ -13,20 +13,20 @@ use distlock_tests::time::{Stopwatch, eventually, let_pass, ms, scaled};
 use lock_conformance::violated_unless;
 use std::time::Duration;
 
-/// Of the watchdogs of both sides.
+/// The lease of the watchdogs of both sides.
 const LEASE: Duration = Duration::from_secs(1);
 
-/// For so many of them a lock is held.
+/// The number of leases for which a lock is held.
 const LEASES: u32 = 3;
 
-/// For so long a holder lives before it is killed: its first lease would be over.
+/// How long a holder lives before it is killed: by then its first lease would be over.
 const LIFE: Duration = Duration::from_millis(1_200);
 
-/// How much later than the lease's end a waiter may get the lock, in milliseconds. A polling waiter
-/// has its interval more.
+/// How much later than the end of the lease a waiter may get the lock, in milliseconds. A polling
+/// waiter may take its interval longer.
 const SLACK: u64 = 1_000;
 
-/// Both sides hold a lock for several leases, and neither can have the other's meanwhile.
+/// Both sides hold a lock for several leases, and neither gets the lock of the other meanwhile.
 pub(crate) fn watchdogs_of_both_sides_keep_their_locks(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::with(library, "watchdog=1s", &["watchdog=1000"]);
@@ -67,7 +67,7 @@ pub(crate) fn watchdogs_of_both_sides_keep_their_locks(library: &'static Library
     });
 }
 
-/// A program of ours is killed: they have its lock when its lease is over, and not before.
+/// After our program is killed, the peer gets its lock when the lease is over, and not before.
 pub(crate) fn lock_of_our_killed_program_is_free_after_its_lease(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::with(library, "", &["watchdog=1000"]);
@@ -94,12 +94,12 @@ pub(crate) fn lock_of_our_killed_program_is_free_after_its_lease(library: &'stat
     });
 }
 
-/// Their program is killed: we have its lock when its lease is over, and not before.
+/// After the peer is killed, we get its lock when the lease is over, and not before.
 pub(crate) fn lock_of_a_killed_foreign_program_is_free_after_its_lease(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::with(library, "", &["watchdog=1000"]);
         let lock = scene.ours.mutex("lock");
-        // Who has no watchdog holds it for three leases, and is killed in the second.
+        // A library without a watchdog takes a lease of 3 s, and is killed during it.
         let lease = if library.has_watchdog {
             0
         } else {
@@ -121,7 +121,7 @@ pub(crate) fn lock_of_a_killed_foreign_program_is_free_after_its_lease(library: 
     });
 }
 
-/// A fixed lease ends for both sides when it ends, with the holder alive.
+/// A fixed lease ends for both sides on time, although its holder is alive.
 pub(crate) fn fixed_lease_ends_for_both_sides(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::of(library);
@@ -147,7 +147,7 @@ pub(crate) fn fixed_lease_ends_for_both_sides(library: &'static Library) {
     });
 }
 
-/// What is left of a lease that has just begun.
+/// Returns what is left of a lease that has just begun.
 fn left_of(probe: &mut Probe, key: &str) -> Duration {
     let Some(left) = probe.pttl(key) else {
         late(LEASE, "the lease is over")
@@ -161,7 +161,7 @@ fn left_of(probe: &mut Probe, key: &str) -> Duration {
     left
 }
 
-/// What they extend again and again they keep for several leases; ours they cannot extend.
+/// The peer keeps a lock for two leases by extending it, and cannot extend ours.
 pub(crate) fn foreign_client_extends_its_own_lock_only(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::of(library);
@@ -169,7 +169,7 @@ pub(crate) fn foreign_client_extends_its_own_lock_only(library: &'static Library
         let lease = LEASE.as_millis();
         scene.peer.ask("t", &format!("lock lock {lease}"));
         let mut held = HeldKey::of(scene.probe(), &key);
-        // Two leases.
+        // Half a lease each time, so two leases in all.
         for _ in 0..4 {
             let_pass(LEASE / 2);
             let extended = scene
@@ -201,12 +201,12 @@ pub(crate) fn foreign_client_extends_its_own_lock_only(library: &'static Library
     });
 }
 
-/// What was left of the lease is waited out, and little more. `took` began before it was asked what
-/// is left.
+/// Checks that the waiter got the lock when the rest of the lease had passed, and little later.
+/// `took` must begin before `left` was read.
 #[track_caller]
 pub(crate) fn must_be_in_time(what: &str, how: Learns, left: Duration, took: Duration) {
     say!("{what}: {left:?} left, free after {took:?}");
-    // The server's clock and ours, in whole milliseconds.
+    // The server and this process round their clocks to milliseconds.
     assert!(
         took + ms(5) >= left,
         "{what}: after {took:?}, and {left:?} were left"

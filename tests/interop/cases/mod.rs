@@ -1,5 +1,5 @@
-//! What every library must do beside us, and we beside it: one promise in each function, and what
-//! was measured is printed.
+//! What is tested of every library together with ours: one promise in each function. Measured times
+//! are printed.
 
 pub(crate) mod exact;
 pub(crate) mod holding;

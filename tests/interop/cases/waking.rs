@@ -1,4 +1,4 @@
-//! A waiter soon gets what the other side released.
+//! A waiter soon gets a lock that the other side has released.
 
 use crate::held_key::SHORTEST;
 use crate::late::{self, late, retry_if_late, timely};
@@ -14,7 +14,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// How often the lock changes sides in one direction.
 const TIMES: usize = 50;
 
-/// And before that, not counted: a JVM compiles what it has done a few times.
+/// How many changes precede these without being measured: a JVM compiles code that has run a few
+/// times.
 const WARM: usize = 10;
 
 /// A polling waiter is measured for about this long, and five times at least.
@@ -28,17 +29,18 @@ const TOLD: Duration = Duration::from_millis(12);
 /// `docs/INTEROP.md`.
 const HALF: u64 = 20;
 const MOST: u64 = 200;
-/// The bound on each change: a waiter that no release tells returns after the lease of 30 s.
+/// The bound in milliseconds on each change. A waiter that no release wakes returns after the lease
+/// of 30 s.
 const ALL: u64 = 10_000;
 
-/// Half and almost all of what was measured.
+/// The median, the 99th percentile and the maximum of the measured times.
 struct Figures {
     half: Duration,
     most: Duration,
     worst: Duration,
 }
 
-/// How long it takes from a release of ours to the return of their call.
+/// Measures the time from our release to the return of the peer's call.
 pub(crate) fn foreign_waiter_gets_our_released_lock_at_once(library: &'static Library) {
     retry_if_late(late::TURN, || {
         let scene = Scene::of(library);
@@ -52,7 +54,7 @@ pub(crate) fn foreign_waiter_gets_our_released_lock_at_once(library: &'static Li
     });
 }
 
-/// And the other way round.
+/// Measures the time from the peer's release to the return of our call.
 pub(crate) fn our_waiter_gets_a_foreign_released_lock_at_once(library: &'static Library) {
     retry_if_late(late::TURN, || {
         let scene = Scene::of(library);
@@ -66,13 +68,14 @@ pub(crate) fn our_waiter_gets_a_foreign_released_lock_at_once(library: &'static 
     });
 }
 
-/// Both ways where both are told, on any store.
+/// Measures changes in both directions on any store, where releases notify both sides.
 pub(crate) fn both_are_soon(what: &str, peer: &Peer, lock: &dyn DistLock, name: &str) {
     they_are_soon(what, peer, lock, name, Learns::Told);
     we_are_soon(what, peer, lock, name, Learns::Told);
 }
 
-/// From us to them, on any store: our lock, and the name that they know it by.
+/// Measures changes from us to the peer on any store: `lock` is ours, and `name` is its name in the
+/// peer.
 pub(crate) fn they_are_soon(what: &str, peer: &Peer, lock: &dyn DistLock, name: &str, how: Learns) {
     let (times, late) = with_lateness(|| in_rows(how, || to_them(peer, lock, name, how)));
     must_be_soon(
@@ -83,7 +86,7 @@ pub(crate) fn they_are_soon(what: &str, peer: &Peer, lock: &dyn DistLock, name: 
     );
 }
 
-/// From them to us, on any store.
+/// Measures changes from the peer to us on any store.
 pub(crate) fn we_are_soon(what: &str, peer: &Peer, lock: &dyn DistLock, name: &str, how: Learns) {
     let (times, late) = with_lateness(|| in_rows(how, || to_us(peer, lock, name, how)));
     must_be_soon(
@@ -94,7 +97,8 @@ pub(crate) fn we_are_soon(what: &str, peer: &Peer, lock: &dyn DistLock, name: &s
     );
 }
 
-/// One change from us to them: from before our release to the return of their call.
+/// Makes one change from us to the peer. Returns the time from before our release to the return of
+/// the peer's call.
 pub(crate) fn to_them(peer: &Peer, lock: &dyn DistLock, name: &str, how: Learns) -> Duration {
     let guard = in_time(lock.try_lock_for(BOUND));
     let lease = guard.remaining();
@@ -116,7 +120,8 @@ pub(crate) fn to_them(peer: &Peer, lock: &dyn DistLock, name: &str, how: Learns)
     returned.saturating_sub(released)
 }
 
-/// One change from them to us: from before they are told to release to the return of our call.
+/// Makes one change from the peer to us. Returns the time from before the order to release to the
+/// return of our call.
 pub(crate) fn to_us(peer: &Peer, lock: &dyn DistLock, name: &str, how: Learns) -> Duration {
     let asked = Stopwatch::start();
     peer.ask("holder", &format!("lock {name} 0"));
@@ -139,7 +144,8 @@ pub(crate) fn to_us(peer: &Peer, lock: &dyn DistLock, name: &str, how: Learns) -
     })
 }
 
-/// What a call returned. On a late machine an answer may come after the command timeout.
+/// Returns what a call returned. On a late machine it may fail, because its answer comes after the
+/// command timeout.
 #[track_caller]
 fn in_time<T>(outcome: Result<Option<T>, Error>) -> T {
     match outcome {
@@ -157,7 +163,7 @@ fn in_rows(how: Learns, mut once: impl FnMut() -> Duration) -> Vec<Duration> {
         Learns::Told => (WARM, TIMES),
         Learns::Asks(every) => (1, (LONG.div_duration_f32(every) as usize).clamp(5, TIMES)),
     };
-    // At once, or a hundred leases would be waited for one after the other.
+    // The test fails at the first slow change: otherwise it could wait for dozens of leases.
     let mut soon = || {
         let took = once();
         timely!(
@@ -173,8 +179,9 @@ fn in_rows(how: Learns, mut once: impl FnMut() -> Duration) -> Vec<Duration> {
     (0..times).map(|_| soon()).collect()
 }
 
-/// The bounds are longer by what a thread that only keeps time was `late` meanwhile: a change takes
-/// two processes and the server, each of which waits for a processor.
+/// Checks these times. The bounds are extended by `late`, the lateness of a thread that only kept
+/// time meanwhile: a change takes two processes and the server, each of which waits for a
+/// processor.
 fn must_be_soon(what: &str, how: Learns, times: Vec<Duration>, late: Duration) {
     let (count, figures) = (times.len(), Figures::of(times));
     let Figures { half, most, worst } = figures;
@@ -210,7 +217,7 @@ fn before_release(how: Learns) -> Duration {
     }
 }
 
-/// The time of day, which other programs have, too.
+/// Returns the time of day, because other programs can read the same clock.
 fn now() -> Duration {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -2,13 +2,13 @@
 //! Redisson. They do not notify clients of other libraries of a release, so waiters poll, except
 //! where `wakes=` makes our release send a library's own signal.
 
-// What only one of them does.
+// Cases for ShedLock alone, or for redis-py alone.
 mod specific;
 
 // Redlock, in the libraries that implement it.
 mod quorums;
 
-// Those that tell their own kind.
+// Libraries that notify only their own clients.
 mod signals;
 
 use crate::libraries::{Has, Learns, Library, Refusal, mount_cases};
@@ -16,7 +16,7 @@ use crate::pins;
 use crate::suite::Suite;
 use std::time::Duration;
 
-/// What they have in common.
+/// The settings that most of these libraries share.
 const FOREIGN_CLIENT: Library = Library {
     name: "",
     id: "",
@@ -30,7 +30,7 @@ const FOREIGN_CLIENT: Library = Library {
     ours: Learns::Asks(Duration::from_millis(125)),
     never_held: Refusal::Silent,
     too_late: Refusal::Silent,
-    // A polling client finds it free less often than a notified one.
+    // A polling client finds the lock free less often than a notified one.
     share: 1,
     crossings: 3,
     eager: &["retry=5"],
@@ -78,9 +78,9 @@ const PYTHON_REDIS_LOCK: Library = Library {
     arguments: &["kind=python-redis-lock", "lease=1000"],
     prefix: "lock:",
     share: 0,
-    // It hears of its own releases only, and then it is its own turn for as long as it goes on.
+    // It is notified of its own releases only, so it may keep the lock until it has finished.
     crossings: 2,
-    // It sleeps on a list that only its own kind pushes to, for as long as its lease.
+    // Its waiters sleep for as long as the lease, on a list to which only this library pushes.
     theirs: Learns::Asks(Duration::from_secs(1)),
     never_held: Refusal::Says("NotAcquired"),
     too_late: Refusal::Says("NotAcquired"),
@@ -148,7 +148,7 @@ const SHEDLOCK: Library = Library {
     arguments: &["kind=shedlock-safe"],
     never_held: Refusal::CannotBeAsked,
     prefix: "job-lock:default:",
-    // It never waits: the program asks again.
+    // The library never waits: the peer tries again.
     theirs: Learns::Asks(Duration::from_millis(50)),
     ..SPRING
 };
@@ -175,18 +175,19 @@ const REGISTRY_TOLD: Library = Library {
     arguments: &["kind=registry-pubsub", "lease=1000"],
     prefix: "registry:",
     share: 0,
-    // It hears of its own releases only, and then it is its own turn for as long as it goes on.
+    // It is notified of its own releases only, so it may keep the lock until it has finished.
     crossings: 2,
-    // It sleeps on a channel that only its own kind publishes on, for as long as the registry's
-    // lease.
+    // Its waiters sleep for as long as the registry's lease, on a channel on which only this
+    // library publishes.
     theirs: Learns::Asks(Duration::from_secs(1)),
     never_held: Refusal::Says("You do not own lock"),
     too_late: Refusal::Says("Lock was released in the store"),
     ..SPRING
 };
 
-/// With the setting by which our release pushes to its list. Its own says nothing to us: who asks
-/// seldom finds a lock that it hands on by that list hardly ever free.
+/// python-redis-lock with `wakes=`, so that our release pushes to its list. Its own release does
+/// not notify us, and passes the lock to its own waiters by that list. So we poll often: otherwise
+/// we would hardly ever find the lock free.
 const PYTHON_REDIS_LOCK_WOKEN: Library = Library {
     name: "python-redis-lock-woken",
     id: "python_redis_lock_woken",
@@ -198,8 +199,8 @@ const PYTHON_REDIS_LOCK_WOKEN: Library = Library {
     ..PYTHON_REDIS_LOCK
 };
 
-/// With the setting by which both tell each other on its channel: we ask too seldom to get it by
-/// that.
+/// Spring's registry with `wakes=`, so that both sides notify each other on its channel. We poll
+/// too seldom to get the lock without a notification.
 const REGISTRY_WOKEN: Library = Library {
     name: "spring-registry-woken",
     id: "spring_registry_woken",
@@ -213,7 +214,7 @@ const REGISTRY_WOKEN: Library = Library {
     ..REGISTRY_TOLD
 };
 
-/// Those that are asked everything.
+/// The libraries for which all cases run.
 static ALL: [Library; 9] = [
     REDIS_PY,
     PYTHON_REDIS_LOCK,
@@ -226,7 +227,8 @@ static ALL: [Library; 9] = [
     REGISTRY,
 ];
 
-/// Those of which no waiter is woken by the end of a lease, or that are there already.
+/// The libraries without the cases about leases: the end of a lease wakes none of their waiters, or
+/// a variant of the library is in `ALL`.
 static IN_SHORT: [Library; 3] = [REGISTRY_TOLD, PYTHON_REDIS_LOCK_WOKEN, REGISTRY_WOKEN];
 
 impl Library {

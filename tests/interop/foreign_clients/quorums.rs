@@ -1,5 +1,5 @@
-//! Redlock over independent servers, as published by Redis, in the libraries that implement it,
-//! beside our `redlock://` on the same servers.
+//! Redlock over independent servers, as published by Redis, in the libraries that implement it, and
+//! our `redlock://` on the same servers.
 
 use super::{REDLOCK_4, REDLOCK_5, REDSYNC, RSLOCK};
 use crate::cases::exact::add_up;
@@ -23,20 +23,21 @@ pub(crate) fn mount(suite: &mut Suite) {
 
 const TIMES: u64 = 60;
 
-/// Of redlock 5, which loses a lease to a split vote now and then.
+/// Fewer increments with redlock 5, which loses the time of a lease to a split vote now and then.
 const SOME_TIMES: u64 = 20;
 
-/// Asked as often as they ask, or nearly: so that the two sides meet.
+/// We poll about as often as these libraries do, so that the two sides meet.
 const SETTINGS: &str = "format=token,poll=20ms&max_lease=10m";
 
-/// The same without tokens of ours.
+/// [`SETTINGS`] without our tokens.
 const PLAIN: &str = "format=token,poll=20ms&max_lease=10m&tokens=off";
 
 const LEASE: &str = "lease=1000";
 
-/// redlock 5 gives back what it got of a split vote when it gives up, and not before it tries
-/// again. Then no client has the lock until the leases of those votes are over: on a busy machine
-/// its own clients can keep each other out for minutes. So these are short, and it tries seldom.
+/// redlock 5 with short leases and long pauses between its attempts. It keeps the votes of a split
+/// vote until it gives up, also while it tries again, so no client gets the lock until the leases
+/// of those votes are over. On a busy machine its own clients could keep each other out for
+/// minutes.
 static REDLOCK_5_SELDOM: Library = Library {
     eager: &["retry=100", "lease=500"],
     ..REDLOCK_5
@@ -59,8 +60,8 @@ fn rslock_and_our_quorum_exclude_each_other(library: &'static Library) {
     meet(library, SETTINGS, TIMES);
 }
 
-/// Adds up under one lock, sees that neither side gets in beside the other, and how soon each is
-/// there.
+/// Checks the sum under one lock, that neither side gets the lock of the other, and how soon each
+/// side gets a released lock.
 fn meet(library: &'static Library, settings: &str, times: u64) {
     let arguments = [&[LEASE], library.eager].concat();
     let scene = Independent::start(library, settings, &arguments);

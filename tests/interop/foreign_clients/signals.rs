@@ -1,7 +1,7 @@
-//! Libraries that tell only their own kind of a release: python-redis-lock by a list,
-//! Spring's registry (in its mode PUB_SUB_LOCK) on a channel. Our release is no signal to them,
-//! unless `wakes=` names them. A waiter there sleeps until its own bound: the lease that it
-//! asked for, or, of python-redis-lock without one, for ever.
+//! Libraries that notify only their own clients of a release: python-redis-lock by a list, Spring's
+//! registry (in its mode PUB_SUB_LOCK) on a channel. Our release does not wake their waiters,
+//! unless `wakes=` names the library. Such a waiter sleeps for the lease that it asked for; one of
+//! python-redis-lock without a lease sleeps for ever.
 
 use super::{PYTHON_REDIS_LOCK, PYTHON_REDIS_LOCK_WOKEN, REGISTRY_TOLD, REGISTRY_WOKEN};
 use crate::libraries::Library;
@@ -13,10 +13,11 @@ use distlock_tests::probe::Probe;
 use distlock_tests::time::{Stopwatch, eventually, let_pass};
 use std::time::Duration;
 
-/// For so long they sleep beside a lock that is free, to show it. Their bound is longer.
+/// How long a waiter must sleep although the lock is free, to show that it was not woken. It would
+/// sleep longer by itself.
 const ASLEEP: Duration = Duration::from_millis(1_500);
 
-/// Without a lease: for ever.
+/// python-redis-lock without a lease, whose waiters sleep for ever.
 static WITHOUT_LEASE: Library = Library {
     arguments: &["kind=python-redis-lock"],
     ..PYTHON_REDIS_LOCK
@@ -27,7 +28,7 @@ static WOKEN_WITHOUT_LEASE: Library = Library {
     ..PYTHON_REDIS_LOCK_WOKEN
 };
 
-/// With the registry's usual lease: a minute.
+/// Spring's registry with its usual lease of a minute.
 static USUAL_LEASE: Library = Library {
     arguments: &["kind=registry-pubsub"],
     ..REGISTRY_TOLD
@@ -74,7 +75,7 @@ fn is_listening(probe: &mut Probe) -> bool {
     probe.command(&["PUBSUB", "NUMPAT"]).int() == 1
 }
 
-/// A waiter of theirs that sleeps while we have the lock.
+/// Returns our guard, and a waiter of the peer that sleeps because we hold the lock.
 fn asleep(scene: &Scene, is_asleep: fn(&mut Probe) -> bool) -> (LockGuard, Pending<'_>) {
     let mut probe = scene.probe();
     let guard = scene.ours.mutex("lock").lock().unwrap();
@@ -84,7 +85,8 @@ fn asleep(scene: &Scene, is_asleep: fn(&mut Probe) -> bool) -> (LockGuard, Pendi
     (guard, waiting)
 }
 
-/// A waiter of theirs sleeps through our release, and is there at once after this command.
+/// Checks that a waiter of the peer sleeps through our release, and returns at once after the
+/// command `signal`.
 fn hears_only(library: &'static Library, is_asleep: fn(&mut Probe) -> bool, signal: &[&str]) {
     let scene = Scene::of(library);
     let mut probe = scene.probe();
@@ -98,7 +100,7 @@ fn hears_only(library: &'static Library, is_asleep: fn(&mut Probe) -> bool, sign
     );
     let told = Stopwatch::start();
     probe.command(signal);
-    // Long before its own bound.
+    // Sooner than the waiter would return by itself.
     waiting.ok();
     say!(
         "{}: asleep beside a free lock, there {:?} after its signal",
@@ -108,7 +110,7 @@ fn hears_only(library: &'static Library, is_asleep: fn(&mut Probe) -> bool, sign
     scene.peer.ask("t", "unlock lock");
 }
 
-/// A waiter of theirs is there at once after our release, and after we have freed the lock by
+/// Checks that a waiter of the peer returns at once after our release, and after a release by
 /// force.
 fn hears_us(library: &'static Library, is_asleep: fn(&mut Probe) -> bool) {
     let ways: [fn(&Scene, LockGuard); 2] = [
@@ -120,7 +122,7 @@ fn hears_us(library: &'static Library, is_asleep: fn(&mut Probe) -> bool) {
         let (guard, waiting) = asleep(&scene, is_asleep);
         let freed = Stopwatch::start();
         free(&scene, guard);
-        // Long before its own bound.
+        // Sooner than the waiter would return by itself.
         waiting.within(ASLEEP);
         say!(
             "{}: there {:?} after we have freed it",

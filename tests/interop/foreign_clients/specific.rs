@@ -1,4 +1,4 @@
-//! What only one of them does.
+//! Cases for ShedLock alone, or for redis-py alone.
 
 use super::{REDIS_PY, SHEDLOCK};
 use crate::cases::exact::add_up;
@@ -16,7 +16,7 @@ use distlock_tests::time::{Stopwatch, eventually, ms};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// As it is by default: its unlock deletes the key of any owner.
+/// ShedLock as it is by default: its unlock deletes the key of any owner.
 static UNSAFE: Library = Library {
     name: "shedlock",
     id: "unsafe",
@@ -29,7 +29,7 @@ static SAFE: Library = Library {
     ..SHEDLOCK
 };
 
-/// As it is by default: its lock has no end.
+/// redis-py as it is by default: its lock has no expiry.
 static WITHOUT_END: Library = Library {
     arguments: &["kind=redis-py"],
     ..REDIS_PY
@@ -51,9 +51,8 @@ pub(crate) fn mount(suite: &mut Suite) {
     suite.shared(&REDIS_PY, case!(no_increment_is_lost_without_our_tokens));
 }
 
-/// ShedLock's job outlives its lease, we take the lock, and its unlock deletes ours. Nothing can
-/// prevent that; but our guard does not believe in its lock for longer than until its next renewal,
-/// and says why.
+/// A ShedLock job outlives its lease, we take the lock, and the job's unlock deletes it. Nothing
+/// can prevent that, but our guard reports the loss at its next renewal.
 fn late_shedlock_unlock_deletes_our_lock_guard_is_told(library: &'static Library) {
     let scene = Scene::with(library, "watchdog=1s", &[]);
     let (lock, key) = (scene.ours.mutex("job"), library.key("job"));
@@ -62,7 +61,7 @@ fn late_shedlock_unlock_deletes_our_lock_guard_is_told(library: &'static Library
     let losses = guard.losses();
     scene.peer.ask("t", "unlock job");
     assert!(!scene.probe().exists(&key), "it has deleted what is ours");
-    // That is what it costs: another holder is in, and we do not know yet.
+    // Another client holds the lock now, and our guard does not know yet.
     assert!(
         scene
             .peer
@@ -82,13 +81,13 @@ fn late_shedlock_unlock_deletes_our_lock_guard_is_told(library: &'static Library
     scene.peer.ask("other", "unlock job");
 }
 
-/// ShedLock's `lockAtLeastFor`: a job that is done sooner leaves its lock where it is until then.
-/// It is busy for us for as long, and then it is ours.
+/// With `lockAtLeastFor` a job that ends sooner leaves its lock in the store until then. We find it
+/// busy for that long, and then get it.
 fn shedlock_lock_at_least_for_is_busy_until_then(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::with(library, "", &["at-least=1500"]);
         let lock = scene.ours.mutex("job");
-        // Its first request takes a good part of that time.
+        // The first request of a JVM takes a good part of that time.
         scene.peer.ask("t", "lock warm 30000");
         scene.peer.ask("t", "lock job 30000");
         scene.peer.ask("t", "unlock job");
@@ -107,11 +106,11 @@ fn shedlock_lock_at_least_for_is_busy_until_then(library: &'static Library) {
     });
 }
 
-/// A job of ShedLock's that has the lock for a while at least, was freed by force, and is done only
-/// now that the lock is ours.
+/// Returns our guard of a lock that ShedLock releases too late: a job with `lockAtLeastFor` had it,
+/// it was freed by force, and the job ends only when the lock is ours.
 fn released_too_late(scene: &Scene) -> LockGuard {
     let lock = scene.ours.mutex("job");
-    // A JVM loads what it needs at its first requests, which take long.
+    // A JVM loads classes at its first requests, which take long.
     scene.peer.ask("t", "lock warm 30000");
     scene.peer.ask("t", "unlock warm");
     scene.peer.ask("t", "lock job 30000");
@@ -121,8 +120,9 @@ fn released_too_late(scene: &Scene) -> LockGuard {
     guard
 }
 
-/// By default it looks at no lock but writes its own text there, to keep it as long as it
-/// wants: over ours, too. Our guard sees that at its next renewal, and leaves alone what is theirs.
+/// To keep a lock for the time of `lockAtLeastFor`, ShedLock by default writes its own text without
+/// a check, over our lock, too. Our guard notices at its next renewal, and does not change that
+/// text.
 fn shedlock_extension_overwrites_our_lock_guard_is_told(library: &'static Library) {
     let scene = Scene::with(library, "watchdog=6s", &["at-least=10000"]);
     let (mut probe, key) = (scene.probe(), library.key("job"));
@@ -157,7 +157,7 @@ fn shedlock_extension_overwrites_our_lock_guard_is_told(library: &'static Librar
     );
 }
 
-/// With `safeUpdate` it compares, as for a release, and ours stays ours.
+/// With `safeUpdate` ShedLock compares the owner before it writes, so our lock stays ours.
 fn shedlock_with_safe_updates_leaves_our_lock(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::with(library, "watchdog=1s", &["at-least=10000"]);
@@ -169,8 +169,8 @@ fn shedlock_with_safe_updates_leaves_our_lock(library: &'static Library) {
     });
 }
 
-/// A lock of redis-py without a timeout: who waits for it says so, gets it when it is released, and
-/// may free it by force.
+/// A client that waits for a redis-py lock without expiry reports that. It gets the lock when it is
+/// released, and may free it by force.
 fn redis_py_lock_without_expiry_is_waited_for_and_named(library: &'static Library) {
     let scene = Scene::of(library);
     let told = Arc::new(Counters::new());
@@ -199,8 +199,8 @@ fn redis_py_lock_without_expiry_is_waited_for_and_named(library: &'static Librar
     guard.unlock().unwrap();
 }
 
-/// Who forgets `format=token` is told what is there, and has nothing; and they cannot have what is
-/// ours in another format.
+/// Without `format=token` our client gets an error that names the format, and no lock. Nor does
+/// redis-py get a lock that we hold in another format.
 fn forgotten_format_is_an_error_and_grants_no_lock(library: &'static Library) {
     let scene = Scene::of(library);
     let client = distlock::connect(&scene.server.url()).unwrap();
@@ -219,7 +219,7 @@ fn forgotten_format_is_an_error_and_grants_no_lock(library: &'static Library) {
     guard.unlock().unwrap();
 }
 
-/// With `tokens=off` ours leaves one key, as theirs.
+/// With `tokens=off` neither library leaves a key behind.
 fn no_increment_is_lost_without_our_tokens(library: &'static Library) {
     let scene = Scene::with(library, "tokens=off", library.eager);
     let lock = scene.ours.mutex("lock");

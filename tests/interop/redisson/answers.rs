@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long they wait for an answer.
+/// How long Redisson waits for an answer.
 const TIMEOUT: Duration = Duration::from_millis(700);
 
 static VERSIONS: [Library; 3] = [NEWEST, WITH_LATCH, OLDEST];
@@ -30,7 +30,7 @@ pub(crate) fn mount(suite: &mut Suite) {
     suite.each(Permit::Shared, &VERSIONS, twice);
 }
 
-/// What swallows one answer to a script when it is told to.
+/// A plan that swallows the answer to the next script once it is armed.
 #[derive(Default)]
 struct OneAnswer(AtomicBool);
 
@@ -46,7 +46,8 @@ impl Plan for OneAnswer {
     }
 }
 
-/// A peer behind a network that can lose an answer, and we on the server itself.
+/// A peer behind a proxy that can lose an answer, and our client, which connects to the server
+/// directly.
 struct Lossy {
     peer: Lent,
     plan: Arc<OneAnswer>,
@@ -67,8 +68,8 @@ impl Lossy {
             &[&format!("timeout={}", TIMEOUT.as_millis())],
         );
         let ours = Ours::connect(library, &server.url(), "", server.port());
-        // The first of a script may be by its hash, and asked again as a text; and a JVM loads what
-        // it needs for it, which may take longer than an answer may.
+        // The first use of a script may take two requests: by its hash, and then by its text. A JVM
+        // also loads classes for it, which may take longer than the time-out.
         let is_warm = || {
             let said = peer.tell("t", "try warm 0 60000").answer(BOUND);
             let given_back = peer.tell("t", "unlock warm").answer(BOUND);
@@ -93,8 +94,8 @@ impl Lossy {
     }
 }
 
-/// The answer to their unlock is lost. Older ones send it again, the oldest one as something new,
-/// and newer ones say that it timed out; we have the lock by then, and keep it.
+/// The answer to Redisson's unlock is lost. Older versions send the unlock again, the oldest as a
+/// new request, and newer ones report a time-out. Our client has the lock by then, and keeps it.
 fn resent_redisson_unlock_does_not_free_our_lock(library: &'static Library) {
     let is_told = library.id == WITH_LATCH.id;
     retry_if_late(late::LEASE, || {
@@ -111,7 +112,7 @@ fn resent_redisson_unlock_does_not_free_our_lock(library: &'static Library) {
         let said = pending.answer(BOUND);
         say!("{}: an unlock whose answer is lost: {said:?}", library.name);
         must_stay_ours(&guard, ms(500));
-        // Another answer that is later than their time-out is lost to them, too.
+        // Any answer that takes longer than Redisson's time-out is lost, too.
         timely!(
             TIMEOUT,
             said.is_ok() == is_told,
@@ -121,9 +122,9 @@ fn resent_redisson_unlock_does_not_free_our_lock(library: &'static Library) {
     });
 }
 
-/// The answer to their acquire is lost. Newer ones say that it timed out, and have the lock for a
-/// lease; older ones ask again and count themselves twice, so that their unlock does not free it.
-/// We wait for what is stored, and can free it.
+/// The answer to Redisson's attempt is lost. The newest version reports a time-out, and its lock is
+/// held for a lease. Older versions try again and count two holds, so that one unlock does not free
+/// the lock. Our client waits for what is stored, and may free it by force.
 fn surplus_redisson_hold_is_waited_out_or_forced(library: &'static Library) {
     let holds = if library.id == NEWEST.id { 1 } else { 2 };
     retry_if_late(late::LEASE, || {
@@ -133,7 +134,7 @@ fn surplus_redisson_hold_is_waited_out_or_forced(library: &'static Library) {
         let said = scene.peer.tell("t", "lock lock 0").answer(BOUND);
         say!("{}: a lock whose answer is lost: {said:?}", library.name);
         let seen = lock.inspect().unwrap().holder.expect("they have it").holds;
-        // Another answer that is later than their time-out is lost to them, too.
+        // Any answer that takes longer than Redisson's time-out is lost, too.
         timely!(
             TIMEOUT,
             (said.is_ok(), seen) == (holds == 2, holds),

@@ -1,5 +1,5 @@
-//! RFencedLock has a counter beside the lock, `redisson_lock_token:{name}`; ours are on the same
-//! one.
+//! RFencedLock takes its tokens from the counter `redisson_lock_token:{name}`, and so does our
+//! client.
 
 use super::{FENCED, with};
 use crate::cases::exact::no_increment_is_lost_between_both_sides;
@@ -21,7 +21,8 @@ static VERSIONS: [Library; 2] = [FENCED, with(WITH_LATCH, &["kind=fenced"])];
 const COUNTER: &str = "redisson_lock_token:{lock}";
 const ROUNDS: usize = 50;
 
-/// Takes the lock by turns, each side some times, and returns all tokens in their order.
+/// Has both sides take the lock in turns, each one to three times, and returns all tokens in their
+/// order.
 fn tokens_by_turns(scene: &Scene) -> Vec<u64> {
     let (lock, mut tokens) = (scene.ours.mutex("lock"), Vec::new());
     for round in 0..ROUNDS {
@@ -38,7 +39,7 @@ fn tokens_by_turns(scene: &Scene) -> Vec<u64> {
     tokens
 }
 
-/// Whether the counter has no end, which is what it must not get.
+/// Whether the counter exists and has no expiry.
 fn stays(probe: &mut Probe) -> bool {
     probe.command(&["PTTL", COUNTER]) == Value::Int(-1)
 }
@@ -107,16 +108,16 @@ fn our_counter_with_tokens_kept_has_no_expiry(library: &'static Library) {
     assert!(stays(&mut scene.probe()));
 }
 
-/// Without it a counter that we made has an end, a day after our last grant, and then theirs begin
-/// at 1.
+/// Without `tokens=keep` a counter that our client created expires a day after our last grant, and
+/// Redisson's tokens then begin again at 1.
 fn our_counter_without_tokens_kept_expires(library: &'static Library) {
     let scene = Scene::of(library);
     scene.ours.mutex("lock").lock().unwrap().unlock().unwrap();
     assert!(!stays(&mut scene.probe()));
 }
 
-/// A nested hold of ours keeps its token; of theirs each has a new one, beneath which the outer one
-/// is then fenced out. And `getToken` tells the counter under any holder.
+/// Our nested hold keeps its token. Each nested hold of Redisson gets a larger one, which fences
+/// out the outer hold. `getToken` returns the counter whatever client holds the lock.
 fn nested_hold_keeps_our_token_and_changes_redissons(library: &'static Library) {
     let scene = Scene::of(library);
     let lock = scene.ours.mutex("lock");
@@ -135,8 +136,8 @@ fn nested_hold_keeps_our_token_and_changes_redissons(library: &'static Library) 
     assert!(lock.lock().unwrap().fencing_token().unwrap().get() > theirs + 1);
 }
 
-/// Their `delete` takes the counter, too: theirs begin again at 1. Ours go on, by the server's
-/// clock.
+/// Redisson's `delete` deletes the counter, too, so its tokens begin again at 1. Ours continue to
+/// grow, because they follow the server's clock.
 fn counter_deleted_by_redisson_lowers_no_token_of_ours(library: &'static Library) {
     let scene = Scene::of(library);
     let lock = scene.ours.mutex("lock");
@@ -153,9 +154,9 @@ fn counter_deleted_by_redisson_lowers_no_token_of_ours(library: &'static Library
     assert!(token() > before);
 }
 
-/// Their own `expire` sets an end on the counter, too, and so does a lock of several or a red one
-/// on a member that is fenced, which sets the lease that it was asked for. When the counter is gone
-/// theirs begin again at 1; ours go on, by the server's clock.
+/// Redisson's `expire` sets an expiry on the counter, too. So does a multi-lock or a red lock with
+/// a fenced member, by the lease that it was called with. When the counter is gone, Redisson's
+/// tokens begin again at 1; ours continue to grow, because they follow the server's clock.
 fn counter_given_an_expiry_lowers_no_token_of_ours(library: &'static Library) {
     counter_ends(library, &[], |scene| {
         scene.peer.ask("t", "fenced lock 0");
@@ -176,7 +177,7 @@ fn counter_given_an_expiry_lowers_no_token_of_ours(library: &'static Library) {
     }
 }
 
-/// What they do gives the counter an end: our tokens are greater before and after it.
+/// Checks that what `theirs` does makes the counter expire, and that our tokens grow all the same.
 fn counter_ends(library: &'static Library, arguments: &[&str], theirs: impl Fn(&Scene)) {
     let scene = Scene::with(library, "", arguments);
     let (lock, mut probe) = (scene.ours.mutex("lock"), scene.probe());
@@ -195,8 +196,8 @@ fn counter_ends(library: &'static Library, arguments: &[&str], theirs: impl Fn(&
     assert!(third > second, "{second:?}, {third:?}");
 }
 
-/// `lockAndGetToken` with a lease does not look at it, and the watchdog keeps the lock. We wait, as
-/// for any holder.
+/// `lockAndGetToken` ignores the lease that it is called with, and the watchdog keeps the lock. Our
+/// client waits, as for any holder.
 fn lease_ignored_by_a_fenced_lock_is_not_assumed(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::with(library, "", &["watchdog=1000"]);

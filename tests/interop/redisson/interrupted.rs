@@ -1,4 +1,4 @@
-//! A thread of theirs that is interrupted while it waits for a lock of ours: `lockInterruptibly`.
+//! A Redisson thread that is interrupted while it waits for our lock in `lockInterruptibly`.
 
 use super::ENDS;
 use crate::cases::holding::until_it_sleeps;
@@ -14,12 +14,12 @@ pub(crate) fn mount(suite: &mut Suite) {
     suite.each(Permit::Shared, &ENDS, next);
 }
 
-/// It leaves nothing behind: no subscription and no lock, and our release goes to the next one who
-/// waits there, at once.
+/// The interrupted thread leaves no subscription and no lock behind, and our release wakes the next
+/// waiter of the same program at once.
 fn interrupted_redisson_waiter_passes_our_release_on(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::with(library, "", &["interruptibly=yes"]);
-        // By itself, and beside another; with a lease of its own, and without one.
+        // Alone, and together with a second waiter; without a lease of its own, and with one.
         for (lease, has_next) in [(0, false), (60_000, false), (0, true), (60_000, true)] {
             interrupt(&scene, lease, has_next);
         }
@@ -51,13 +51,14 @@ fn interrupt(scene: &Scene, lease: u64, has_next: bool) {
         guard.unlock().unwrap();
     }
     eventually("their subscriptions end", BOUND, || !has_listeners(scene));
-    // The thread itself is as good as before.
+    // The interrupted thread can still take the lock.
     assert!(scene.peer.ask("t", "try lock 0 0").starts_with("held"));
     scene.peer.ask("t", "unlock lock");
     assert!(!scene.probe().exists("lock"));
 }
 
-/// Whether one of them hears releases: we have the lock and do not wait.
+/// Whether the peer has a subscription. Our client has none, because it holds the lock and does not
+/// wait.
 fn has_listeners(scene: &Scene) -> bool {
     let channels = scene
         .probe()

@@ -1,5 +1,5 @@
-//! Kinds of locks whose hash looks like ours, and that do not tell, or do not ask, or do not nest,
-//! as RLock does.
+//! Kinds of Redisson's locks whose hash looks like ours, but that do not all notify, check the
+//! holder or nest as RLock does.
 
 use super::{NEWEST, REFUSED};
 use crate::cases::holding::until_it_sleeps;
@@ -38,7 +38,7 @@ static ONCE: Library = Library {
     ..NEWEST
 };
 
-/// Of both watchdogs. Half of it is left when the first waiter sleeps, and more.
+/// The lease of both watchdogs. At least half of it is left when the first waiter sleeps.
 const LEASE: Duration = Duration::from_secs(2);
 
 pub(crate) fn mount(suite: &mut Suite) {
@@ -67,7 +67,7 @@ pub(crate) fn mount(suite: &mut Suite) {
     );
 }
 
-/// RFairLock keeps a queue beside its lock. With another name it has nothing to do with ours.
+/// The queue of an RFairLock does not affect our lock of another name.
 fn fair_lock_of_a_different_name_does_not_collide(library: &'static Library) {
     let scene = Scene::with(library, "", &["kind=fair"]);
     let guard = scene.ours.mutex("lock").lock().unwrap();
@@ -85,8 +85,8 @@ fn fair_lock_of_a_different_name_does_not_collide(library: &'static Library) {
     scene.peer.ask("second", "unlock fair");
 }
 
-/// The label is in a key of its own: the hash has our field, then theirs, and nothing else. What is
-/// left of ours is not shown for theirs.
+/// Our label is in a key of its own, so the hash contains only the holder's field, ours or
+/// Redisson's. A label that our client left behind is not shown for Redisson's hold.
 fn label_beside_our_lock_leaves_the_hash_as_redisson_has_it(library: &'static Library) {
     let scene = Scene::with(library, "owner=till-7", &[]);
     let (lock, mut probe) = (scene.ours.mutex("lock"), scene.probe());
@@ -113,8 +113,9 @@ fn label_beside_our_lock_leaves_the_hash_as_redisson_has_it(library: &'static Li
     assert!(lock.inspect().unwrap().holder.is_none());
 }
 
-/// They have the lock and give it to us, and we give it to them: what each side waited for after
-/// the other's release. Ours no longer than a lease. `settled` waits until theirs waits.
+/// Passes the lock from Redisson to us, and back. Returns how long each side, ours first, waited
+/// after the other's release. Ours may not wait longer than a lease. `settled` returns when
+/// Redisson's waiter waits.
 fn passed_to_and_fro(scene: &Scene, settled: impl Fn(&Scene)) -> (Duration, Duration) {
     let lock = &scene.ours.mutex("lock") as &dyn DistLock;
     scene.peer.ask("t", "lock lock 0");
@@ -162,11 +163,12 @@ fn passed_to_and_fro(scene: &Scene, settled: impl Fn(&Scene)) -> (Duration, Dura
     (ours, theirs)
 }
 
-/// On one name it excludes us, and we it. But it wakes only the first in its queue, and we do not
-/// know that queue: we learn of its release because the key has changed, and it of ours when it
-/// asks again, at the end of the lease that it saw.
+/// RFairLock and our lock of the same name exclude each other, but RFairLock wakes only the first
+/// waiter in its own queue. Our waiter learns of its release because the server reports the changed
+/// key. Redisson's waiter tries again at the end of the lease that it saw.
 fn fair_lock_of_the_same_name_excludes_without_being_woken(library: &'static Library) {
-    // A release just before a waiter asks once more, behind its subscription, needs no wake-up.
+    // Several rounds: a release just before a waiter's attempt behind its subscription needs no
+    // wake-up.
     const ROUNDS: usize = 5;
     retry_if_late(late::LEASE, || {
         let scene = Scene::with(library, "watchdog=2s", &["watchdog=2000"]);
@@ -188,8 +190,8 @@ fn fair_lock_of_the_same_name_excludes_without_being_woken(library: &'static Lib
     });
 }
 
-/// Two queues that do not know each other, beside one lock. Ours asks each second, so it learns of
-/// their release; RLock is told of ours, and RFairLock is not.
+/// Two separate queues for one lock. The head of ours tries each second, and so learns of
+/// Redisson's release. RLock is notified of our release, and RFairLock is not.
 fn our_fair_lock_and_theirs_exclude_each_other(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::with(library, "watchdog=2s&order=fair", &["watchdog=2000"]);
@@ -201,14 +203,15 @@ fn our_fair_lock_and_theirs_exclude_each_other(library: &'static Library) {
             ours < ms(1_500),
             "{ours:?}: ours asks each second"
         );
-        // Two thirds of a lease are left at least: that is when it asks if it is not told.
+        // At least two thirds of a lease are left, for which a waiter without a notification would
+        // wait.
         let told = what == FAIR.id || theirs < LEASE / 3;
         timely!(LEASE / 3, told, "{theirs:?}: RLock is told of our release");
     });
 }
 
-/// What shares our key like any RLock is held once: its second lock is refused, and ours sees one
-/// hold until its only unlock.
+/// A non-reentrant lock shares our key as RLock does, but its second lock is refused: our client
+/// sees one hold until its only unlock.
 fn non_reentrant_lock_is_a_single_hold(library: &'static Library) {
     let scene = Scene::of(library);
     let lock = scene.ours.mutex("lock");
@@ -221,8 +224,8 @@ fn non_reentrant_lock_is_a_single_hold(library: &'static Library) {
     assert!(lock.try_lock().unwrap().is_some());
 }
 
-/// A spin lock's release tells no waiter: we find out at the end of the lease that we saw. It asks
-/// us all the time.
+/// The release of a spin lock notifies no waiter, so ours tries again at the end of the lease that
+/// it saw. A spin lock itself polls all the time.
 fn spin_lock_excludes_and_is_found_free_within_a_lease(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::with(library, "watchdog=2s", &["watchdog=2000"]);
@@ -236,7 +239,7 @@ fn spin_lock_excludes_and_is_found_free_within_a_lease(library: &'static Library
     });
 }
 
-/// With `poll=` we ask now and then, too.
+/// With `poll=` our waiter polls, and finds a released lock sooner than at the end of a lease.
 fn spin_and_fair_locks_are_found_free_within_a_set_poll(library: &'static Library) {
     retry_if_late(late::TURN, || {
         let scene = Scene::with(library, "format=redisson,poll=50ms&tracking=off", &[]);
@@ -249,9 +252,9 @@ fn spin_and_fair_locks_are_found_free_within_a_set_poll(library: &'static Librar
     });
 }
 
-/// RReadWriteLock on the name of a lock of ours, or of an RLock: it looks for a field `mode`, finds
-/// none, and goes in. Nothing that we do keeps it out. We do not go in beside it, and what it did
-/// does not make us lose what is ours.
+/// RReadWriteLock on the name of our lock, or of an RLock, looks for a field `mode`, finds none,
+/// and grants the lock. Nothing that we do prevents that. Our client does not get a lock that
+/// RReadWriteLock holds, and does not lose its own lock by that.
 fn read_write_lock_breaks_into_our_lock_ours_does_not(library: &'static Library) {
     let scene = Scene::of(library);
     let lock = scene.ours.mutex("lock");
@@ -263,7 +266,7 @@ fn read_write_lock_breaks_into_our_lock_ours_does_not(library: &'static Library)
     );
     guard.verify().unwrap();
     guard.unlock().unwrap();
-    // The other way round it works: what is held we do not take.
+    // The other way round the lock excludes: our client does not get a lock that is held.
     scene.peer.ask("t", "lock other 0");
     assert!(scene.ours.mutex("other").try_lock().unwrap().is_none());
 }

@@ -1,4 +1,4 @@
-//! Several locks of Redisson as one, where a member of them becomes ours meanwhile.
+//! Redisson's multi-lock and red lock, when one of their members becomes ours meanwhile.
 
 use super::{NEWEST, REFUSED};
 use crate::cases::holding::{RENEWED_AFTER, must_be_renewed};
@@ -29,9 +29,9 @@ pub(crate) fn mount(suite: &mut Suite) {
     suite.shared(&NEWEST, set_back);
 }
 
-/// A member is freed by force. Their unlock is an error at it, and leaves what stands behind it,
-/// which is renewed for as long as they live. We wait for that, as for any holder, and may free it
-/// by force; then their renewals leave it alone.
+/// One member is freed by force. Redisson's unlock fails at that member and leaves later members
+/// locked, which are renewed for as long as its program lives. Our client waits for them, as for
+/// any holder, and may free them by force. Redisson's renewals then leave our locks alone.
 fn member_left_by_redisson_unlock_is_waited_out_or_forced(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::with(library, "", &["kind=multi", "watchdog=1000"]);
@@ -65,9 +65,9 @@ fn member_left_by_redisson_unlock_is_waited_out_or_forced(library: &'static Libr
     });
 }
 
-/// RedissonRedLock sets the lease of all that it took once more at the end, without looking whose
-/// it is by then. Ours was taken in between, when theirs had run out. With a watchdog that renews
-/// sooner than the lease it sets ours stays ours.
+/// At its end RedissonRedLock sets the lease of all its members again, without a check of the
+/// holder. Meanwhile its lease on one member had ended, and our client took that member. If our
+/// watchdog renews before the lease that it set ends, our lock stays ours.
 fn lease_set_on_our_key_by_a_red_lock_is_corrected(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Trampled::start(library, "watchdog=1s");
@@ -77,7 +77,7 @@ fn lease_set_on_our_key_by_a_red_lock_is_corrected(library: &'static Library) {
     });
 }
 
-/// The server reports the change of a lock that is held for more than a second, and the renewal
+/// The server reports the change if our lock has been held for more than a second, and the renewal
 /// that follows sets our lease again.
 fn reported_lease_of_a_red_lock_on_our_key_is_corrected(library: &'static Library) {
     let scene = Trampled::start(library, "");
@@ -92,8 +92,8 @@ fn reported_lease_of_a_red_lock_on_our_key_is_corrected(library: &'static Librar
     guard.unlock().unwrap();
 }
 
-/// With a watchdog that comes later, and no reports, it runs out, our next renewal or `verify` says
-/// so, and the next holder's token is greater.
+/// With a watchdog that renews later, and no reports, our key expires. Our next renewal or `verify`
+/// reports the loss, and the next holder's token is greater.
 fn lease_set_on_our_key_by_a_red_lock_is_noticed(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Trampled::start(library, "tracking=off");
@@ -118,8 +118,9 @@ fn lease_set_on_our_key_by_a_red_lock_is_noticed(library: &'static Library) {
     });
 }
 
-/// Three independent servers, the last of which does not answer: so long does a red lock take that
-/// what it had on the first is ours before it sets the lease.
+/// Three independent servers, the last of which does not answer. This delays a red lock so long
+/// that its lease on the first server ends, and the lock is ours before the red lock sets the lease
+/// again.
 struct Trampled {
     peer: Lent,
     ours: Ours,
@@ -129,7 +130,7 @@ struct Trampled {
 impl Trampled {
     const LEASE: Duration = Duration::from_millis(700);
 
-    /// How long they wait for the last server.
+    /// How long Redisson waits for the last server.
     const TIMEOUT: Duration = Duration::from_millis(1_500);
 
     fn start(library: &'static Library, settings: &str) -> Self {
@@ -146,7 +147,7 @@ impl Trampled {
         }
     }
 
-    /// Takes our lock between theirs and the moment when they set its lease.
+    /// Takes the lock after Redisson's lease has ended, and before Redisson sets the lease again.
     fn trample(&self, lock: &Mutex) -> LockGuard {
         self.servers[2].pause();
         let pending = self

@@ -1,9 +1,9 @@
-//! Documented defects of Redisson on a lock that it shares with us: where it believes in a lock
-//! that it has not, or has one that it does not know of, ours stays what it was.
+//! Documented defects of Redisson on a lock that it shares with us. It believes that it holds a
+//! lock that it has lost, or does not know of a lock that it holds. Our locks are not affected.
 //!
-//! Those around lost answers, around unheard releases, around several locks, tokens and replicas
-//! stand beside this. What does not show on a shared key, or cannot be brought about from outside,
-//! stands with its reason in `docs/INTEROP.md`.
+//! Defects about lost answers, missed releases, multi-locks, tokens and replicas are in the other
+//! files of this folder. Defects that do not show on a shared key, or cannot be caused from
+//! outside, are listed in `docs/INTEROP.md` with the reason.
 
 use super::{ENDS, NEWEST, REFUSED};
 use crate::cases::holding::{must_be_renewed, must_stay_ours};
@@ -16,7 +16,7 @@ use crate::suite::{Permit, Suite, case};
 use distlock_tests::time::{eventually, let_pass, ms};
 use std::time::Duration;
 
-/// More than two periods of renewals of a second's leases, and more than one such lease.
+/// More than two periods of renewals of a lease of 1 s, and more than one such lease.
 const RENEWALS: Duration = Duration::from_millis(1_500);
 
 pub(crate) fn mount(suite: &mut Suite) {
@@ -30,12 +30,12 @@ pub(crate) fn mount(suite: &mut Suite) {
     suite.each(Permit::Shared, &ENDS, lapsed);
 }
 
-/// `lock()`, and in it `lock(300 ms)`: the store has the shorter lease, and the next renewal comes
-/// later. It believes in two holds and has none.
+/// `lock(300 ms)` inside `lock()` sets the shorter lease in the store, which ends before the next
+/// renewal. Redisson then believes in two holds and has none.
 fn lock_shortened_by_redisson_is_ours_despite_renewals(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::with(library, "", &["watchdog=3000"]);
-        // What a JVM does for the first time takes long.
+        // A JVM takes long for what it does for the first time.
         scene.peer.ask("t", "lock warm 0");
         scene.peer.ask("t", "lock warm 300");
         scene.peer.ask("t", "lock lock 0");
@@ -53,8 +53,8 @@ fn lock_shortened_by_redisson_is_ours_despite_renewals(library: &'static Library
     });
 }
 
-/// `lock()`, in it `lock(900 ms)`, and the inner one is given back: with it went the renewal of
-/// both. It believes in a hold that is over soon.
+/// `lock(900 ms)` inside `lock()`, and its unlock, end the renewal of both holds. Redisson then
+/// believes in a hold that soon expires.
 fn lock_without_redisson_renewal_is_ours_after_its_lease(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::with(library, "", &["watchdog=1000"]);
@@ -77,15 +77,15 @@ fn lock_without_redisson_renewal_is_ours_after_its_lease(library: &'static Libra
     });
 }
 
-/// A thread is interrupted while its request is under way: it hears of an error, and the lock is
-/// taken all the same, and renewed for ever. We wait, as for any holder; `force_unlock` ends it.
+/// A thread is interrupted while its request is pending: it gets an error, but the lock is taken
+/// and renewed for ever. Our client waits, as for any holder, until `force_unlock` frees the lock.
 fn lock_unknown_to_its_redisson_holder_is_waited_out_or_forced(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::with(library, "", &["watchdog=1000"]);
         scene.peer.ask("t", "try warm 0 1");
         scene.server.pause();
         let pending = scene.peer.tell("t", "lock lock 0");
-        // Nothing shows from outside that the request is on its way.
+        // Waits until the request must have been sent, which nothing shows from outside.
         let_pass(ms(300));
         scene.peer.shout("t", "interrupt");
         let said = pending.answer(BOUND);
@@ -105,11 +105,11 @@ fn lock_unknown_to_its_redisson_holder_is_waited_out_or_forced(library: &'static
     });
 }
 
-/// One of their locks was overwritten by something else: the newest renews what stands behind it in
-/// its batch no more, and loses it without a word. We take what has lapsed and nothing else, and
-/// ours, overwritten likewise, costs no other of ours.
+/// When one of Redisson's locks is overwritten, the newest version no longer renews the locks
+/// behind it in the same batch, and loses them without an error. Our client takes only locks that
+/// have expired. An overwritten lock of ours makes it lose no other lock.
 fn locks_no_longer_renewed_are_ours_after_their_lease_only(library: &'static Library) {
-    // Behind the first one in a Java hash map, whose order is that of their batch.
+    // These names follow "a" in a Java hash map, whose order is that of the batch.
     const OTHERS: [&str; 4] = ["b", "c", "d", "e"];
     let renews_the_others = library.id != NEWEST.id;
     retry_if_late(late::LEASE, || {

@@ -1,5 +1,5 @@
-//! Releases that a waiter of Redisson's does not hear of, and sleeps on beside a lock that is free.
-//! A waiter of ours is there all the same.
+//! Releases that a Redisson waiter misses, so that it sleeps on although the lock is free. Our
+//! waiter gets the lock all the same.
 
 use super::{ENDS, FENCED, NEWEST};
 use crate::late::{self, retry_if_late, timely};
@@ -24,14 +24,14 @@ pub(crate) fn mount(suite: &mut Suite) {
     suite.shared(&FENCED, deleted);
 }
 
-/// So long a waiter of theirs sleeps beside a free lock at most: the lease that it saw.
+/// The lease of these locks, for which a Redisson waiter sleeps at most when it misses a release.
 const LEASE: Duration = Duration::from_secs(3);
 
-/// Ours is there long before that, although theirs are asked as well, and a connection may have to
-/// be made anew.
+/// How soon our waiter must have the lock: long before the lease ends, although Redisson's waiters
+/// may come first, and a connection may have to be opened again.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Waits until a client of theirs hears of the lock's releases.
+/// Waits until a client of the peer is subscribed to the releases of the lock.
 fn until_they_listen(scene: &Scene, name: &str) {
     let channel = format!("redisson_lock__channel:{{{name}}}");
     let mut probe = scene.probe();
@@ -43,13 +43,14 @@ fn until_they_listen(scene: &Scene, name: &str) {
     });
 }
 
-/// Another client of ours: in one the lock is handed on without the server.
+/// Connects another client of ours. Within one client the lock would be handed over without the
+/// server.
 fn another(scene: &Scene, library: &'static Library, settings: &str) -> Ours {
     Ours::connect(library, &scene.server.url(), settings, scene.server.port())
 }
 
-/// Waits for it on another thread, and returns how long after the start of the stopwatch it was
-/// there.
+/// Waits for the lock and releases it. Returns how long after the start of the stopwatch it was
+/// granted.
 fn arrival(lock: &Mutex, since: &Stopwatch) -> Duration {
     let guard = lock.try_lock_for(BOUND).unwrap().expect("it is freed");
     let arrived = since.elapsed();
@@ -57,9 +58,9 @@ fn arrival(lock: &Mutex, since: &Stopwatch) -> Duration {
     arrived
 }
 
-/// All subscriptions are cut, and the locks released before there is a new one: the message reaches
-/// no waiter. Theirs sleeps to the end of the lease that it saw; ours asks as soon as it is
-/// subscribed again.
+/// All subscriptions are cut, and the locks are released before there are new ones, so no waiter
+/// gets the message. Redisson's waiter sleeps until the end of the lease that it saw. Ours tries
+/// again as soon as it is subscribed again.
 fn release_without_subscribers_is_found_by_ours_at_once(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::of(library);
@@ -73,7 +74,7 @@ fn release_without_subscribers_is_found_by_ours_at_once(library: &'static Librar
             let waiter = scope.spawn(|| arrival(&waiting, &clock));
             queue::until_one_waits(&mut scene.probe(), "ours");
             until_they_listen(&scene, "theirs");
-            // Both ask again behind their subscription.
+            // Both waiters try once more after their subscription.
             let_pass(ms(200));
             let is_early = theirs.is_there() || waiter.is_finished();
             timely!(LEASE, !is_early, "the lease was over before the release");
@@ -95,9 +96,9 @@ fn release_without_subscribers_is_found_by_ours_at_once(library: &'static Librar
     });
 }
 
-/// Two of theirs wait, one of them for so long that its time is up just when we release: it may
-/// take the wake-up of both. Ours has one of its own, and is there; its release then wakes theirs,
-/// too.
+/// Two Redisson threads wait, and the time limit of one of them ends just when we release: it may
+/// take the wake-up of both. Our waiter has a subscription of its own and gets the lock. Its
+/// release then wakes the other Redisson thread.
 fn release_taken_by_redisson_try_lock_still_wakes_ours(library: &'static Library) {
     const ROUNDS: u32 = 10;
     retry_if_late(late::LEASE, || {
@@ -107,10 +108,11 @@ fn release_taken_by_redisson_try_lock_still_wakes_ours(library: &'static Library
     });
 }
 
-/// Ours arrives from a little before the end of their time to a little after, over the rounds.
+/// Makes one round. The release comes later from round to round: from a little before the time
+/// limit of the Redisson thread to a little after it.
 fn take_at_the_end(scene: &Scene, other: &Ours, round: u32) {
     const WAIT: Duration = Duration::from_millis(300);
-    // Either of theirs may be there before ours, and gives it back at once.
+    // Either Redisson thread may get the lock before ours, and releases it at once.
     let visit = |thread: &str, line: &str| {
         [
             scene.peer.tell(thread, line),
@@ -119,7 +121,7 @@ fn take_at_the_end(scene: &Scene, other: &Ours, round: u32) {
     };
     let guard = scene.ours.mutex("lock").lock_with(&fixed(LEASE)).unwrap();
     let sleeper = visit("sleeper", "lock lock 0");
-    // Once for all of that process.
+    // All threads of the Redisson program share one subscription.
     until_they_listen(scene, "lock");
     let [passer, gone] = visit("passer", &format!("try lock {} 0", WAIT.as_millis()));
     let (waiting, clock) = (other.mutex("lock"), Stopwatch::start());
@@ -128,7 +130,7 @@ fn take_at_the_end(scene: &Scene, other: &Ours, round: u32) {
         let waiter = scope.spawn(move || {
             let guard = waiting.try_lock_for(BOUND).unwrap().expect("it is freed");
             let arrived = clock.elapsed();
-            // Its time is up, so that only one of theirs waits for our release.
+            // The time limit of `passer` is over, so only `sleeper` waits for our release.
             let was_held = passer.ok().starts_with("held");
             assert_eq!(gone.answer(BOUND).is_ok(), was_held);
             let released = clock.elapsed();
@@ -157,8 +159,8 @@ fn take_at_the_end(scene: &Scene, other: &Ours, round: u32) {
     );
 }
 
-/// `delete` frees our lock without a message. Our guard learns of it at its next renewal, a waiter
-/// at the end of the lease that it saw, and the next holder's token is greater.
+/// `delete` frees our lock without a message. Our guard learns of it at its next renewal, and our
+/// waiter at the end of the lease that it saw. The next holder's token is greater.
 fn our_lock_deleted_by_redisson_is_lost_and_found_free(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::with(library, "watchdog=1s", &[]);
@@ -188,7 +190,7 @@ fn our_lock_deleted_by_redisson_is_lost_and_found_free(library: &'static Library
             clock.elapsed()
         });
         say!("deleted by RFencedLock: our waiter was there after {took:?}");
-        // What it saw was a lease of a second.
+        // The waiter saw a lease of 1 s.
         timely!(
             Duration::from_secs(1),
             took <= Duration::from_secs(1) + scaled(SOON),

@@ -1,6 +1,6 @@
 //! What only Redisson has: other kinds of locks, its topologies, and its documented defects.
 
-// What becomes of a request whose answer is lost.
+// Requests whose answer is lost.
 mod answers;
 
 // RFencedLock and our tokens.
@@ -9,29 +9,28 @@ mod fenced;
 // RReadWriteLock.
 mod read_write;
 
-// RFairLock, RSpinLock, RReadWriteLock and the one that is held once: what shares our key and what
-// only seems to.
+// RFairLock, RSpinLock, RReadWriteLock and the non-reentrant lock, on the names of our locks.
 mod kinds;
 
-// A waiter that gives up.
+// A waiter that is interrupted.
 mod interrupted;
 
 // RPermitExpirableSemaphore.
 mod permits;
 
-// What it does wrong with several locks as one.
+// Defects of the multi-lock and the red lock.
 mod members;
 
-// What it does wrong, and that our side stays safe then.
+// Other defects, which do not affect our locks.
 mod misbehaves;
 
-// RedissonMultiLock and RedissonRedLock, our several locks and our quorum.
+// RedissonMultiLock and RedissonRedLock, with our multi-lock, majority and quorum.
 mod several;
 
 // Cluster and Sentinel.
 mod topologies;
 
-// Releases that its waiters do not hear of.
+// Releases that Redisson's waiters miss.
 mod missed_releases;
 
 use crate::libraries::{Library, NEWEST, OLDEST};
@@ -39,7 +38,7 @@ use crate::suite::Suite;
 
 const FENCED: Library = with(NEWEST, &["kind=fenced"]);
 
-/// The versions that are asked most: the newest one and the first one.
+/// The versions on which most defects are tested: the newest one and the oldest one.
 static ENDS: [Library; 2] = [NEWEST, OLDEST];
 
 pub(crate) fn mount(suite: &mut Suite) {
@@ -56,7 +55,7 @@ pub(crate) fn mount(suite: &mut Suite) {
     interrupted::mount(suite);
 }
 
-/// The same version with another kind of lock, or another setting.
+/// Returns the library with other arguments, such as another kind of lock.
 const fn with(library: Library, arguments: &'static [&'static str]) -> Library {
     Library {
         arguments,
@@ -64,6 +63,6 @@ const fn with(library: Library, arguments: &'static [&'static str]) -> Library {
     }
 }
 
-/// What it throws when it is to unlock what it does not hold, and where a lock that is held once is
-/// taken again.
+/// The exception for an unlock of a lock that is not held, and for a second lock of a non-reentrant
+/// one.
 const REFUSED: &str = "IllegalMonitorStateException";

@@ -44,7 +44,7 @@ fn semaphore(scene: &Scene, limit: u32) -> Semaphore {
     scene.ours.client.semaphore(NAME, limit).unwrap()
 }
 
-/// By the identity that the other one prints.
+/// Each side uses the permit ID that the other side reports.
 fn each_side_extends_and_releases_permits_of_the_other(library: &'static Library) {
     let scene = Scene::of(library);
     let (mut probe, mut semaphore) = (scene.probe(), semaphore(&scene, 5));
@@ -88,7 +88,7 @@ fn each_side_extends_and_releases_permits_of_the_other(library: &'static Library
     assert_eq!(semaphore.inspect().unwrap().permits.unwrap().free, 2);
 }
 
-/// The types, the texts and the encodings of what one permit of each side leaves in the store.
+/// One permit of either side leaves the same keys, types, encodings and ends in the store.
 fn permits_are_stored_as_redisson_stores_them(library: &'static Library) {
     let scene = Scene::of(library);
     let (mut probe, semaphore) = (scene.probe(), semaphore(&scene, 3));
@@ -134,7 +134,7 @@ fn permits_are_stored_as_redisson_stores_them(library: &'static Library) {
     assert!(permit.verify().is_err(), "it was deleted");
 }
 
-/// Each sees what the other took, gave back and set.
+/// Each side sees which permits the other side took and released, and which limit it set.
 fn both_sides_share_the_permits_and_their_limit(library: &'static Library) {
     let scene = Scene::of(library);
     let mut semaphore = semaphore(&scene, 3);
@@ -158,7 +158,7 @@ fn both_sides_share_the_permits_and_their_limit(library: &'static Library) {
         "false"
     );
     one.unlock().unwrap();
-    // What we show they can release, and we learn of it.
+    // Redisson can release a permit by the ID that we show, and our guard learns of it.
     let shown = semaphore
         .inspect()
         .unwrap()
@@ -179,7 +179,8 @@ fn both_sides_share_the_permits_and_their_limit(library: &'static Library) {
     assert_eq!(state("t"), "free=2 taken=0 limit=2");
 }
 
-/// Theirs that is not given back is ours at the end of its lease, and the other way round.
+/// A permit that is never released can be taken by the other side when its lease ends, in both
+/// directions.
 fn permit_of_a_dead_holder_comes_back_to_the_other_side(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::of(library);
@@ -222,7 +223,7 @@ fn our_watchdog_keeps_a_permit_from_redisson(library: &'static Library) {
     });
 }
 
-/// From a release to the return of the other side's call, each way.
+/// Measures the time from a release to the return of the other side's call, in both directions.
 fn permit_waiters_of_both_sides_are_woken_at_once(library: &'static Library) {
     const ROUNDS: usize = 30;
     retry_if_late(late::TURN, || {
@@ -260,7 +261,7 @@ fn permit_waiters_of_both_sides_are_woken_at_once(library: &'static Library) {
     });
 }
 
-/// Until a client of Redisson's listens, and has had time to ask once more.
+/// Waits until a Redisson client is subscribed and has had time to try once more.
 fn until_subscribed(scene: &Scene) {
     let mut probe = scene.probe();
     eventually("a waiter subscribes", BOUND, || {

@@ -53,7 +53,7 @@ fn lock(scene: &Scene) -> RwLock {
     scene.ours.client.rw_lock("lock").unwrap()
 }
 
-/// What is stored, without what says who holds it: UUID and number become `OWNER`.
+/// Returns what is stored, with the UUID and number of each holder replaced by `OWNER`.
 fn stored(probe: &mut Probe) -> BTreeMap<String, String> {
     let anonymous = |text: &str| match text.find(':').map(|at| (&text[..at], &text[at + 1..])) {
         Some((uuid, rest)) if uuid.len() == 36 => {
@@ -84,7 +84,7 @@ fn stored(probe: &mut Probe) -> BTreeMap<String, String> {
     all
 }
 
-/// What each side writes for the same holds, and for how long.
+/// Both sides write the same keys and values for the same holds, with leases of about 30 s.
 fn read_write_lock_is_stored_as_redisson_stores_it(library: &'static Library) {
     let scene = Scene::of(library);
     let (lock, mut probe) = (lock(&scene), scene.probe());
@@ -165,7 +165,7 @@ fn readers_share_with_redisson_and_writers_exclude_it(library: &'static Library)
     ask("unlock write/lock");
 }
 
-/// It does not know the key that keeps our readers out.
+/// Redisson does not know the key that keeps our readers out while our writer waits.
 fn waiting_writer_of_ours_lets_readers_of_redisson_in(library: &'static Library) {
     let scene = Scene::of(library);
     let lock = lock(&scene);
@@ -185,7 +185,8 @@ fn waiting_writer_of_ours_lets_readers_of_redisson_in(library: &'static Library)
     });
 }
 
-/// One that re-entered, so that it has several keys.
+/// The dead reader had two nested holds, and so two keys with leases of their own. A writer waits
+/// for the later end.
 fn dead_reader_of_redisson_ends_with_its_own_lease(library: &'static Library) {
     retry_if_late(late::LEASE, || {
         let scene = Scene::of(library);
@@ -217,7 +218,8 @@ fn dead_reader_of_redisson_ends_with_its_own_lease(library: &'static Library) {
     });
 }
 
-/// Redisson sets the TTL of the hash by the keys of the holds, when a reader of it unlocks.
+/// When a reader unlocks, the TTL of the hash is set by the keys of the remaining holds, on both
+/// sides.
 fn our_unlock_and_redissons_keep_the_others_lease(library: &'static Library) {
     let scene = Scene::of(library);
     let (lock, mut probe) = (lock(&scene), scene.probe());
@@ -279,7 +281,7 @@ fn downgrades_of_both_sides_let_the_others_in(library: &'static Library) {
     });
 }
 
-/// From a release to the return of the other side's call, each way.
+/// Measures the time from a release to the return of the other side's call, in both directions.
 fn read_write_waiters_of_both_sides_are_woken_at_once(library: &'static Library) {
     const ROUNDS: usize = 30;
     retry_if_late(late::TURN, || {
@@ -335,8 +337,8 @@ fn read_write_waiters_of_both_sides_are_woken_at_once(library: &'static Library)
     });
 }
 
-/// Has Redisson wait for a lock that is busy, and returns when it sleeps: a thread of it that has
-/// asked again and does not sleep yet may miss the message of a writer.
+/// Has Redisson wait for a busy lock, and returns when its thread sleeps. Between its second
+/// attempt and its sleep the thread may miss the message of a writer.
 fn tell_to_wait<'a>(scene: &'a Scene, probe: &mut Probe, line: &str) -> Pending<'a> {
     let asked = scripts(probe);
     let waiting = scene.peer.tell("t", line);
@@ -351,7 +353,7 @@ fn scripts(probe: &mut Probe) -> u64 {
     probe.command_calls("eval") + probe.command_calls("evalsha")
 }
 
-/// Until a client of Redisson's listens, and has had time to ask once more.
+/// Waits until a Redisson client is subscribed and has had time to try once more.
 fn until_subscribed(probe: &mut Probe) {
     eventually("a waiter subscribes", BOUND, || {
         let count = probe.command(&["PUBSUB", "NUMSUB", CHANNEL]);

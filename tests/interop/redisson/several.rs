@@ -1,5 +1,5 @@
-//! RedissonMultiLock and RedissonRedLock take their members one by one, as plain RLocks: ours of
-//! several and our quorum meet them there.
+//! RedissonMultiLock and RedissonRedLock take their members one by one, as plain RLocks. Our
+//! multi-lock, majority and quorum contend with them for the same members.
 
 use super::ENDS;
 use crate::cases::exact::add_up;
@@ -30,8 +30,8 @@ pub(crate) fn mount(suite: &mut Suite) {
     suite.each(Shared, &ALL_REDISSONS, majority);
 }
 
-/// Theirs holds on to what it has while it waits for the next, so names in the other order are
-/// where two would wait for each other; ours lets go.
+/// Redisson keeps the members that it has while it waits for the next one, so two such locks with
+/// opposite orders of names could block each other. Ours releases its members before it waits.
 fn multi_locks_of_both_sides_exclude_in_any_order(library: &'static Library) {
     let scene = Scene::with(library, "", &["kind=multi"]);
     let ours = ["a", "b", "c"].map(|name| scene.ours.mutex(name));
@@ -48,7 +48,7 @@ fn multi_locks_of_both_sides_exclude_in_any_order(library: &'static Library) {
     assert_eq!(locks_in(&scene.server), [""; 0]);
 }
 
-/// Their waiter waits for one member after the other, and so do ours.
+/// A Redisson waiter waits for one member after another, and so does ours.
 fn multi_locks_are_granted_at_once_after_a_release(library: &'static Library) {
     retry_if_late(late::TURN, || {
         let scene = Scene::with(library, "", &["kind=multi"]);
@@ -75,7 +75,7 @@ fn failed_redisson_multi_lock_keeps_no_member(library: &'static Library) {
     assert!(member.try_lock().unwrap().is_some());
 }
 
-/// The same servers, by all three.
+/// Starts three servers that are used by Redisson's red lock, our quorum and our majority.
 fn independent(library: &'static Library) -> Independent {
     Independent::start(
         library,
@@ -119,7 +119,7 @@ fn redisson_red_lock_and_our_majority_exclude_each_other(library: &'static Libra
     add_up(&what, &scene.peer, &lock, "lock", scene.data(), (TIMES, 5));
 }
 
-/// The locks that are held there.
+/// Returns the names of the locks that are held on this server.
 fn locks_in(server: &RedisServer) -> Vec<String> {
     let mut keys = server.probe().keys("*");
     keys.retain(|key| !key.starts_with("redisson_"));

@@ -24,8 +24,8 @@ static SHARDED: [Library; 2] = [NEWEST, WITH_LATCH];
 
 static ON_CLUSTER: [Library; 3] = [NEWEST, WITH_LATCH, PLAIN];
 
-/// Those that wait for replicas, and leave their lock taken where no replica answers, or give it
-/// back. The watchdog's lease is longer than they wait.
+/// Versions that wait for replicas. If no replica answers, they leave their lock in the store or
+/// release it. The lease of the watchdog is longer than that wait.
 static WITH_REPLICAS: [Library; 3] = [
     Library {
         id: "newest_fenced",
@@ -35,7 +35,7 @@ static WITH_REPLICAS: [Library; 3] = [
     with(NEWEST, &["watchdog=2500", "attempts=0"]),
 ];
 
-/// A lease that is longer than it takes to be told that no replica answered, and to try again.
+/// With a lease that is long enough to learn that no replica has answered, and to try again.
 static RENEWS: Library = with(NEWEST, &["watchdog=4000", "attempts=0"]);
 
 const TIMES: u64 = 100;
@@ -66,7 +66,7 @@ pub(crate) fn mount(suite: &mut Suite) {
     );
 }
 
-/// Both sides on a store that is not one server, and one on which they count.
+/// Both sides on a cluster or a group of sentinels, and one more server with the sum.
 struct Elsewhere {
     peer: Lent,
     ours: Ours,
@@ -85,7 +85,8 @@ impl Elsewhere {
         Self { peer, ours, data }
     }
 
-    /// The cluster is shared: each test has a name of its own.
+    /// Checks the sum under the lock `name`, which only one test may use, because tests share the
+    /// cluster.
     fn add_up(&self, what: &str, name: &str) {
         let lock = self.ours.mutex(name);
         exact::add_up(what, &self.peer, &lock, name, &self.data, (TIMES, 5));
@@ -99,7 +100,7 @@ impl Elsewhere {
     }
 }
 
-/// Peers log in as the default user.
+/// Returns the URL without a login, because peers log in as the default user.
 fn without_login(url: &str) -> String {
     let (scheme, rest) = url.split_once("//").expect("a URL");
     let hosts = rest.split_once('@').map_or(rest, |(_, hosts)| hosts);
@@ -113,10 +114,11 @@ fn on_cluster(library: &'static Library, settings: &str) -> (Elsewhere, Arc<Clus
     (scene, cluster)
 }
 
-/// The same with sharded channels, where the server has them.
+/// Connects to the cluster, with sharded channels if the server has them.
 ///
-/// From 3.22 to 3.28 Redisson asks any master for them, by a `SPUBLISH` that only the owner of slot
-/// 0 answers with yes. So one client in three uses them; here it connects until it does.
+/// From 3.22 to 3.28 Redisson tests by a `SPUBLISH` to any master whether there are sharded
+/// channels. Only the owner of slot 0 accepts that, so one client in three uses them. This function
+/// connects until the peer does.
 fn on_sharded(library: &'static Library) -> (Elsewhere, Arc<Cluster>) {
     const TRIES: usize = 40;
     for number in 1..=TRIES {
@@ -139,13 +141,14 @@ fn on_sharded(library: &'static Library) -> (Elsewhere, Arc<Cluster>) {
     );
 }
 
-/// There are none before Redis 7, and then both use plain ones, without being told.
+/// Whether the server has sharded channels. Without them, before Redis 7, both sides use plain
+/// channels, without a setting.
 fn has_sharded(cluster: &Cluster) -> bool {
     let mut probe = cluster.node(cluster.owner_of("lock")).probe();
     !matches!(probe.command(&["PUBSUB", "SHARDNUMSUB"]), Value::Error(_))
 }
 
-/// Whether their waiters listen on sharded channels.
+/// Whether the waiters of the peer subscribe to sharded channels.
 fn is_sharded(scene: &Elsewhere, cluster: &Cluster, name: &str) -> bool {
     let guard = scene.ours.mutex(name).lock().unwrap();
     let mut probe = cluster.node(cluster.owner_of(name)).probe();
@@ -180,7 +183,7 @@ fn cluster_locks_of_both_sides_exclude_each_other(library: &'static Library) {
     scene.add_up(&format!("cluster, {}", library.name), library.id);
 }
 
-/// Since 3.22, by chance before 3.29.
+/// Redisson uses sharded channels since 3.22; before 3.29 only one client in three does.
 fn cluster_with_newer_redisson_shares_sharded_channels(library: &'static Library) {
     let (scene, cluster) = on_sharded(library);
     let owner = cluster.node(cluster.owner_of("lock"));
@@ -201,7 +204,7 @@ fn cluster_with_older_redisson_shares_plain_channels_if_set(library: &'static Li
     assert!(probe.command_calls("publish") > 0 && probe.command_calls("spublish") == 0);
 }
 
-/// Where newer and older ones are together, all have to use what the older ones use.
+/// Where newer and older versions share locks, all must use the plain channels of the older ones.
 fn cluster_with_newer_redisson_shares_plain_channels_if_set(library: &'static Library) {
     let (scene, cluster) = on_cluster(library, "channels=plain");
     let owner = cluster.node(cluster.owner_of("lock"));
@@ -211,8 +214,8 @@ fn cluster_with_newer_redisson_shares_plain_channels_if_set(library: &'static Li
     assert!(probe.command_calls("publish") > 0 && probe.command_calls("spublish") == 0);
 }
 
-/// On different kinds of channels neither hears the other: each finds out at the end of the lease
-/// that it saw, and we within `poll=`, where it is set.
+/// On different kinds of channels neither side gets the other's messages. Each side finds the lock
+/// free at the end of the lease that it saw, and ours within `poll=`, if that is set.
 fn cluster_release_on_unshared_channel_is_found_by_polling(library: &'static Library) {
     const LEASE: (Duration, u64) = (Duration::from_secs(1), 700);
     const POLL: (Duration, u64) = (Duration::from_millis(100), 300);
@@ -225,7 +228,8 @@ fn cluster_release_on_unshared_channel_is_found_by_polling(library: &'static Lib
             let (scene, _cluster) = on_cluster(library, settings);
             let lock = scene.ours.mutex("apart");
             let how = Learns::Asks(bound.0);
-            // In the first one our client connects: on a busy machine that takes half a second.
+            // The first change is not counted: our client connects during it, which takes half a
+            // second on a busy machine.
             let took = (0..3)
                 .map(|_| waking::to_us(&scene.peer, &lock, "apart", how))
                 .skip(1);
@@ -246,8 +250,8 @@ fn on_sentinel(library: &'static Library, settings: &str) -> (Elsewhere, Group) 
     (scene, group)
 }
 
-/// It waits for replicas behind each acquire and each release (since 3.12.5), and we for one behind
-/// each grant.
+/// Redisson waits for replicas after each acquire and each release (since 3.12.5), and we wait for
+/// one after each grant.
 fn sentinel_locks_of_both_sides_wait_for_replicas(library: &'static Library) {
     let (scene, group) = on_sentinel(library, "replicas=1");
     scene.add_up("sentinel, newest, replicas=1", "lock");
@@ -262,15 +266,16 @@ fn sentinel_locks_of_both_sides_wait_for_replicas(library: &'static Library) {
     scene.wake("sentinel, newest");
 }
 
-/// No replica answers. Ours gives back what no replica has and says so. Theirs is an error, too,
-/// and some of its calls leave the lock taken all the same: we wait for the end of that lease, and
-/// what is ours then stays ours.
+/// No replica answers. Our client releases what no replica has confirmed, and reports that.
+/// Redisson fails, too, but some of its calls leave the lock in the store. Our client waits for the
+/// end of that lease, and the lock that it then takes stays ours.
 fn sentinel_lock_left_by_failed_redisson_is_free_after_lease(library: &'static Library) {
     let is_fenced = library.arguments.contains(&"kind=fenced");
     let verb = if is_fenced { "fenced" } else { "lock" };
     let leaves_it = is_fenced || library.id == PLAIN.id;
     let (scene, group) = on_sentinel(library, "replicas=1");
-    // Connected, and its scripts known: what follows has a second to be answered.
+    // Connects the peer and loads its scripts, because its next request must be answered within a
+    // second.
     scene.peer.ask("t", "lock warm 0");
     scene.peer.ask("t", "unlock warm");
     group.servers[1..].iter().for_each(RedisServer::pause);
@@ -297,9 +302,9 @@ fn sentinel_lock_left_by_failed_redisson_is_free_after_lease(library: &'static L
     guard.unlock().unwrap();
 }
 
-/// No replica answers any more: their renewal is over with the first hundred locks that it asks
-/// for, and those behind them lapse while they are believed in. We take what has lapsed and nothing
-/// else.
+/// When no replica answers any more, Redisson's renewal ends after its first hundred locks. The
+/// other locks expire although Redisson believes that it holds them. Our client takes only locks
+/// that have expired.
 fn sentinel_lock_unrenewed_by_redisson_is_free_after_lease(library: &'static Library) {
     let (scene, group) = on_sentinel(library, "");
     let names: Vec<_> = (0..120).map(|number| format!("held-{number}")).collect();
@@ -311,7 +316,7 @@ fn sentinel_lock_unrenewed_by_redisson_is_free_after_lease(library: &'static Lib
     eventually("some lapse", BOUND, || {
         names.iter().any(|name| !probe.exists(name))
     });
-    // They were all renewed at once.
+    // All of them were renewed at the same time before, so the others expire now.
     let_pass(ms(500));
     group.servers[1..].iter().for_each(RedisServer::resume);
     let mut lapsed = 0;

@@ -1,6 +1,6 @@
-//! All states of the model, one kind of trouble at a time; and the faults found where a rule is
-//! left out. All states are searched depth first, which needs a tenth of the memory of breadth
-//! first.
+//! Checks of all states of the model, with one kind of trouble at a time, and of the faults that
+//! follow if a rule is left out. All states are searched depth first, which needs a tenth of the
+//! memory of breadth first.
 
 use crate::node::{Flaw, Rules};
 use crate::quorum::{Column, Event, Outsider, Protocol, Quorum};
@@ -9,10 +9,10 @@ use crate::walk::Walk;
 use stateright::{Checker, HasDiscoveries, Model};
 use std::ops::Range;
 
-/// Kept for ever.
+/// The time for which a counter is kept that never expires.
 const FOR_EVER: u8 = u8::MAX;
 
-/// Two attempts, each of which asks twice, on nodes whose counters differ.
+/// Two attempts of two rounds each, on nodes whose counters differ.
 fn plain() -> Quorum {
     Quorum {
         rules: Rules {
@@ -92,8 +92,8 @@ fn forgetful() -> Quorum {
     }
 }
 
-/// An empty server takes a node's place, which may go on voting; and clients may be led to any of
-/// the four.
+/// An empty server takes the place of a node, which may continue to vote. Clients may be led to any
+/// of the four servers.
 fn replaced() -> Quorum {
     let rules = Rules {
         longest: Some(1),
@@ -113,7 +113,7 @@ fn replaced() -> Quorum {
     }
 }
 
-/// Nodes that lost a vote, or never gave it, are asked for it by the renewals.
+/// Renewals ask nodes for a vote that they have lost, or never gave.
 fn voting_again() -> Quorum {
     Quorum {
         renews: 2,
@@ -125,8 +125,8 @@ fn voting_again() -> Quorum {
     }
 }
 
-/// The clocks of two nodes are ahead, by more than the longest lease. One of them is replaced, and
-/// what the other one granted with it lies beyond what the third would grant.
+/// The clocks of two nodes are ahead of the third by more than the longest lease. One of the two is
+/// replaced, and what both have granted lies beyond what the third node would grant.
 fn ahead() -> Quorum {
     Quorum {
         ahead: 2,
@@ -167,7 +167,7 @@ fn holds(what: &str, model: Quorum) {
     );
 }
 
-/// Each of these faults is found in the model, on any path.
+/// Checks that a fault is found in the model with each of these flaws, on any path.
 fn finds(model: &Quorum, flaws: &[Flaw]) {
     for &flaw in flaws {
         let rules = Rules {
@@ -190,7 +190,7 @@ fn finds(model: &Quorum, flaws: &[Flaw]) {
     }
 }
 
-/// The shortest way to a fault.
+/// Finds and prints the shortest path to a fault, which the model must have.
 fn refuted(what: &str, model: Quorum) {
     let model = Quorum {
         is_symmetric: false,
@@ -350,7 +350,8 @@ fn every_rule_of_a_vote_given_again_is_needed() {
         ..voting_again()
     };
     finds(&releasing, &[Flaw::AgainClosed]);
-    // One has the lock, another had it since, and a third one comes behind a late vote.
+    // With three attempts: one has had the lock, another has had it since, and a third one follows
+    // a late vote for the first.
     let three = Quorum {
         attempts: 3,
         renews: 1,
@@ -387,7 +388,7 @@ fn two_rounds_with_a_node_that_forgets() {
     holds("a node that forgets, two rounds", model);
 }
 
-/// It includes all of `forgetful`, where the faults are found.
+/// The states include all those of `forgetful`, for which other tests find the faults.
 #[test]
 #[ignore = "long: run by `tests/run.sh --all`"]
 fn a_node_that_forgets_with_old_snapshots() {
@@ -485,7 +486,8 @@ fn every_rule_of_a_node_is_needed() {
     finds(&expiring(), &[Flaw::ExpiredIsNothing]);
 }
 
-/// That takes three attempts, and too many steps to look for the shortest way.
+/// Such a fault takes three attempts, and too many steps for a search of all states. So it is
+/// looked for by random walks.
 #[test]
 fn late_release_lowers_no_token_of_the_next_owner() {
     let sound = Quorum {

@@ -1,8 +1,8 @@
-//! The choice of a quorum's next members as a model: three acceptors, of which one may forget what
-//! it promised, and become a member of the same epoch again.
+//! A model of how a quorum chooses its next members. There are three acceptors. An acceptor may
+//! forget what it promised, and become a member of the same epoch again.
 //!
 //! A request that was sent may arrive at any time, or never. Which answers a proposer knows when it
-//! goes on is a choice of the model, too.
+//! continues is also a choice of the model.
 
 use stateright::{Model, Property};
 
@@ -10,12 +10,12 @@ const ACCEPTORS: usize = 3;
 const PROPOSERS: usize = 2;
 const MAJORITY: u32 = 2;
 
-/// What may happen.
+/// The events that the model allows.
 #[derive(Clone, Copy, Debug)]
 pub struct Choice {
-    /// How often an acceptor is emptied.
+    /// How often an acceptor may be emptied, for all acceptors together.
     pub losses: u8,
-    /// An acceptor that became a member again answers like one that forgot nothing.
+    /// Whether an acceptor that became a member again answers like one that has forgotten nothing.
     pub readmitted_choose: bool,
 }
 
@@ -35,13 +35,14 @@ struct Acceptor {
     /// Whether it became a member again in this epoch.
     is_readmitted: bool,
     promised: u8,
-    /// By which proposer, whose number is the ballot, and which next membership.
+    /// The ballot, which is the number of the proposer, and the next membership that was accepted.
     accepted: Option<(u8, u8)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 struct Proposer {
-    /// Those that have promised, each a bit, and the last choice that any of them has accepted.
+    /// The acceptors that have promised, each a bit. `found` is the last choice that any of them
+    /// has accepted.
     promises: u8,
     found: Option<(u8, u8)>,
     /// What it proposes, once a majority has promised.

@@ -1,4 +1,4 @@
-//! Takes the peers' versions out of the lock file, which is what is built.
+//! Reads the versions of the two libraries from the lock file, which decides what is built.
 
 fn main() {
     println!("cargo::rerun-if-changed=Cargo.lock");

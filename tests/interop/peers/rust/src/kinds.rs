@@ -1,4 +1,4 @@
-//! The two libraries behind the same verbs.
+//! The two libraries, rslock and rlock, behind the same verbs.
 
 use rlock::sync_lock::{RLock, RLockGuard};
 use rlock::{AcquireError, AcquireOptions, LeaseState, RenewalMode};
@@ -31,7 +31,7 @@ impl<E: std::error::Error> From<E> for Failed {
     }
 }
 
-/// What a thread of the parent's has; no lease is the library's own default.
+/// The locks of one thread. Without a lease the library's own default is used.
 pub trait Library: Send {
     fn lock(&mut self, name: &str, lease: Option<Duration>) -> Result<(), Failed>;
     fn try_lock(
@@ -122,8 +122,8 @@ impl Rslock {
         lease.or(self.lease).ok_or_else(|| Failed::Because("rslock has no default lease".into()))
     }
 
-    /// What this thread holds, or something with a value of no holder, so that the refusal is
-    /// theirs.
+    /// Returns the lock that this thread holds, or one with a value that no holder has, so that the
+    /// library itself refuses the call.
     fn take_or_foreign(&mut self, name: &str) -> Lock {
         self.held.remove(name).unwrap_or_else(|| Lock {
             resource: name.as_bytes().to_vec(),
@@ -137,13 +137,14 @@ impl Rslock {
 impl Library for Rslock {
     fn lock(&mut self, name: &str, lease: Option<Duration>) -> Result<(), Failed> {
         let lease = self.lease(lease)?;
-        // Its own loop: three attempts with pauses, and again without one.
+        // The library's own loop: three attempts with pauses between them, then the next three at
+        // once.
         let lock = self.runtime.block_on(self.manager.acquire_no_guard(name, lease))?;
         self.held.insert(name.to_owned(), lock);
         Ok(())
     }
 
-    /// It counts attempts and knows no time, so a caller that wants one has to count it.
+    /// The library counts attempts and has no time limit, so the limit is checked here.
     fn try_lock(
         &mut self,
         name: &str,
@@ -168,7 +169,7 @@ impl Library for Rslock {
         }
     }
 
-    /// It does not say what came of it.
+    /// The library does not report whether the release succeeded.
     fn unlock(&mut self, name: &str) -> Result<(), Failed> {
         let lock = self.take_or_foreign(name);
         self.runtime.block_on(lock.release());
@@ -198,7 +199,8 @@ struct Rlock {
 }
 
 impl Rlock {
-    /// A lease of one's own is not renewed; its default is, every half.
+    /// Returns the options of a lock. A lease that the caller names is not renewed; the default
+    /// lease is renewed after half of it.
     fn options(
         &self,
         wait: Option<Duration>,
@@ -247,7 +249,7 @@ impl Library for Rlock {
         Ok(held)
     }
 
-    /// Only a guard can ask for a release, and there is none without a hold.
+    /// Only a guard can be released, and without a hold there is no guard.
     fn unlock(&mut self, name: &str) -> Result<(), Failed> {
         let mut guard = self.held.remove(name).ok_or(Failed::Unsupported)?;
         Ok(guard.release()?)

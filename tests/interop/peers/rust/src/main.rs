@@ -1,9 +1,9 @@
 //! The crates `rslock` (kind=rslock) and `rlock` (kind=rlock), as peers: see ../../README.md.
 //! Options: lease=MS, for locks that are taken with lease 0 (rslock has no default; rlock's is 10
-//! s, and it renews such a lock); retry=MS, what they wait between two attempts (rslock: 200 ms, of
-//! which it draws; rlock: 100 ms).
+//! s, and it renews such a lock); watchdog=MS, which rlock uses instead of lease; retry=MS, the
+//! pause between two attempts (rslock: a random part of 200 ms; rlock: 100 ms).
 
-// Other rules than the library's: no caller waits with this program for a clock that stands still.
+// The library's rule against real clocks does not apply: this program never runs on virtual time.
 #![allow(clippy::disallowed_methods)]
 
 mod kinds;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant, SystemTime};
 
-/// One of the parent's threads.
+/// The state of one thread.
 struct Worker {
     library: Box<dyn Library>,
     client: redis::Connection,
@@ -73,7 +73,7 @@ impl Worker {
         let mut done = 0;
         while more(done) {
             self.library.lock(name, time)?;
-            // Two commands, so that nothing but the lock makes it exact.
+            // Two commands, so that only the lock makes the sum exact.
             let value: Option<u64> = redis::cmd("GET").arg(key).query(&mut self.client)?;
             let value = value.unwrap_or(0) + 1;
             redis::cmd("SET").arg(key).arg(value).exec(&mut self.client)?;
@@ -89,7 +89,7 @@ impl Worker {
 
 fn say(text: &str) {
     let mut out = std::io::stdout().lock();
-    // Without a reader there is none to tell.
+    // An error means that the test has ended: there is no reader any more.
     let _ = writeln!(out, "{}", text.trim_end()).and_then(|()| out.flush());
 }
 
@@ -113,7 +113,8 @@ fn main() {
     let url = arguments.next().expect("peer URL key=value...");
     let options: HashMap<_, _> =
         arguments.filter_map(|word| Some(own(word.split_once('=')?))).collect();
-    // More than one for rslock over independent servers; what `count` adds up is on the first.
+    // `url` may name several servers, for rslock over independent ones. What `count` adds up is on
+    // the first.
     let first = url.split(',').next().expect("a text has a first part");
     let client = redis::Client::open(first).expect("a URL of Redis");
     let kind = kinds::of(&url, options).map(Arc::new).expect("the server is there");
@@ -127,10 +128,10 @@ fn main() {
             let library = kind.for_thread();
             start(thread, Worker { library, client, label: label.clone() })
         });
-        // Fails where that thread has panicked, which it has said on stderr.
+        // Fails if that thread has panicked, which it has reported on stderr.
         let _ = sender.send(line);
     }
-    // At once, with nothing released.
+    // Exits at once, and releases no lock.
     std::process::exit(0);
 }
 
