@@ -138,8 +138,8 @@ fn node_whose_clock_jumps_past_the_lease_grants_no_majority() {
     guard.unlock().unwrap();
 }
 
-/// Would fail if a client took the token of a wrong clock for its next proposal: the other nodes
-/// would refuse everything after its first grant.
+/// A client must not take the token of a wrong clock for its next proposal: the other nodes would
+/// refuse everything after its first grant.
 #[test]
 fn minority_of_clocks_off_by_hours_costs_no_attempt() {
     for count in [3, 5] {

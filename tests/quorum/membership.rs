@@ -57,7 +57,8 @@ impl Member {
     }
 }
 
-/// The server may have made a promise before it lost its data, which it would break otherwise.
+/// The server may have made a promise before it lost its data. Without this rule it could break
+/// that promise.
 #[test]
 fn readmitted_server_chooses_from_the_next_epoch_on() {
     let server = RedisServer::start();

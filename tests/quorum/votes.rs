@@ -17,7 +17,7 @@ use std::thread;
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
-/// Settings with a lease that a busy machine renews in time. A restarted node does not vote for the
+/// Settings with a lease that a busy machine renews in time. A restarted node votes again after the
 /// same time.
 const SETTINGS: &str =
     "max_lease=6s&node_timeout=1s&watchdog=6s&command_timeout=2s&outage_limit=500ms";
