@@ -23,7 +23,7 @@ mod guarantees;
 // What `lock-redis` offers to `lock-cluster`.
 mod interface;
 
-// Modules that import each other in a circle.
+// Checks that no modules import each other in a circle.
 mod modules;
 
 // The tools for servers at a distance and on addresses of their own.

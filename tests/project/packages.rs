@@ -45,8 +45,8 @@ fn default_features_install_no_signal_handler() {
     assert!(has(&tree(&["--features=ctrlc"])));
 }
 
-/// Otherwise the unit tests of a crate on which the suite depends would see two copies of the
-/// crate's types.
+/// With such a dependency, the unit tests of a crate on which the suite depends would see two
+/// copies of the crate's types.
 #[test]
 fn no_library_depends_on_the_conformance_suite() {
     for package in PUBLISHED.into_iter().filter(|it| *it != SUITE) {

@@ -64,8 +64,8 @@ fn run_id(server: &RedisServer) -> String {
     server.probe().info_field("server", "run_id").unwrap()
 }
 
-/// Checks that there is one holder at a time while clients of two kinds contend: in the middle,
-/// some addresses of the first kind lead elsewhere, those of the second kind do not.
+/// Checks that there is one holder at a time while two groups of clients contend. In the middle, an
+/// address of the first group is led elsewhere; those of the second group are not.
 fn one_holder_at_a_time(scene: &Scene, lead_elsewhere: impl FnOnce(&Scene)) {
     let led = Contenders::start(&scene.url, "a", 2, 2);
     let others = Contenders::start(&scene.quorum.url, "a", 2, 2);

@@ -89,7 +89,8 @@ fn requests_to_frozen_nodes_are_closed_when_they_answer_again() {
     quorum.servers[1].pause();
     quorum.servers[2].pause();
     lock.lock().unwrap().unlock().unwrap();
-    // The nodes' time for the requests is over, and then that for the requests that close them.
+    // First the nodes' time for these requests passes, then that for the requests to close the
+    // owner.
     let_pass(scaled(ms(2_500)));
     quorum.servers[1].resume();
     quorum.servers[2].resume();
@@ -205,7 +206,8 @@ const GRACE: Duration = Duration::from_millis(100);
 
 /// Drops a client that has left `a` on the probed node, whose request or answer is 50 ms late.
 /// Returns whether the lock was there before, and is gone afterwards: on a busy machine it may be
-/// gone too early, or the node may be later than the client waits.
+/// gone too early, or the node may be later than the client waits. Fails if the lock is left by a
+/// client that has not waited for `GRACE`.
 fn leaves_nothing(client: Client, probe: &mut Probe) -> bool {
     let was_there = probe.exists("a");
     let watch = Stopwatch::start();
@@ -219,8 +221,8 @@ fn leaves_nothing(client: Client, probe: &mut Probe) -> bool {
 #[test]
 fn dropped_client_releases_on_nodes_beyond_the_majority() {
     eventually("it could be seen", SOON, || {
-        // The first release is late: the script follows once the node has answered that it lacks
-        // it.
+        // Only the first release is late: the node answers that it lacks the script, which the
+        // client then sends.
         let (quorum, _proxy, client) =
             with_trouble_at_the_last(PATIENT, Kind::Release, Turn::Only(1), Fault::Delay(ms(50)));
         let guard = client.mutex("a").unwrap().lock().unwrap();

@@ -293,8 +293,8 @@ fn wrong_clock_that_a_replaced_member_waits_for_is_named() {
         .unwrap();
 }
 
-/// Each token that the emptied member granted was granted by two others, too, and one of these has
-/// a right clock: so the wrong clock does not matter.
+/// Each token that the emptied member granted was granted by two others, too, and at least one of
+/// these has a right clock: so the wrong clock does not matter.
 #[test]
 fn one_wrong_clock_of_five_delays_no_replaced_member() {
     let (quorum, _clock, client, _warnings) = replaced_beside_a_wrong_clock(5);

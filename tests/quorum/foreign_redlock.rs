@@ -17,8 +17,8 @@ const SOON: Duration = Duration::from_secs(60);
 /// Formats whose lock key is that of the foreign clients. With tokens, our client has one more key.
 const OPTIONS: [&str; 2] = ["format=token", "format=token&tokens=off"];
 
-/// Sets the key as a foreign client with this value does, and returns on how many servers it got
-/// it.
+/// Sets the key as a foreign client with this value does, and returns on how many servers that
+/// succeeded.
 fn taken(servers: &[RedisServer], value: &str) -> usize {
     let take = ["SET", "shared", value, "NX", "PX", "60000"];
     let asked = servers.iter().map(|server| server.probe().command(&take));

@@ -11,7 +11,7 @@ const SOON: Duration = Duration::from_secs(60);
 const MARK: &str = include_str!("../../lock-redis/src/lua/mark.lua");
 const MARKER: &str = "distlock_quorum";
 
-/// A server, which the tests send the same requests as the library.
+/// A server, to which the tests send the same requests as the library.
 struct Member {
     probe: Probe,
     run_id: String,

@@ -166,8 +166,8 @@ fn sixty_processes_lose_no_lock_to_a_restart_of_their_server() {
                 assert_eq!(lost("verified", process), 0);
             }
             wanted.unlock().unwrap();
-            // Each process needs connections for requests, renewals and messages. Some more fail
-            // while the server reads its data, and while it has no room for clients.
+            // Each process needs connections for requests, renewals and messages. Some more are
+            // opened while the server reads its data, and while it has no room for clients.
             let all = first + later;
             assert!(all < 32 * PROCESSES as u64, "{all} connections");
         },

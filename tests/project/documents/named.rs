@@ -35,7 +35,7 @@ const UNDERSCORES: usize = 4;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Run {
     Always,
-    /// The test is of other libraries: `tests/run.sh --all` runs all of these, the default tier
+    /// The test uses other libraries: `tests/run.sh --all` runs all of these, the default tier
     /// some.
     Interop,
     /// The test is `#[ignore]`d.
@@ -333,7 +333,7 @@ fn each_promise_is_one_row_of_its_document_and_has_a_test() {
     }
 }
 
-/// Otherwise a document could promise what no test shows, or what only the long tier shows.
+/// A document must not name a test that is not compiled, nor one of the long tier without its mark.
 #[test]
 fn named_tests_exist_and_run_in_the_tier_of_their_mark() {
     let (tests, mut count) = (tests(), 0);

@@ -20,8 +20,8 @@ const NONE: Budget = Budget {
     failovers: 0,
 };
 
-/// Three clients, each with one acquisition. No tick may pass while a ready waiter waits for a lock
-/// that is free or not used.
+/// Returns a model of three clients, each with one acquisition. No tick may pass while a ready
+/// waiter waits for a lock that is free or not used.
 fn with(budget: Budget) -> Queue {
     Queue {
         rules: Rules {

@@ -16,12 +16,13 @@
 //! The [`Budget`] limits how often each kind of trouble happens. Without trouble, everything
 //! happens within its tick, in any order.
 //!
-//! Not modelled are renewals (a holder believes in the lock for one lease), the queue of threads
-//! within a client, the expiry of tombstones (they outlast the late requests), clocks of different
-//! rates, and a store that loses the lock. A request that is not late arrives within its tick.
+//! Not modelled are renewals (a holder's belief lasts for one lease), the queue of threads within a
+//! client, the expiry of tombstones (they outlast the late requests), clocks of different rates,
+//! and a store that loses the lock. A request that is not late arrives within its tick.
 //!
 //! A client trusts a direct grant that names its last attempt, while less than half of the granted
-//! lease has passed since that attempt was sent. Otherwise it confirms the grant by an attempt.
+//! lease has passed since that attempt was sent. Otherwise the client confirms the grant by an
+//! attempt.
 //!
 //! All times are counted in ticks from now, so that states that differ only in the time of day are
 //! equal. Instead of an attempt's number, the model keeps whether the attempt is its client's last

@@ -44,7 +44,7 @@ pub struct Quorum {
     pub attempts: u8,
     /// How many times an attempt may send its request to all nodes.
     pub rounds: u8,
-    /// The largest time that a client's clock may show, and so propose as first token.
+    /// The largest time that a client's clock may show. The client proposes this time as token.
     pub latest: u8,
     /// The largest value with which a node's counter may begin.
     pub skew: u8,
@@ -262,7 +262,7 @@ pub enum Action {
         node: usize,
         late: bool,
     },
-    /// The client takes its lease for extended.
+    /// The client considers its lease extended.
     IsRenewed {
         attempt: usize,
     },

@@ -4,7 +4,8 @@ use super::{Action, Cell, Column, Event, Fault, Phase, Quorum, Renewal, State, i
 use crate::node::{Answer, Flaw, Node, Request, View};
 
 impl Quorum {
-    /// Sends a renewal to all nodes. Requests to vote again of an earlier renewal may still arrive.
+    /// Sends a renewal to all nodes. Requests to vote again to which an earlier renewal led may
+    /// still arrive.
     pub(super) fn renew(&self, state: &mut State, attempt: usize) {
         state.attempts[attempt].renewal = Renewal::Sent;
         for column in &mut state.columns[..self.servers()] {
@@ -20,7 +21,7 @@ impl Quorum {
     pub(super) fn renewal_arrives(&self, state: &mut State, attempt: usize, node: usize) {
         let column = &mut state.columns[node];
         let is_ours = column.node.disk.lock == Some(index(attempt));
-        // The client reads the node's view after the renewal, in the same exchange.
+        // The client reads the node's view directly after the renewal.
         column.renewals[attempt] = if is_ours {
             Cell::Granted(column.node.view())
         } else {
