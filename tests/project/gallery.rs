@@ -1,5 +1,5 @@
-//! The races of the gallery: each happens with the format that has it, and not with the format that
-//! prevents it.
+//! The races of the example `race_gallery`: each happens with the format that allows it, and not
+//! with the format that prevents it.
 
 #[path = "../../examples/race_gallery/races.rs"]
 mod races;
@@ -10,7 +10,7 @@ use distlock_tests::probe::Probe;
 use stage::Server;
 use std::collections::BTreeSet;
 
-/// The titles that have a test.
+/// The titles of the races that have a test.
 const TITLES: [&str; 16] = [
     "The lease ends between the look at it and the DEL",
     "The DEL of a successor's lock",
@@ -139,8 +139,8 @@ fn redlock_node_restarted_empty_grants_twice() {
     happens_and_is_cured(TITLES[15]);
 }
 
-/// Another server may take a port just before it is bound. The user's folder is neither read nor
-/// written.
+/// The server must neither read nor write files in the user's folder, nor share the port of another
+/// server, which may take it just before this one binds it.
 #[test]
 fn gallery_server_has_its_own_folder() {
     let servers = [(); 2].map(|()| Server::start());

@@ -1,5 +1,5 @@
-//! What no lock can promise: each test shows the failure. The tests of the promises are named in
-//! `docs/GUARANTEES.md`.
+//! What no lock can promise: each test shows the failure. The tests of what the library does
+//! promise are named in `docs/promises.tsv`.
 
 use distlock::{Client, FencingToken, LockOptions};
 use distlock_tests::process::RedisServer;
@@ -8,13 +8,15 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// Two clients to which the server reports no changes: what is not promised comes to pass sooner.
+/// Returns two clients to which the server reports no changes of keys. Otherwise a client would
+/// notice a loss before the test can show the failure.
 fn two_clients(server: &RedisServer) -> [Client; 2] {
     let url = format!("{}?tracking=off", server.url());
     [(); 2].map(|()| distlock::connect(&url).unwrap())
 }
 
-/// The resource that the lock protects: it accepts every write, or refuses smaller tokens.
+/// The resource that the lock protects. It accepts every write, or refuses one whose token is
+/// smaller than the largest so far.
 #[derive(Default)]
 struct Record {
     text: &'static str,
@@ -43,7 +45,7 @@ fn unfenced_late_write_overwrites_next_holders() {
     let options = LockOptions::new().lease(Duration::from_secs(1));
     let late = slow.lock_with(&options).unwrap();
     let looked = late.is_valid();
-    // The holder is paused between its check and its write, for longer than its lease.
+    // As if the holder were paused for longer than its lease, between its check and its write.
     let next = quick.try_lock_for(SOON).unwrap().expect("the lease ends");
     plain.write("new");
     assert!(fenced.write_fenced("new", next.fencing_token()));
@@ -115,11 +117,13 @@ fn first_request_after_release_gets_the_lock() {
             let guard = lock.lock().unwrap();
             guard.fencing_token()
         });
-        // One attempt of the holder, and two of the waiter: before and after it subscribed.
+        // One attempt of the holder, and two of the waiter: one before it subscribed, and one
+        // after.
         eventually("the other client waits, and has asked again", SOON, || {
             server.probe().command_calls("exists") >= 3
         });
-        // The lock comes free, and a third client asks before the waiter has heard of it.
+        // The lock becomes free without a message, and a third client tries it before the waiter
+        // notices.
         server.probe().command(&["DEL", "order"]);
         let third = distlock::connect(&server.url())
             .unwrap()

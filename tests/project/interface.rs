@@ -1,9 +1,9 @@
-//! What `lock-redis` offers to `lock-cluster`: few names, each described, and none without a use.
+//! What `lock-redis` offers to `lock-cluster`: few names, each described and each used.
 
 use crate::documents::{read, sources};
 use std::collections::HashSet;
 
-/// The modules of the interface, and the number of their names: a new one needs a reason.
+/// The modules of the interface, and the number of names in each: a new name needs a reason.
 const MODULES: [(&str, usize); 3] = [
     ("lock-redis/src/servers.rs", 14),
     ("lock-redis/src/topology.rs", 6),
@@ -13,7 +13,7 @@ const MODULES: [(&str, usize); 3] = [
 /// The names that only tests and examples use.
 const OF_TESTS: [&str; 1] = ["StepHook"];
 
-/// The names that a source exports or defines, in order.
+/// Returns the types that a source exports or defines, sorted by name.
 fn exported(source: &str) -> Vec<&str> {
     let exports = source
         .split("pub use ")
@@ -32,7 +32,7 @@ fn exported(source: &str) -> Vec<&str> {
     names
 }
 
-/// The names that the text at the head of a source describes, in order.
+/// Returns the names that the module documentation of a source lists, sorted.
 fn described(source: &str) -> Vec<&str> {
     let lines = source
         .lines()

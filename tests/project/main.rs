@@ -1,41 +1,41 @@
-//! The project itself: its examples, its documents, and the tools of its tests.
+//! Tests of the project itself: its examples, its documents, and the tools of its tests.
 //!
-//! `REDIS_SERVER=PATH` runs everything on another server's binary, `DISTLOCK_TEST_SCALE=3` gives a
-//! slow machine three times as long.
+//! `REDIS_SERVER=PATH` runs the tests with another server binary. `DISTLOCK_TEST_SCALE=3` makes the
+//! time bounds three times as long, for a slow machine.
 
 #![allow(
     clippy::unwrap_used,
     reason = "a test that cannot go on panics, and says where"
 )]
 
-// The documents' numbers and names.
+// The numbers and names in the documents.
 mod documents;
 
 // The examples, run as a user runs them.
 mod examples;
 
-// The races of old algorithms: each happens with one format, and not with another.
+// The races of old algorithms: each happens with one format, and is prevented by another.
 mod gallery;
 
-// What no lock can promise, by GUARANTEES: each test shows the failure.
+// What no lock can promise, according to GUARANTEES: each test shows the failure.
 mod guarantees;
 
-// What one library offers to another.
+// What `lock-redis` offers to `lock-cluster`.
 mod interface;
 
-// No circle of imports between modules.
+// Checks that no modules import each other in a circle.
 mod modules;
 
 // The tools for servers at a distance and on addresses of their own.
 mod networks;
 
-// The dependencies of a program that uses the crates, and the files that they publish.
+// The dependencies of a program that uses the crates, and the files that the crates publish.
 mod packages;
 
 // The README's commands, links and names.
 mod readme;
 
-// No secret in anything that can be printed.
+// Secrets, which nothing that the library prints may contain.
 mod secrets;
 
 // The tools that all tests share.

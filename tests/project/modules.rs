@@ -1,26 +1,26 @@
-//! The modules of the libraries and of the command import each other in no circle.
+//! No modules of the libraries or of the command import each other in a circle.
 //!
-//! The rule: modules that stand beside each other, each with all below it, do not use each other in
-//! a circle. A module and its own children may: the children are its parts. What counts is a path
-//! (`crate::`, `super::`, of a child, or of a name that is imported), followed through re-exports
-//! to the module that defines what it names. Methods of values are not seen, nor is what only tests
-//! or links of the documentation need.
+//! The rule: modules with the same parent, each taken with all modules below it, do not use each
+//! other in a circle. A module and its own children may, because the children are its parts. A use
+//! is a path (with `crate::` or `super::`, through a child, or through an imported name), followed
+//! through re-exports to the module that defines the named item. Calls of methods on values are not
+//! detected. Uses by tests or by links in documentation do not count.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A module by its names from the crate's root, which is empty.
+/// The path of a module from the crate's root. That of the root is empty.
 type ModuleName = Vec<String>;
 
-/// What a module's source says.
+/// The children, the imports and the paths in a module's source.
 #[derive(Default)]
 struct Module {
     children: BTreeSet<String>,
-    /// The names that it imports, or exports again, and the paths that they stand for.
+    /// The names that the module imports or re-exports, and their paths.
     imports: BTreeMap<String, Vec<String>>,
-    /// All paths, those of the imports among them.
+    /// All paths in the source, including those of the imports.
     paths: Vec<Vec<String>>,
 }
 
@@ -45,7 +45,8 @@ impl Modules {
         Self(modules)
     }
 
-    /// The module that defines what `path` names, as `from` writes it; `None` for other crates'.
+    /// Returns the module that defines what `path` names in the module `from`; `None` if another
+    /// crate defines it.
     fn defining(&self, from: &[String], path: &[String]) -> Option<ModuleName> {
         let (first, mut rest) = path.split_first()?;
         let mut at = match first.as_str() {
@@ -76,7 +77,8 @@ impl Modules {
         Some(at)
     }
 
-    /// Which modules use which of those beside them, by their common parent, and a place for each.
+    /// Returns, for each parent, which of its children use which others, with the place of one such
+    /// use.
     fn uses(&self) -> BTreeMap<ModuleName, Uses> {
         let mut uses: BTreeMap<_, Uses> = BTreeMap::new();
         for (from, module) in &self.0 {
@@ -103,7 +105,8 @@ impl Modules {
         uses
     }
 
-    /// Each parent's shortest circle, as the uses that make it; empty if there is none.
+    /// Returns the shortest circle among each parent's children, as a text that lists the uses;
+    /// empty if there is none.
     fn circles(&self) -> String {
         let mut text = String::new();
         for (parent, uses) in self.uses() {
@@ -122,10 +125,10 @@ impl Modules {
     }
 }
 
-/// The modules that each module uses, and where.
+/// For each module, the modules that it uses, and the place of one use.
 type Uses = BTreeMap<String, BTreeMap<String, String>>;
 
-/// The shortest way from a module back to it, in which the first is named once.
+/// Returns the shortest path of uses from a module back to itself, with each module named once.
 fn circle(uses: &Uses, start: &str) -> Option<Vec<String>> {
     let mut ways = VecDeque::from([vec![start.to_owned()]]);
     let mut seen = BTreeSet::new();
@@ -142,7 +145,8 @@ fn circle(uses: &Uses, start: &str) -> Option<Vec<String>> {
     None
 }
 
-/// The names, numbers, texts and signs of a source, `::` as one; comments are left out.
+/// Returns the tokens of a source: names, numbers, texts and signs, with `::` as one sign and
+/// without comments.
 fn tokens(source: &str) -> Vec<&str> {
     let (mut tokens, mut rest) = (Vec::new(), source);
     while let Some(first) = rest.chars().next() {
@@ -183,13 +187,13 @@ fn tokens(source: &str) -> Vec<&str> {
     tokens
 }
 
-/// Whether a quotation mark begins a character, and not a lifetime.
+/// Returns whether a quotation mark begins a character, not a lifetime.
 fn is_character(text: &str) -> bool {
     let mut next = text.chars().skip(1);
     next.next() == Some('\\') || next.next() == Some('\'')
 }
 
-/// Leaves out what only tests or the documentation have.
+/// Returns the tokens without the items that only tests or the documentation compile.
 fn without_tests<'a>(tokens: &[&'a str]) -> Vec<&'a str> {
     let (mut kept, mut at) = (Vec::new(), 0);
     while at < tokens.len() {
@@ -204,7 +208,7 @@ fn without_tests<'a>(tokens: &[&'a str]) -> Vec<&'a str> {
     kept
 }
 
-/// The length of the item at the beginning: to its `;`, or to the end of its block.
+/// Returns the length of the first item: up to its `;`, or to the end of its block.
 fn item_length(tokens: &[&str]) -> usize {
     let mut depth = 0;
     for (index, token) in tokens.iter().enumerate() {
@@ -220,7 +224,7 @@ fn item_length(tokens: &[&str]) -> usize {
     tokens.len()
 }
 
-/// The modules declared here, and their files.
+/// Returns the modules that these tokens declare, with their files.
 fn child_files(tokens: &[&str], file: &Path) -> Vec<(String, PathBuf)> {
     let folder = match file.file_stem().and_then(|stem| stem.to_str()) {
         Some("mod" | "lib" | "main") => file.parent().unwrap().to_owned(),
@@ -273,7 +277,7 @@ fn read_paths(tokens: &[&str], module: &mut Module) {
     }
 }
 
-/// The paths of an import, each with the name that it gets here.
+/// Collects the paths of an import, each with the name under which it is imported.
 fn read_use(tokens: &[&str], before: &[String], leaves: &mut Vec<(Vec<String>, String)>) {
     let mut path = before.to_vec();
     for (at, token) in tokens.iter().enumerate() {
@@ -297,7 +301,7 @@ fn read_use(tokens: &[&str], before: &[String], leaves: &mut Vec<(Vec<String>, S
     leaves.push((path, name));
 }
 
-/// The parts between the commas, without those inside of braces.
+/// Returns the parts between the commas, ignoring commas inside braces.
 fn parts<'t, 'a>(tokens: &'t [&'a str]) -> Vec<&'t [&'a str]> {
     let mut depth = 0;
     let parts = tokens.split(|token| {
@@ -327,7 +331,7 @@ fn modules_import_each_other_in_no_circle() {
     }
 }
 
-/// The circles of a crate with these files.
+/// Returns the circles of a crate with these files.
 fn circles_of(files: &[(&str, &str)]) -> String {
     let folder = tempfile::tempdir().unwrap();
     for (file, source) in files {

@@ -1,4 +1,4 @@
-//! The tools for servers at a distance and on addresses of their own.
+//! Tests of the test tools for servers at a distance and on addresses of their own.
 
 use distlock_tests::addresses::{loopback, name};
 use distlock_tests::cluster::Cluster;
@@ -37,7 +37,7 @@ fn far_server_answers_a_round_trip_later() {
     assert!(watch.elapsed() >= ROUND_TRIP, "{:?}", watch.elapsed());
 }
 
-/// The bytes are held back, as those of a connection whose network is gone, and not lost.
+/// The tool holds the bytes back without losing them, as when the network of a connection fails.
 #[test]
 fn cut_off_server_answers_when_it_is_near_again() {
     let server = RedisServer::start();
@@ -53,7 +53,8 @@ fn cut_off_server_answers_when_it_is_near_again() {
     });
 }
 
-/// No node listens at the address of another one, and clients that know names only find all.
+/// No node listens at the address of another node. Clients that know only host names find all
+/// nodes.
 #[test]
 fn cluster_nodes_have_addresses_and_names_of_their_own() {
     let cluster = Cluster::start_apart(|_| Vec::new());
@@ -73,7 +74,8 @@ fn cluster_nodes_have_addresses_and_names_of_their_own() {
     }
 }
 
-/// A client uses the network alone: with a node cut off, its locks cannot be had.
+/// The client must not reach a node past the tool: once a node is cut off, its locks are
+/// unavailable.
 #[test]
 fn cluster_is_reached_over_a_network_alone() {
     let cluster = Cluster::steady();

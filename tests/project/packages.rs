@@ -1,4 +1,4 @@
-//! The dependencies of a program that uses the crates, and the files that they publish.
+//! The dependencies of a program that uses the crates, and the files that the crates publish.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 const SUITE: &str = "lock-conformance";
 const PUBLISHED: [&str; 5] = ["distlock", "lock-core", SUITE, "lock-redis", "lock-cluster"];
 
-/// What cargo prints for these words, without a network.
+/// Returns what cargo prints for these arguments, without a network.
 fn cargo(words: &[&str]) -> String {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
@@ -21,13 +21,14 @@ fn cargo(words: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The files that are published of a package, one a line.
+/// Returns the files that a package publishes, one per line.
 pub(crate) fn files_of(package: &str) -> String {
     cargo(&["package", "--list", "--allow-dirty", "--package", package])
 }
 
-/// With the crate `ctrlc` in its tree, whose features are united, a program's own handler of Ctrl-C
-/// would run on SIGTERM, too, and no longer end it.
+/// If the library depended on the crate `ctrlc`, cargo would unite that crate's features: a
+/// program's own handler of Ctrl-C would then also run on SIGTERM, which would no longer end the
+/// program.
 #[test]
 fn default_features_install_no_signal_handler() {
     let tree = |features: &[&str]| {
@@ -44,7 +45,8 @@ fn default_features_install_no_signal_handler() {
     assert!(has(&tree(&["--features=ctrlc"])));
 }
 
-/// Unit tests of a crate that the suite is built on would see two copies of its types.
+/// With such a dependency, the unit tests of a crate on which the suite depends would see two
+/// copies of the crate's types.
 #[test]
 fn no_library_depends_on_the_conformance_suite() {
     for package in PUBLISHED.into_iter().filter(|it| *it != SUITE) {
@@ -72,13 +74,13 @@ fn crates_are_published_with_licences_without_tests() {
     }
 }
 
-/// Builds each crate from its package alone.
+/// Finds a file that a crate needs and that its package does not contain.
 #[test]
 #[ignore = "long: tests/run.sh --all"]
 fn each_crate_builds_from_its_package() {
     let packages = PUBLISHED.map(|package| format!("--package={package}"));
     let words = packages.iter().map(String::as_str);
-    // A folder of its own, because cargo reuses what it unpacked for the same version.
+    // A new target folder, because cargo would reuse what it unpacked before for the same version.
     let target = tempfile::tempdir().unwrap();
     let folder = format!("--target-dir={}", target.path().display());
     let words = ["package", "--allow-dirty", &folder]

@@ -1,4 +1,4 @@
-//! The README: its commands, links, examples and length.
+//! Tests of the README: its commands, links, examples and length.
 
 use crate::packages;
 use distlock_tests::child::Example;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// The commands in the README's shell blocks.
+/// Returns the commands in the README's shell blocks.
 fn commands() -> Vec<String> {
     let readme = fs::read_to_string(root().join("README.md")).unwrap();
     let blocks = readme.split("```sh\n").skip(1);
@@ -68,7 +68,8 @@ fn length_is_below_a_hundred_lines() {
     );
 }
 
-/// The documents besides the README, whose links are reference links.
+/// Returns the documents other than the README. Their links are inline; the README has reference
+/// links.
 fn other_documents() -> Vec<PathBuf> {
     let files = [
         "CONTRIBUTING.md",
@@ -115,18 +116,19 @@ fn links_of_documents_lead_to_files_and_headings() {
     }
 }
 
-/// The definitions of reference links, as in `[label]: target`.
+/// Returns the definitions of reference links, as in `[label]: target`.
 fn definitions(text: &str) -> BTreeMap<&str, &str> {
     text.lines()
         .filter_map(|line| line.strip_prefix('[')?.split_once("]: "))
         .collect()
 }
 
-/// The labels of the reference links in a Markdown text, as in `[label]` and `[words][label]`.
+/// Returns the labels of the reference links in a Markdown text, as in `[label]` and
+/// `[words][label]`.
 fn references(text: &str) -> BTreeSet<String> {
     let text: String = text.split("```").step_by(2).collect();
     let (mut prose, mut spans) = (String::new(), text.split('`'));
-    // A bracket in code is none of a link; code in brackets may be a label.
+    // A bracket in code does not belong to a link, but code in brackets may be a label.
     while let Some(words) = spans.next() {
         prose += words;
         let code = spans.next().unwrap_or_default();
@@ -143,7 +145,7 @@ fn references(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Whether a Markdown file has a heading that this fragment leads to.
+/// Returns whether a Markdown file has a heading that this fragment leads to.
 fn has_heading(file: &Path, fragment: &str) -> bool {
     let text = fs::read_to_string(file).unwrap();
     let headings = text.lines().filter(|line| line.starts_with('#'));
@@ -157,8 +159,8 @@ fn has_heading(file: &Path, fragment: &str) -> bool {
     slugs.into_iter().any(|slug| slug == fragment)
 }
 
-/// `src/lib.rs` includes the README: there its relative links lead nowhere, so each has a
-/// definition of its own for docs.rs, which takes the first of two.
+/// `src/lib.rs` includes the README, whose relative links lead nowhere on docs.rs. So `src/lib.rs`
+/// defines each link again before the README: of two definitions, the first one counts.
 #[test]
 fn links_work_on_github_and_docs_rs() {
     const SOURCE: &str = "https://docs.rs/crate/distlock/latest/source/";
@@ -246,7 +248,7 @@ fn named_examples_exist() {
     }
 }
 
-/// Runs itself once more, with the variable set.
+/// The test runs itself once more in another process, with the variable set.
 #[test]
 fn environment_names_the_store() {
     const NAME: &str = "readme::environment_names_the_store";

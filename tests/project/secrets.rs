@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const SECRET: &str = "pl4nted-s3cret";
 
-/// Everything that was printed so far.
+/// Collects everything that was printed so far.
 #[derive(Clone, Default)]
 struct Printed(Arc<Mutex<String>>);
 
@@ -21,7 +21,7 @@ impl Printed {
         write!(self.0.lock(), "{value:?}\n{value:#?}\n").unwrap();
     }
 
-    /// An error with its causes, in every way it can be shown.
+    /// Prints an error and its causes, in every way in which they can be shown.
     fn error(&self, error: &Error) {
         self.debug(error);
         let mut cause: Option<&dyn std::error::Error> = Some(error);
@@ -39,8 +39,9 @@ impl Printed {
     }
 }
 
-/// Invalid files with a password in them. The TOML reader's errors quote the line, or in `Debug`
-/// the whole document, so they must not be among the causes of ours.
+/// Prints the errors of invalid files with a password in them. The TOML reader's errors quote the
+/// line, or in `Debug` the whole document, so they must not be among the causes of the library's
+/// errors.
 fn refused_files(printed: &Printed) {
     let url = format!("url = 'memory://me:{SECRET}@h'");
     for document in [
@@ -61,7 +62,7 @@ fn refused_files(printed: &Printed) {
                 .and_then(|config| distlock::builder().config(config).connect())
                 .unwrap_err()
         };
-        // Of an error of serde only the text, as the documentation advises.
+        // Only the text of a serde error, as the documentation advises.
         let by_serde = toml::from_str::<Config>(&document);
         let by_serde = by_serde.map_err(|error| Error::configuration(error.message()));
         printed.error(&connected(by_serde));
@@ -124,7 +125,7 @@ fn planted_password_is_never_printed() {
         printed.0.lock().contains("Lost")
     });
 
-    // What the server refuses: the wrong user, the wrong password, no user.
+    // Logins that the server refuses: wrong user, wrong password, no user.
     for (user, password) in [
         ("nobody", SECRET),
         ("me", &format!("{SECRET}x")),
@@ -134,13 +135,13 @@ fn planted_password_is_never_printed() {
         printed.error(&refused.mutex("x").unwrap().try_lock().unwrap_err());
         printed.debug(&refused);
     }
-    // A server that does not know AUTH repeats its arguments.
+    // A server that does not know AUTH repeats the command's arguments in its error.
     let old = RedisServer::start_with(&["--rename-command", "AUTH", ""]);
     let repeats =
         distlock::connect(&format!("redis://me:{SECRET}@127.0.0.1:{}", old.port())).unwrap();
     printed.error(&repeats.mutex("x").unwrap().try_lock().unwrap_err());
 
-    // The sentinels' password, which is another one.
+    // The password of the sentinels, which is not that of the servers.
     let sentinel = RedisServer::start_sentinel(&format!(
         "sentinel monitor m 127.0.0.1 {} 1\n",
         server.port()
@@ -160,7 +161,7 @@ fn planted_password_is_never_printed() {
         printed.debug(&refused);
     }
 
-    // URLs that are refused.
+    // URLs that the library refuses.
     for url in [
         format!("redis://me:{SECRET}@h:port"),
         format!("redis://me:{SECRET}@h/0?no_such_option=1"),

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// The text of a failure that a late machine can cause.
+/// Returns the text of a failure that may be due to a slow machine.
 fn late_by(panic: Box<dyn Any + Send>) -> String {
     panic
         .downcast_ref::<Late>()
@@ -82,7 +82,8 @@ fn paused_server_answers_after_resume() {
 #[test]
 fn server_ends_with_its_killed_test() {
     if let Ok(file) = std::env::var("DISTLOCK_TEST_ORPHAN") {
-        // The other process: says which server it has, and waits to be killed.
+        // In the other process: starts a server, writes the server's process ID, and waits to be
+        // killed.
         let server = RedisServer::start();
         std::fs::write(format!("{file}.new"), server.process_id().to_string()).unwrap();
         std::fs::rename(format!("{file}.new"), &file).unwrap();
@@ -235,7 +236,7 @@ fn claim(holder: &str, token: u64, from: u64, to: u64) -> Claim {
 
 #[test]
 fn judge_detects_overlap_and_tokens_that_do_not_grow() {
-    // One right after the other is no overlap, and neither are those of different locks.
+    // Claims that follow each other directly do not overlap, nor do claims of different locks.
     let exact = [
         claim("x", 5, 30, 40),
         claim("y", 3, 10, 20),
@@ -247,7 +248,7 @@ fn judge_detects_overlap_and_tokens_that_do_not_grow() {
         ..claim("z", 1, 0, 99)
     };
     judge(exact.iter().cloned().chain([other])).must_be_exact();
-    // Also of one thread with itself, and where a third lies between the two.
+    // An overlap of one holder with itself counts, too, and one with a claim that is not adjacent.
     for wrong in [
         claim("z", 6, 39, 41),
         claim("x", 6, 10, 21),

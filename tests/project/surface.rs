@@ -1,6 +1,8 @@
-//! The public surface: handles have their verbs without an import, and few names are at the root.
+//! The public interface: handles have their methods without an import of a trait, and the crate's
+//! root has few names.
 //!
-//! `DistLock` is not imported here: a verb that only the trait had would not compile.
+//! `DistLock` is not imported here, so a call of a method that only the trait has would not
+//! compile.
 
 use distlock::{Client, Interrupt, LockOptions, MajorityLock, MultiLock};
 use std::fs;
@@ -13,7 +15,7 @@ fn client(store: &str) -> Client {
     distlock::connect(&format!("memory://{store}")).unwrap()
 }
 
-/// Calls each verb of a free lock.
+/// Calls each method that a free lock offers.
 macro_rules! call_verbs {
     ($lock:expr) => {{
         let (lock, options) = ($lock, LockOptions::new().lease(Duration::from_secs(9)));
@@ -41,7 +43,7 @@ macro_rules! call_verbs {
     }};
 }
 
-/// Calls each verb that is about the calling thread.
+/// Calls each method that depends on the calling thread.
 macro_rules! call_verbs_of_threads {
     ($lock:expr) => {{
         let lock = $lock;

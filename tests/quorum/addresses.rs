@@ -1,4 +1,5 @@
-//! Addresses that lead to another server than before, and servers that are no members.
+//! Addresses that lead to another server than before, and servers that are not members of the
+//! quorum.
 
 use distlock::{Client, LockGuard};
 use distlock_tests::claims::judge;
@@ -12,15 +13,15 @@ use std::thread;
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
-/// The longest lease, and so the pause of a server that becomes a node.
+/// The longest lease, for which a server that becomes a node does not vote.
 const LONGEST: Duration = Duration::from_secs(2);
 const QUICK: &str =
     "max_lease=2s&node_timeout=500ms&watchdog=1500ms&command_timeout=1s&outage_limit=1s";
 
-/// The same with leases that end nothing during a test.
+/// Settings with leases that are longer than every test.
 const STEADY: &str = "max_lease=10m&node_timeout=2s&watchdog=5m&command_timeout=4s";
 
-/// A quorum, and the addresses by which some of its clients know it.
+/// A quorum, and proxies through which some of its clients reach the servers.
 struct Scene {
     quorum: Servers,
     addresses: Vec<Proxy>,
@@ -63,7 +64,8 @@ fn run_id(server: &RedisServer) -> String {
     server.probe().info_field("server", "run_id").unwrap()
 }
 
-/// Some clients are led elsewhere in the middle of contention with others, which are not.
+/// Checks that there is one holder at a time while two groups of clients contend. In the middle, an
+/// address of the first group is led elsewhere; those of the second group are not.
 fn one_holder_at_a_time(scene: &Scene, lead_elsewhere: impl FnOnce(&Scene)) {
     let led = Contenders::start(&scene.url, "a", 2, 2);
     let others = Contenders::start(&scene.quorum.url, "a", 2, 2);
@@ -101,7 +103,7 @@ fn empty_server_known_to_some_clients_has_no_vote() {
     });
 }
 
-/// What a client is told that needs the address which leads elsewhere.
+/// Returns the error of an attempt that needs the vote behind the redirected address.
 fn told(client: &Client) -> String {
     let lock = client.mutex("b").unwrap();
     let error = lock.try_lock().unwrap_err();
@@ -116,7 +118,7 @@ fn missing_vote_is_reported_with_both_identities() {
     client.mutex("b").unwrap().lock().unwrap().unlock().unwrap();
     scene.addresses[2].switch_to(free_port());
     scene.addresses[0].switch_to(scene.quorum.servers[1].port());
-    // The first attempt meets the connections that broke.
+    // The first attempts may fail on the connections that the switch broke.
     let parts = [
         "one and the same server",
         &scene.name(0),
@@ -134,7 +136,7 @@ fn missing_vote_is_reported_with_both_identities() {
     });
 }
 
-/// Renewals and what `verify` asks go by other connections than votes.
+/// Renewals and `verify` use other connections than votes, so they must identify the server, too.
 #[test]
 fn holder_whose_addresses_lead_to_one_server_loses_the_lock() {
     let scene = Scene::new(QUICK);
@@ -149,7 +151,7 @@ fn holder_whose_addresses_lead_to_one_server_loses_the_lock() {
     drop(guard);
 }
 
-/// There the name is another lock.
+/// In another quorum the same name is another lock, which this quorum's clients must not free.
 #[test]
 fn force_unlock_frees_nothing_in_another_quorum() {
     let (scene, other) = (Scene::new(STEADY), Servers::with(3, 0, STEADY));
@@ -166,7 +168,7 @@ fn force_unlock_frees_nothing_in_another_quorum() {
     theirs.unlock().unwrap();
 }
 
-/// The choice of the members is one, whichever client begins it.
+/// All clients must agree on one choice of the members, whichever of them begins it.
 #[test]
 fn concurrent_clients_begin_one_quorum() {
     const CLIENTS: usize = 6;
@@ -187,7 +189,7 @@ fn concurrent_clients_begin_one_quorum() {
     let work = |servers: &[RedisServer], epoch: u64| {
         thread::scope(|scope| {
             let clients = (0..CLIENTS).map(|client| {
-                // Each has them in another order.
+                // Each client has the servers in another order.
                 let mut places = places.clone();
                 places.rotate_left(client % 5);
                 scope.spawn(move || {
@@ -212,8 +214,8 @@ fn concurrent_clients_begin_one_quorum() {
         });
     };
     work(&servers, 1);
-    // Two are emptied at once, and all clients find that out at once: each takes its own place, one
-    // after the other.
+    // Two servers lose their data at once, and all clients notice at once: each server must be
+    // readmitted in its own place, one after the other.
     for server in &mut servers[1..3] {
         server.restart();
         admit(server);
@@ -224,19 +226,19 @@ fn concurrent_clients_begin_one_quorum() {
 #[test]
 fn replacing_server_votes_when_a_majority_has_recorded_it() {
     let mut scene = Scene::new(QUICK);
-    // The quorum knows the node by another address, so one client alone is not believed.
+    // The quorum knows the node by another address, so one client alone cannot have it replaced.
     let (client, second) = (scene.client(), scene.client());
     let lock = client.mutex("a").unwrap();
     let also = second.mutex("also").unwrap();
     lock.lock().unwrap().unlock().unwrap();
-    // The node is still there, and votes for clients that do not know.
+    // The replaced node still runs, and votes for clients that do not know of its replacement.
     let newcomer = start();
     scene.addresses[0].switch_to(newcomer.port());
     let marker = |server: &RedisServer| server.probe().hgetall("distlock_quorum");
     eventually("it is a node", SOON, || {
         lock.lock().unwrap().unlock().unwrap();
         also.lock().unwrap().unlock().unwrap();
-        // The one in which it was chosen, and one more of the same members.
+        // Epoch 2 is the one in which the newcomer is chosen; epoch 3 has the same members.
         [1, 2]
             .iter()
             .all(|at| marker(&scene.quorum.servers[*at])["epoch"] == "3")
@@ -257,7 +259,7 @@ fn replacing_server_votes_when_a_majority_has_recorded_it() {
     }
     scene.quorum.servers[1].kill();
     let guard = eventually("its vote counts", SOON, || lock.try_lock().ok().flatten());
-    // A client that knows the old members only has no majority with the one that was replaced.
+    // A client that knows only the old members gets no majority with the vote of the replaced node.
     let stale = distlock::connect(&scene.quorum.url).unwrap();
     scene.quorum.servers[1].restart();
     admit(&scene.quorum.servers[1]);

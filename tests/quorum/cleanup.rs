@@ -1,5 +1,5 @@
-//! Cleanup of what a client has left on nodes that did not answer in time. The leases here are
-//! longer than every test: what is gone was given back.
+//! Cleanup of locks that a client has left on nodes that did not answer in time. The leases here
+//! are longer than every test, so a lock that is gone was released.
 
 use distlock::admin::QuorumBackend;
 use distlock::backend::{
@@ -18,11 +18,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
-/// A second is long for a message, and short for a node's time.
+/// Settings with which a reply that is a second late is still within a node's time.
 const PATIENT: &str = "max_lease=10m&node_timeout=20s&watchdog=5m&command_timeout=40s";
 const STEADY: &str = "max_lease=10m&node_timeout=1s&watchdog=5m&command_timeout=3s";
 
-/// Three servers, of which the last one has such trouble with such requests, and a client of them.
+/// Returns three servers, a proxy before the last one, and a client of them. The proxy applies this
+/// fault to requests of this kind.
 fn with_trouble_at_the_last(
     settings: &str,
     kind: Kind,
@@ -42,8 +43,9 @@ fn with_trouble_at_the_last(
     (quorum, proxy, client)
 }
 
-/// Until the last node has `a`, and has had time to say so: what the client did not hear of by its
-/// release is ended there, and not kept.
+/// Waits until the last node has granted `a`, and its answer has had time to arrive. Otherwise the
+/// client would not know of the grant at the release, and would end it there instead of keeping the
+/// lock.
 fn until_held_at_the_last(quorum: &Servers) {
     eventually("it is held there, too", SOON, || {
         quorum.servers[2].probe().exists("a")
@@ -87,7 +89,8 @@ fn requests_to_frozen_nodes_are_closed_when_they_answer_again() {
     quorum.servers[1].pause();
     quorum.servers[2].pause();
     lock.lock().unwrap().unlock().unwrap();
-    // They have had their time to answer, and then that to be told that it is not wanted any more.
+    // First the nodes' time for these requests passes, then that for the requests to close the
+    // owner.
     let_pass(scaled(ms(2_500)));
     quorum.servers[1].resume();
     quorum.servers[2].resume();
@@ -106,7 +109,7 @@ fn async_release_that_one_node_missed_is_repeated() {
     let guard = client.mutex("a").unwrap().lock().unwrap();
     until_held_at_the_last(&quorum);
     drop(guard);
-    // The client asks nothing else: what is to be done there is not done along with something.
+    // The client sends no other request, so the release is not repeated along with one.
     eventually("it is freed there, too", SOON, || {
         !quorum.servers[2].probe().exists("a")
     });
@@ -118,7 +121,7 @@ fn async_release_that_one_node_missed_is_repeated() {
     );
 }
 
-/// Who has `a` on each server.
+/// Returns the owners of `a` on each server.
 fn owners(quorum: &Servers) -> Vec<Vec<String>> {
     let owner = |server: &RedisServer| server.probe().command(&["HKEYS", "a"]).texts();
     quorum.servers.iter().map(owner).collect()
@@ -138,7 +141,7 @@ fn release_that_keeps_the_lock_and_that_one_node_missed_is_repeated() {
             let now = owners(&quorum);
             now[2] != before[2] && now.iter().all(|owner| *owner == now[0] && owner.len() == 1)
         });
-        // The cleanup of that node has ended, and has freed nothing.
+        // The cleanup of the last node has ended, and must not have freed the lock.
         client.wait_for_cleanup(SOON).unwrap();
         assert!(
             quorum
@@ -151,7 +154,8 @@ fn release_that_keeps_the_lock_and_that_one_node_missed_is_repeated() {
     }
 }
 
-/// The turn of each request comes after its time: none is sent before the nodes' own cleanups.
+/// The release has no time left, so the cleanup of each node sends the first request. The cleanup
+/// must keep the lock, not free it.
 #[test]
 fn release_that_came_too_late_for_all_nodes_keeps_the_lock() {
     let context = Context::new(Arc::new(SystemClock), ClientId::random());
@@ -178,7 +182,7 @@ fn release_that_came_too_late_for_all_nodes_keeps_the_lock() {
     });
 }
 
-/// Whether this store says that the lock is this owner's.
+/// Returns whether this owner holds the lock in this store.
 fn has(store: &Arc<dyn Backend>, name: &LockName, owner: OwnerId) -> bool {
     let info = store.inspect(name, SystemClock.now() + SOON).unwrap();
     info.holder
@@ -197,12 +201,13 @@ fn shortest_time_beyond_the_longest_lease_is_refused() {
     assert!(error.is_misuse(), "{error}");
 }
 
-/// How long a client that goes waits for a node.
+/// How long a client that is dropped waits for a node.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// Drops a client that has left `a` on the node behind this probe, which gets its request or its
-/// answer 50 ms late. Whether that says anything: on a busy machine the lock may be gone before, or
-/// the node be later than the client waits.
+/// Drops a client that has left `a` on the probed node, whose request or answer is 50 ms late.
+/// Returns whether the lock was there before, and is gone afterwards: on a busy machine it may be
+/// gone too early, or the node may be later than the client waits. Fails if the lock is left by a
+/// client that has not waited for `GRACE`.
 fn leaves_nothing(client: Client, probe: &mut Probe) -> bool {
     let was_there = probe.exists("a");
     let watch = Stopwatch::start();
@@ -216,13 +221,14 @@ fn leaves_nothing(client: Client, probe: &mut Probe) -> bool {
 #[test]
 fn dropped_client_releases_on_nodes_beyond_the_majority() {
     eventually("it could be seen", SOON, || {
-        // Its first one: the script is sent when it has said that it does not know it.
+        // Only the first release is late: the node answers that it lacks the script, which the
+        // client then sends.
         let (quorum, _proxy, client) =
             with_trouble_at_the_last(PATIENT, Kind::Release, Turn::Only(1), Fault::Delay(ms(50)));
         let guard = client.mutex("a").unwrap().lock().unwrap();
         let mut probe = quorum.servers[2].probe();
         eventually("it is held there, too", SOON, || probe.exists("a"));
-        // Two have said that it is freed.
+        // This returns when two nodes have answered that the lock is freed.
         guard.unlock().unwrap();
         leaves_nothing(client, &mut probe)
     });
@@ -245,18 +251,19 @@ fn dropped_client_rolls_back_late_grants() {
             .unwrap();
         let guard = guard.lock().unwrap();
         let mut probe = quorum.servers[2].probe();
-        // From the second time on each attempt is one request: it knows the script.
+        // From the second attempt on each attempt is one request, because the node knows the
+        // script.
         for _ in 0..2 {
             eventually("nothing is left of the last one", SOON, || {
                 !probe.exists("a")
             });
             match rival.mutex("a").unwrap().try_lock() {
                 Ok(outcome) => assert!(outcome.is_none(), "two say no"),
-                // On a busy machine they seemed dead.
+                // On a busy machine the nodes may seem dead.
                 Err(error) if error.is_unavailable() => return false,
                 Err(error) => panic!("{error:?}"),
             }
-            // Until it has been told that it is not wanted, which on a busy machine may be over
+            // The grant lasts until the client rolls it back. On a busy machine that may happen
             // between two looks.
             let (asked, mut is_there) = (Stopwatch::start(), false);
             while !is_there && asked.elapsed() < GRACE * 10 {

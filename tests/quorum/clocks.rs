@@ -1,5 +1,5 @@
-//! Clocks of a minority that are ahead or behind: by a minute, by more than the longest lease, by
-//! hours.
+//! Clocks of a minority of nodes that are ahead or behind: by a minute, by more than the longest
+//! lease, or by hours.
 
 use distlock::admin::{QuorumVote, WarningKind};
 use distlock::{Client, Config, GuardState};
@@ -13,7 +13,7 @@ use std::time::Duration;
 const MINUTE: i64 = 60_000;
 const HOUR: i64 = 60 * MINUTE;
 const SOON: Duration = Duration::from_secs(60);
-/// Nothing hangs on how long a busy machine takes.
+/// Settings with time-outs that a busy machine does not exceed.
 const PATIENT: &str = "max_lease=1m&watchdog=9s&node_timeout=5s&command_timeout=10s";
 
 /// Three servers, of which the last has this clock.
@@ -21,7 +21,7 @@ fn quorum(clock: &TimeOfDay, options: &str) -> Servers {
     quorum_of(3, clock, options)
 }
 
-/// So many servers, of which the last ones, a minority of all but one, have this clock.
+/// `count` servers, of which the last ones, the largest possible minority, have this clock.
 fn quorum_of(count: usize, clock: &TimeOfDay, options: &str) -> Servers {
     let wrong = count / 2;
     let odd = |_| {
@@ -41,12 +41,12 @@ fn quorum_of(count: usize, clock: &TimeOfDay, options: &str) -> Servers {
     }
 }
 
-/// Takes and releases a lock so many times, without one failure, with growing tokens.
+/// Takes and releases a lock so many times. Fails if an attempt fails or a token does not grow.
 fn lock_and_unlock(client: &Client, name: &str, times: u32) {
     let lock = client.mutex(name).unwrap();
     let mut last = None;
     for turn in 0..times {
-        // Another client's release may be on its way to the node beyond its majority.
+        // Another client's release may still be on its way to a node outside of its majority.
         let guard = lock.try_lock_for(SOON);
         let guard = guard.unwrap_or_else(|error| panic!("turn {turn}: {error}"));
         let guard = guard.expect("no other client wants it");
@@ -65,7 +65,8 @@ fn clock_off_by_a_minute_costs_one_round() {
     for ahead in [MINUTE, -MINUTE] {
         let clock = TimeOfDay::new();
         clock.set(ahead);
-        // A node that is frozen is no reason for the others to hurry.
+        // With one node frozen, the others are all needed, and so have all the time of a busy
+        // machine.
         let quorum = quorum(&clock, "max_lease=10m&node_timeout=5s&command_timeout=10s");
         let clients = [quorum.client(), quorum.client()];
         let mut last = None;
@@ -79,7 +80,7 @@ fn clock_off_by_a_minute_costs_one_round() {
             last = guard.fencing_token();
             guard.unlock().unwrap();
         }
-        // Its vote counts, too: without one of the others.
+        // The vote of the wrong clock counts, too: with another node paused, it is needed.
         drop(clients);
         quorum.servers[0].pause();
         let lock = quorum.client().mutex("b").unwrap();
@@ -99,7 +100,7 @@ fn clock_ahead_by_more_than_the_longest_lease_is_reported() {
     let clock = TimeOfDay::new();
     clock.set(-MINUTE);
     let quorum = quorum(&clock, "max_lease=30s");
-    // That one does not vote for it, and two are enough.
+    // The node with the wrong clock does not vote for the lock, but two votes are enough.
     let lock = quorum.client().mutex("a").unwrap();
     lock.lock().unwrap().unlock().unwrap();
     quorum.servers[0].pause();
@@ -117,7 +118,7 @@ fn node_whose_clock_jumps_past_the_lease_grants_no_majority() {
     );
     let (holder, rival) = (quorum.client(), quorum.client());
     let guard = holder.mutex("a").unwrap().lock().unwrap();
-    // On all of them: a majority is enough for the grant, and then no vote could be spared.
+    // All nodes must have granted the lock: with a bare majority, no vote could be spared.
     eventually("it is held on all nodes", Duration::from_secs(60), || {
         quorum
             .servers
@@ -131,14 +132,14 @@ fn node_whose_clock_jumps_past_the_lease_grants_no_majority() {
     for _ in 0..5 {
         assert!(rival.mutex("a").unwrap().try_lock().unwrap().is_none());
     }
-    // The others keep it.
+    // The other nodes keep the lock.
     await_renewals(&guard);
     assert_eq!(guard.state(), GuardState::Held);
     guard.unlock().unwrap();
 }
 
-/// The first grant was all that a client got: the token of the wrong clock became its next
-/// proposal.
+/// A client must not take the token of a wrong clock for its next proposal: the other nodes would
+/// refuse everything after its first grant.
 #[test]
 fn minority_of_clocks_off_by_hours_costs_no_attempt() {
     for count in [3, 5] {
@@ -151,7 +152,7 @@ fn minority_of_clocks_off_by_hours_costs_no_attempt() {
             for client in &clients {
                 lock_and_unlock(client, "a", 20);
             }
-            // It becomes wrong, and right again, under a lock that is held.
+            // The clocks become right, and then wrong again, while a lock is held.
             clock.set(0);
             clients
                 .iter()
@@ -167,7 +168,8 @@ fn minority_of_clocks_off_by_hours_costs_no_attempt() {
     }
 }
 
-/// With a good server down, the vote of the wrong clock would be needed.
+/// With another server paused, the vote of the wrong clock is needed, and the error names the
+/// clock.
 #[test]
 fn wrong_clock_is_named_and_leaves_nothing_behind() {
     for ahead in [2 * HOUR, 3 * HOUR] {
@@ -189,7 +191,8 @@ fn wrong_clock_is_named_and_leaves_nothing_behind() {
             );
             assert_eq!(its(1), None, "its clock is right");
         }
-        // The same client, and the same name.
+        // With a right clock, the same client can take the same lock: the wrong clock left nothing
+        // behind.
         clock.set(0);
         eventually("its vote counts again", SOON, || {
             lock.try_lock()
@@ -199,7 +202,8 @@ fn wrong_clock_is_named_and_leaves_nothing_behind() {
         });
         quorum.servers[0].resume();
         clock.set(ahead);
-        // Until it answers again it seems dead, and its vote is not waited for.
+        // Until the first server answers again, it seems dead, and the client does not wait for its
+        // vote.
         eventually("the first server is back", SOON, || {
             lock.try_lock()
                 .ok()
@@ -212,8 +216,8 @@ fn wrong_clock_is_named_and_leaves_nothing_behind() {
     }
 }
 
-/// A quorum one of whose servers is emptied while the clock of another is three hours ahead; and
-/// a client of it, with what it warned of.
+/// Returns a quorum whose first server was emptied while the clock of the last one was three hours
+/// ahead; that clock; and a client of the quorum with its warnings.
 fn replaced_beside_a_wrong_clock(count: usize) -> (Servers, TimeOfDay, Client, Warnings) {
     let clock = TimeOfDay::new();
     let odd = RedisServer::start_on(&clock);
@@ -236,7 +240,8 @@ fn replaced_beside_a_wrong_clock(count: usize) -> (Servers, TimeOfDay, Client, W
     (quorum, clock, client, warnings)
 }
 
-/// Tokens may have been granted by that clock and the replaced member.
+/// The node with the wrong clock and the emptied member may have granted tokens together, so the
+/// member must not vote before the time that the wrong clock showed.
 #[test]
 fn wrong_clock_that_a_replaced_member_waits_for_is_named() {
     let (quorum, clock, client, warnings) = replaced_beside_a_wrong_clock(3);
@@ -250,7 +255,7 @@ fn wrong_clock_that_a_replaced_member_waits_for_is_named() {
     });
     // The vote of the wrong clock does not count, so that of the replaced member is needed.
     let lock = client.mutex("a").unwrap();
-    // An attempt in which a server was too late says something else.
+    // The error of an attempt in which a server was too late has another text.
     eventually("it is told", SOON, || {
         let error = lock.try_lock().err()?;
         let its = error.members().first()?.error()?.to_string();
@@ -265,7 +270,7 @@ fn wrong_clock_that_a_replaced_member_waits_for_is_named() {
         "{:?}",
         status()
     );
-    // While the clock is wrong nothing can shorten the wait.
+    // While the clock is wrong, `set_up_quorum` cannot shorten the wait.
     distlock::admin::set_up_quorum(&config).unwrap();
     let left = |vote: &QuorumVote| match vote {
         QuorumVote::Paused(left) => Some(*left),
@@ -288,11 +293,13 @@ fn wrong_clock_that_a_replaced_member_waits_for_is_named() {
         .unwrap();
 }
 
-/// What was granted, two of the others granted: the clock of one does not matter.
+/// Each token that the emptied member granted was granted by two others, too, and at least one of
+/// these has a right clock: so the wrong clock does not matter.
 #[test]
 fn one_wrong_clock_of_five_delays_no_replaced_member() {
     let (quorum, _clock, client, _warnings) = replaced_beside_a_wrong_clock(5);
-    // Two more are gone, and the vote of the wrong clock does not count.
+    // One more server is paused, and the vote of the wrong clock does not count, so that of the
+    // replaced member is needed.
     quorum.servers[1].pause();
     let lock = client.mutex("a").unwrap();
     eventually("its vote counts", SOON, || lock.try_lock().ok().flatten())
@@ -322,7 +329,7 @@ fn wrong_clock_is_warned_of_once_until_it_is_right() {
             counted() == times
         });
         clock.set(0);
-        // Nothing shows when the client has seen that it is right again.
+        // No event shows when the client has noticed that the clock is right again.
         let_pass(Duration::from_secs(5));
         work();
         let_pass(Duration::from_secs(2));

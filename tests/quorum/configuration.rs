@@ -1,4 +1,4 @@
-//! What is no quorum, and is told so.
+//! Sets of servers that are refused as a quorum, each with its reason; and the nodes' credentials.
 
 use distlock::admin::QuorumBackend;
 use distlock::backend::{Backend, ClientId, Context};
@@ -63,7 +63,7 @@ fn server_with_two_names_counts_once_and_is_not_set_up() {
     let error = error.unwrap_err();
     assert!(error.is_configuration(), "{error:?}");
     says(&error);
-    // Two of them are two: enough as long as both are there.
+    // The three names are two servers: a majority, as long as both answer.
     let client = connect(&url(&twice, LONGEST)).unwrap();
     client.mutex("a").unwrap().lock().unwrap().unlock().unwrap();
     servers[1].pause();
@@ -100,7 +100,7 @@ fn store_with_failover_is_refused() {
         let config = Config::from_url("redlock://a,b,c").unwrap();
         distlock::schemes().open(&config, context).unwrap()
     };
-    // A quorum is no node of another one.
+    // A quorum cannot be a node of another quorum.
     let stores = (0..3).map(|_| quorum(&context)).collect();
     let error = QuorumBackend::new(stores, Duration::from_millis(100), &context).unwrap_err();
     assert!(error.to_string().contains("not independent"), "{error}");
@@ -167,7 +167,7 @@ fn master_watched_by_a_sentinel_is_refused() {
         error.is_configuration() && text.contains("redis+sentinel://"),
         "{text}"
     );
-    // Set up before a sentinel came.
+    // As if the quorum had been set up before a sentinel watched the master.
     group.sentinels.clear();
     let mut probe = group.servers[0].probe();
     eventually("no sentinel listens", Duration::from_secs(10), || {

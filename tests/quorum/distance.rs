@@ -1,4 +1,5 @@
-//! Nodes that are far away: an answer takes longer than a dead node is waited for nearby.
+//! Nodes that are far away: an answer takes longer than the 100 ms after which a nearby node
+//! without an answer counts as silent.
 
 use distlock::{LockGuard, Mutex};
 use distlock_tests::distance::Distance;
@@ -11,12 +12,12 @@ const NEAR: Duration = Duration::from_millis(2);
 const FAR: Duration = Duration::from_millis(300);
 const SETTINGS: &str =
     "max_lease=10m&watchdog=5m&node_timeout=10s&command_timeout=20s&outage_limit=2s";
-/// Longer than an outage may last.
+/// How long the lock is held: longer than the outage limit.
 const HELD: Duration = Duration::from_secs(4);
 const SOON: Duration = Duration::from_secs(20);
 
-/// A lock that is held on nodes at these distances is busy, and waited for: their answers are on
-/// the way, and that is no outage.
+/// Checks that a lock which is held on nodes at these distances is busy, and that another client
+/// waits for it. Answers that are still under way must not count as an outage.
 fn held_lock_is_busy(distances: [Duration; 3]) {
     let servers = Servers::with(3, 0, SETTINGS);
     let ports = servers.servers.iter().map(|server| server.port());
@@ -31,7 +32,7 @@ fn held_lock_is_busy(distances: [Duration; 3]) {
     for _ in 0..3 {
         assert!(lock.try_lock().unwrap().is_none(), "it is held");
     }
-    // The second time the waiter is still subscribed, and asks nothing for that.
+    // The second time the waiter is still subscribed, and sends no request to subscribe.
     for _ in 0..2 {
         hand_over(&lock, guard);
         guard = holder.mutex("a").unwrap().lock().unwrap();
@@ -39,7 +40,7 @@ fn held_lock_is_busy(distances: [Duration; 3]) {
     assert!(lock.try_lock().unwrap().is_none(), "it is held");
 }
 
-/// Has `guard` unlocked while another client waits for its lock.
+/// Unlocks `guard` while another client waits for the lock, and checks that this client gets it.
 fn hand_over(lock: &Mutex, guard: LockGuard) {
     thread::scope(|scope| {
         let waiter = scope.spawn(|| lock.lock().and_then(|guard| guard.unlock()));

@@ -1,4 +1,4 @@
-//! `redlocks://`: the same over TLS.
+//! `redlocks://`: a quorum over TLS.
 
 use distlock::{Config, connect};
 use distlock_tests::authority::Authority;
@@ -6,7 +6,8 @@ use distlock_tests::process::RedisServer;
 use distlock_tests::quorum::{LONGEST, admit, place};
 use distlock_tests::rights::LOGIN;
 
-/// Three servers of this authority, and where they speak TLS.
+/// Starts three servers with certificates of this authority, and returns them with their TLS
+/// addresses.
 fn servers(authority: &Authority) -> (Vec<RedisServer>, String) {
     let start = |_| authority.server("127.0.0.1", 2090, "no", &[]);
     let (servers, ports): (Vec<_>, Vec<_>) = (0..3).map(start).unzip();

@@ -1,5 +1,5 @@
-//! Others who lock with plain keys on the same servers: a Redlock as most libraries have it, by
-//! hand.
+//! Foreign clients that lock with plain keys on the same servers. The tests send the requests of
+//! the Redlock that most libraries have.
 
 use distlock::connect;
 use distlock_tests::probe::Value;
@@ -8,17 +8,17 @@ use distlock_tests::quorum::Servers;
 use distlock_tests::time::{always, eventually};
 use std::time::Duration;
 
-/// Nothing here waits for a node that does not answer, so each has all the time that a busy machine
-/// needs.
+/// No test here waits for a silent node, so each node has all the time that a busy machine needs.
 const PATIENT: &str = "max_lease=10m&node_timeout=20s&command_timeout=40s";
 
-/// The bound of background work.
+/// The bound on background work.
 const SOON: Duration = Duration::from_secs(60);
 
-/// Both are theirs on the wire; with tokens, ours have a key more beside it.
+/// Formats whose lock key is that of the foreign clients. With tokens, our client has one more key.
 const OPTIONS: [&str; 2] = ["format=token", "format=token&tokens=off"];
 
-/// On how many of these servers a foreign client with this value gets the key.
+/// Sets the key as a foreign client with this value does, and returns on how many servers that
+/// succeeded.
 fn taken(servers: &[RedisServer], value: &str) -> usize {
     let take = ["SET", "shared", value, "NX", "PX", "60000"];
     let asked = servers.iter().map(|server| server.probe().command(&take));
@@ -27,7 +27,8 @@ fn taken(servers: &[RedisServer], value: &str) -> usize {
         .count()
 }
 
-/// How many of them it frees, only where the value is its own.
+/// Deletes the key as a foreign client does, only where it has this value, and returns on how many
+/// servers it was deleted.
 fn freed(servers: &[RedisServer], value: &str) -> i64 {
     let script = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
     let free = ["EVAL", script, "1", "shared", value];
@@ -43,14 +44,16 @@ fn redlock_of_plain_keys_and_ours_exclude_each_other() {
         let quorum = Servers::with(3, 0, &format!("{PATIENT}&{options}"));
         let (client, servers) = (quorum.client(), &quorum.servers);
         let lock = client.mutex("shared").unwrap();
-        // Theirs on a majority: ours is busy, and leaves nothing on the third.
+        // A foreign client has a majority: our client finds the lock busy, and leaves nothing on
+        // the third server.
         assert_eq!(taken(&servers[..2], "theirs"), 2, "{options}");
         assert!(lock.try_lock().unwrap().is_none(), "{options}");
         eventually("nothing is left there", SOON, || {
             taken(&servers[2..], "theirs") == 1
         });
         assert_eq!(freed(servers, "theirs"), 3, "{options}");
-        // Ours: no majority is theirs, and their release, which compares, does not free it.
+        // Our client has the lock: a foreign client gets no majority, and its release, which
+        // compares the value, does not free the lock.
         let guard = lock.lock().unwrap();
         assert!(taken(servers, "theirs") <= 1, "{options}");
         assert!(freed(servers, "theirs") <= 1, "{options}");
@@ -64,7 +67,6 @@ fn redlock_of_plain_keys_and_ours_exclude_each_other() {
     }
 }
 
-/// A foreign client on one node costs one vote, and no more.
 #[test]
 fn foreign_client_on_a_minority_blocks_no_client() {
     let quorum = Servers::with(3, 0, &format!("{PATIENT}&format=token"));
@@ -73,14 +75,16 @@ fn foreign_client_on_a_minority_blocks_no_client() {
     let guard = lock.lock().unwrap();
     assert_eq!(taken(&quorum.servers, "others"), 0);
     guard.unlock().unwrap();
-    // Who gives back waits for a majority.
+    // The release returns when a majority has answered: its request to the first node may come
+    // later.
     let mut probe = quorum.servers[0].probe();
     always("what is theirs stays", Duration::from_millis(500), || {
         probe.get("shared").as_deref() == Some("theirs")
     });
 }
 
-/// What does not say whose a lock is cannot be given back on a minority, nor renewed on a majority.
+/// A format that does not store the owner is no use to a quorum: a failed attempt could not release
+/// its minority of votes, nor a renewal recognize the votes of its owner.
 #[test]
 fn format_without_owners_is_refused_by_name() {
     for format in ["plain", "timestamp", "counter"] {

@@ -1,40 +1,40 @@
-//! The quorum: the exam that every store sits, servers in every kind of trouble, and what its
-//! promises rest on.
+//! Tests of the quorum: servers and clocks in every kind of trouble, its membership, its token
+//! rules, and real nodes against the model.
 
 #![allow(
     clippy::unwrap_used,
     reason = "a test that cannot go on panics, and says where"
 )]
 
-// Addresses that lead to another server, and membership.
+// Addresses that lead to another server than before, and servers that are not members.
 mod addresses;
 
-// One node's clock is wrong.
+// Nodes whose clocks are wrong.
 mod clocks;
 
-// Members that are missing for some clients or all.
+// Members that some clients miss, or all.
 mod missing;
 
-// The choice of the members, on the servers.
+// The choice of the members, as the servers record it.
 mod membership;
 
-// The same over TLS.
+// A quorum over TLS.
 mod encrypted;
 
-// Ways through the model, on real nodes.
+// Paths through the model, replayed on real nodes.
 mod replay;
 
 // Requests with unknown outcome, and their cleanup.
 mod cleanup;
 
-// Others who lock with plain keys on the same servers.
+// Foreign clients that lock with plain keys on the same servers.
 mod foreign_redlock;
 
-// What is no quorum.
+// Sets of servers that are refused as a quorum.
 mod configuration;
 mod distance;
 
-// Nodes that are dead, frozen, slow, or forgetful.
+// Nodes that are dead, frozen or slow, or have lost their data.
 mod node_failures;
 
 // Changes of keys that the servers report.
@@ -43,8 +43,8 @@ mod reports;
 // Votes that are given again, and holds that survive one failure after another.
 mod votes;
 
-// The rules that every node keeps, in memory and as a script.
+// The rules of proposed tokens, for a node in memory and for the script.
 mod token_rules;
 
-// What it costs, and what it is worth.
+// What a quorum costs, and what it protects from.
 mod requests;

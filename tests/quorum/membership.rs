@@ -1,4 +1,5 @@
-//! The choice of a quorum's members: what a server records, and what a late request finds.
+//! The choice of a quorum's members: what a server records, and what a late request must not
+//! change.
 
 use distlock_tests::probe::{Probe, Value};
 use distlock_tests::process::RedisServer;
@@ -10,7 +11,7 @@ const SOON: Duration = Duration::from_secs(60);
 const MARK: &str = include_str!("../../lock-redis/src/lua/mark.lua");
 const MARKER: &str = "distlock_quorum";
 
-/// A server that is asked as the library asks it.
+/// A server, to which the tests send the same requests as the library.
 struct Member {
     probe: Probe,
     run_id: String,
@@ -23,7 +24,7 @@ impl Member {
         Self { probe, run_id }
     }
 
-    /// Whether it did what it was asked.
+    /// Runs `mark.lua` with these arguments, and returns whether the server did what they request.
     fn mark(&mut self, words: &[&str]) -> bool {
         let command = [&["EVAL", MARK, "1", MARKER, &self.run_id], words].concat();
         match self.probe.command(&command) {
@@ -32,7 +33,8 @@ impl Member {
         }
     }
 
-    /// Becomes a node in this epoch, in place of this marker.
+    /// Makes the server a node in this epoch, in place of the marker `replaced`. Returns whether
+    /// the server became one.
     fn is_admitted(&mut self, epoch: &str, replaced: &str, chooses: bool) -> bool {
         let later = if chooses { "0" } else { "1" };
         let members = format!("{}@h:1 b@h:2 c@h:3", self.run_id);
@@ -55,7 +57,8 @@ impl Member {
     }
 }
 
-/// It may have promised something before it was emptied.
+/// The server may have made a promise before it lost its data. Without this rule it could break
+/// that promise.
 #[test]
 fn readmitted_server_chooses_from_the_next_epoch_on() {
     let server = RedisServer::start();
@@ -92,7 +95,8 @@ fn late_record_does_not_replace_a_later_marker() {
     );
 }
 
-/// Those that took a place choose the next one along with the rest.
+/// The readmitted servers must take part in the next choices: otherwise there would be no majority
+/// for the last one.
 #[test]
 fn servers_emptied_one_after_another_are_all_replaced() {
     let options = "max_lease=1s&node_timeout=500ms&watchdog=800ms&command_timeout=1s";
@@ -102,7 +106,7 @@ fn servers_emptied_one_after_another_are_all_replaced() {
     for at in 0..3 {
         quorum.servers[at].restart();
         admit(&quorum.servers[at]);
-        // A second server that is emptied before has no majority that could replace it.
+        // If a second server were emptied before that, no majority could readmit it.
         eventually(
             "it is a node again, and takes part in the next choice",
             SOON,

@@ -1,5 +1,5 @@
-//! Members that are missing: what one client began another one continues, and a member that other
-//! clients reach is not replaced.
+//! Members that clients miss: one client continues a replacement that another has begun, and a
+//! member that other clients reach is not replaced.
 
 use distlock::admin::{QuorumVote, WarningKind};
 use distlock::{Client, Config, GuardState};
@@ -12,7 +12,7 @@ use distlock_tests::time::{always, eventually};
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
-/// The longest lease, which a replaced member has been missing for.
+/// The longest lease, for which a member must be missing before it is replaced.
 const LONGEST: Duration = Duration::from_secs(2);
 const QUICK: &str =
     "max_lease=2s&node_timeout=500ms&watchdog=1500ms&command_timeout=1s&outage_limit=1s";
@@ -21,7 +21,7 @@ fn run_id(server: &RedisServer) -> String {
     server.probe().info_field("server", "run_id").unwrap()
 }
 
-/// The value of a field of a server's marker.
+/// Returns the value of a field of a server's marker.
 fn field(server: &RedisServer, name: &str) -> Option<String> {
     server.probe().hgetall("distlock_quorum").get(name).cloned()
 }
@@ -30,7 +30,7 @@ fn is_member(of: &RedisServer, run_id: &str) -> bool {
     field(of, "members").is_some_and(|members| members.contains(run_id))
 }
 
-/// Takes the lock and gives it back, if that is possible now.
+/// Takes a lock and releases it, if that is possible now.
 fn work(client: &Client) {
     if let Ok(Some(guard)) = client.mutex("work").unwrap().try_lock() {
         let _outcome = guard.unlock();
@@ -43,7 +43,7 @@ fn empty(quorum: &mut Servers, at: usize) {
     admit(&quorum.servers[at]);
 }
 
-/// The vote of this server counts: without one of the others.
+/// Checks that the vote of this server counts: with one of the others killed, it is needed.
 fn votes(quorum: &mut Servers, at: usize) {
     let other = (at + 1) % 3;
     quorum.servers[other].kill();
@@ -57,7 +57,7 @@ fn clients_that_live_for_one_lock_get_an_emptied_server_back() {
     let mut quorum = Servers::with(3, 0, QUICK);
     empty(&mut quorum, 0);
     eventually("it is a member again", SOON, || {
-        // Each lives for much less than a longest lease.
+        // Each client lives for much less than the longest lease.
         work(&quorum.client());
         field(&quorum.servers[0], "members").is_some()
     });
@@ -79,7 +79,8 @@ fn client_that_only_renews_gets_an_emptied_server_back() {
     votes(&mut quorum, 0);
 }
 
-/// A quorum, a server that is none of it, and the URL that names it instead of the first member.
+/// Returns a quorum, a server outside of it, and a URL that names this server instead of the first
+/// member.
 fn mistaken(options: &str) -> (Servers, RedisServer, String) {
     let (quorum, stranger) = (Servers::with(3, 0, options), start());
     let ports = [&quorum.servers[1], &quorum.servers[2], &stranger].map(RedisServer::port);
@@ -104,7 +105,7 @@ fn member_that_other_clients_reach_is_not_replaced() {
     let status = distlock::admin::quorum_status(&Config::from_url(&wrong).unwrap()).unwrap();
     let is_unlisted = matches!(status[3].vote, QuorumVote::Unlisted);
     assert!(is_unlisted && status[3].address == address, "{status:?}");
-    // The holder needs its vote now.
+    // With another member paused, the holder needs the vote of the first one.
     quorum.servers[1].pause();
     await_renewals(&guard);
     assert_eq!(guard.state(), GuardState::Held);
@@ -112,7 +113,8 @@ fn member_that_other_clients_reach_is_not_replaced() {
     quorum.servers[1].resume();
 }
 
-/// The URL of one client may be a mistake. An address that leads to an empty server is not.
+/// The URL of a single client may be a mistake, so one client alone replaces nothing. Two clients
+/// that agree replace the member.
 #[test]
 fn two_clients_replace_a_member_that_their_urls_do_not_name() {
     let (quorum, stranger, wrong) = mistaken(QUICK);
@@ -134,7 +136,7 @@ fn two_clients_replace_a_member_that_their_urls_do_not_name() {
         work(&one);
         warnings.have(WarningKind::QuorumMembers, &["other members", &newcomer])
     });
-    // A client with the former URL meets a member that it does not name.
+    // A client with the former URL finds a member that the URL does not name.
     let (old, warnings) = Warnings::of(&quorum.url);
     eventually("the former URL is warned of", SOON, || {
         work(&old);
@@ -142,8 +144,9 @@ fn two_clients_replace_a_member_that_their_urls_do_not_name() {
     });
 }
 
-/// A replica promoted at a node's address, and a restart from the dump of a node that had a
-/// replica, have another past than an append-only file would give them.
+/// A replica promoted at a node's address, and a server restarted from the dump of a node that had
+/// a replica, may lack grants that the node has made. Only a restart from an append-only file may
+/// vote at once.
 #[test]
 fn server_with_a_replicated_past_counts_as_emptied_although_durable() {
     for is_promoted in [true, false] {
@@ -173,7 +176,8 @@ fn server_with_a_replicated_past_counts_as_emptied_although_durable() {
             quorum.servers[0].probe().command(&["SAVE"]);
             empty(&mut quorum, 0);
         }
-        // With that vote alone beside one other it must not vote: it lost what it may have granted.
+        // With one member paused, this server's vote is needed. It must not vote: it may have lost
+        // grants.
         quorum.servers[1].pause();
         let lock = distlock::connect(&url(&places, &options))
             .unwrap()
@@ -198,7 +202,8 @@ fn server_with_a_replicated_past_counts_as_emptied_although_durable() {
     }
 }
 
-/// That kept all that it granted, also with a replica for backups and a rewritten file.
+/// The file has all that the server granted, even if it was rewritten and there is a replica for
+/// backups.
 #[test]
 fn restart_from_an_append_only_file_votes_at_once_if_durable() {
     let options = format!("{QUICK}&durable=yes");

@@ -1,4 +1,4 @@
-//! Nodes that are dead, frozen, slow, or forgetful.
+//! Nodes that are dead, frozen or slow, or have lost their data.
 
 use distlock::admin::{Counters, QuorumBackend};
 use distlock::backend::{
@@ -20,14 +20,14 @@ use std::thread;
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
-/// A node's time for an answer, and a lease: short enough for tests that wait for one, long enough
-/// for a busy machine.
+/// Settings with a time-out and a lease that are short enough for tests that wait for their end,
+/// and long enough for a busy machine.
 const QUICK: &str =
     "max_lease=10m&node_timeout=1s&watchdog=6s&command_timeout=2s&outage_limit=500ms";
-/// The same with a lease that ends nothing during a test: what is gone was given back.
+/// Settings with a lease that is longer than every test, so a lock that is gone was released.
 const STEADY: &str =
     "max_lease=10m&node_timeout=1s&watchdog=5m&command_timeout=3s&outage_limit=500ms";
-/// A quorum whose nodes are back in time for a test.
+/// Settings with a short longest lease, so that a restarted node votes again within a test.
 const FORGIVING: &str =
     "max_lease=3s&node_timeout=1s&watchdog=2s&command_timeout=2s&outage_limit=200ms";
 
@@ -49,7 +49,7 @@ fn dead_minority_is_unnoticed_and_dead_majority_is_reported() {
     quorum.servers[0].kill();
     quorum.servers[3].kill();
     lock.lock().unwrap().unlock().unwrap();
-    // Renewals go on.
+    // The renewals of the held lock continue.
     await_renewals(&held);
     assert_eq!(held.state(), GuardState::Held);
     held.unlock().unwrap();
@@ -73,7 +73,7 @@ fn frozen_minority_delays_no_client_and_keeps_no_lock() {
     lock.lock().unwrap().unlock().unwrap();
     quorum.servers[1].pause();
     quorum.servers[2].pause();
-    // Far less than what five that say nothing would cost: a second each time.
+    // Far less than five waits for a silent node would take: a second each.
     within(Duration::from_secs(1), || {
         for _ in 0..5 {
             lock.lock().unwrap().unlock().unwrap();
@@ -108,14 +108,15 @@ fn holder_with_a_frozen_majority_loses_the_lock_by_its_clock() {
     );
 }
 
-/// A server that is started again, and what becomes of its vote.
+/// Checks that the last server, once `restart` has restarted or emptied it, does not vote for the
+/// longest lease, with an error that contains `says`, and votes again afterwards.
 fn voting_again(restart: impl Fn(&mut Servers), says: &str) {
     let mut quorum = Servers::with(3, 0, FORGIVING);
     let client = quorum.client();
     let token = client.mutex("a").unwrap().lock().unwrap().fencing_token();
     let started = Stopwatch::start();
     restart(&mut quorum);
-    // One more is dead, so nothing goes without the vote of the one that was started again.
+    // One more server is dead, so the vote of the restarted one is needed.
     quorum.servers[0].kill();
     let other = quorum.client();
     let lock = other.mutex("a").unwrap();
@@ -139,7 +140,7 @@ fn voting_again(restart: impl Fn(&mut Servers), says: &str) {
     guard.unlock().unwrap();
 }
 
-/// Two that know the quorum say that the third, which has forgotten, belongs to it.
+/// Waits until a client has made the third server, which has lost its marker, a node again.
 fn has_it_marked_again(quorum: &mut Servers) {
     let lock = quorum.client().mutex("b").unwrap();
     eventually("it is marked again", SOON, || {
@@ -271,7 +272,7 @@ fn client_with_another_longest_lease_is_refused() {
         error.to_string().contains("token_retention=7200s"),
         "{error}"
     );
-    // One that is not refused goes on.
+    // A client with the right settings is served.
     let client = quorum.client();
     let lock = client.mutex("a").unwrap();
     let guard = lock.lock().unwrap();
@@ -292,7 +293,7 @@ fn client_with_another_longest_lease_is_refused() {
 #[test]
 fn late_grant_is_rolled_back() {
     let mut quorum = Servers::with(3, 0, LONGEST);
-    // One is dead, and the acquires of another are answered after their time.
+    // One server is dead, and another answers attempts after its time.
     quorum.servers[2].kill();
     let late = Sometimes::new(
         Some(Kind::Acquire),
@@ -319,7 +320,7 @@ fn late_grant_is_rolled_back() {
     );
 }
 
-/// Each request about a lock is answered so late; a connection is made in time.
+/// Returns a plan that delays the answers to all requests about locks, but not the connections.
 fn slow_locks(by: Duration) -> Vec<Sometimes> {
     let late = |kind| Sometimes::new(Some(kind), Turn::Every(1), Fault::DelayReply(by));
     [Kind::Acquire, Kind::Release, Kind::Close, Kind::Renew]
@@ -339,7 +340,7 @@ fn slow_node_delays_no_client_and_counts_where_needed() {
     let client = distlock::connect(&url(&places, patient)).unwrap();
     let lock = client.mutex("a").unwrap();
     lock.lock().unwrap().unlock().unwrap();
-    // Ten requests, none of which waits for its answer.
+    // Ten requests, none of which waits for the slow node's answer.
     within(late, || {
         for _ in 0..5 {
             lock.lock().unwrap().unlock().unwrap();
@@ -348,8 +349,8 @@ fn slow_node_delays_no_client_and_counts_where_needed() {
     for server in &quorum.servers {
         eventually("nothing is left", SOON, || !server.probe().exists("a"));
     }
-    // Its answer comes late, and within the lease: it is a vote like any other, and the lease
-    // counts from before.
+    // Now the slow node's vote is needed. Its answer arrives within the lease, so it is a vote like
+    // any other; the lease counts from before the request.
     quorum.servers[0].kill();
     let watch = Stopwatch::start();
     let guard = lock.lock().unwrap();
@@ -364,14 +365,14 @@ fn node_back_from_the_dead_is_watched_by_present_waiters() {
     let mut quorum = Servers::with(3, 0, STEADY);
     let holder = quorum.client();
     let guard = holder.mutex("a").unwrap().lock().unwrap();
-    // With two votes, of which one dies with its server, there is no holder: the waiter would vote,
-    // and not listen.
+    // All nodes must have granted the lock: if one of only two votes died with its server, there
+    // would be no holder, and the waiter would take the lock instead of subscribing.
     for server in &quorum.servers {
         eventually("each node has it", SOON, || server.probe().exists("a"));
     }
     quorum.servers[2].kill();
-    // As the server's default user: the other one's rights are given after each start, and a waiter
-    // asks at once.
+    // The waiter is the server's default user. The tests' own user gets its rights only after each
+    // start, and the waiter sends requests at once.
     let waiter = distlock::connect(&quorum.url.replace(&format!("{LOGIN}@"), "")).unwrap();
     let listeners = |server: &RedisServer| match server.probe().command(&[
         "PUBSUB",
@@ -391,7 +392,7 @@ fn node_back_from_the_dead_is_watched_by_present_waiters() {
                 .unwrap();
         });
         eventually("it waits", SOON, || listeners(&quorum.servers[1]) == 1);
-        // The node has had its time for an answer.
+        // The dead node's time for an answer passes.
         let_pass(scaled(ms(1_500)));
         quorum.restart(2);
         eventually("it listens there, too", SOON, || {
@@ -412,13 +413,13 @@ fn node_that_refuses_the_password_counts_as_dead() {
     let places: Vec<_> = [&strict, &servers[0], &servers[1]]
         .map(|server| place(server.port()))
         .into();
-    // Both others are needed each time.
+    // The votes of both other servers are needed each time, so the time-outs are long.
     let patient = "max_lease=10m&node_timeout=2s&watchdog=10s&command_timeout=4s";
     let as_default_user = url(&places, patient).replace(&format!("{LOGIN}@"), "");
     distlock::admin::set_up_quorum(&Config::from_url(&as_default_user).unwrap()).unwrap();
     let client = distlock::connect(&url(&places, patient)).unwrap();
     let lock = client.mutex("a").unwrap();
-    // Its refusal has come by the time of some of them.
+    // During some of these cycles the first server's refusal has arrived already.
     for _ in 0..20 {
         lock.lock().unwrap().unlock().unwrap();
     }
@@ -430,7 +431,7 @@ fn node_that_refuses_the_password_counts_as_dead() {
 
 #[test]
 fn clients_with_different_majorities_exclude_each_other() {
-    // Nothing here waits for a node, so a busy machine has all the time that it needs.
+    // Nothing here waits for a silent node, so a busy machine has all the time that it needs.
     let patient = "max_lease=10m&node_timeout=5s&command_timeout=10s";
     let quorum = Servers::with(5, 0, patient);
     let seen = |nodes: [usize; 3]| {
@@ -456,12 +457,12 @@ fn clients_with_different_majorities_exclude_each_other() {
     next.unlock().unwrap();
 }
 
-/// A lock that is on its way from one holder to another is one's here and another's there. Where
-/// only a majority of the nodes is left, no other can tell: a client that asks then asks again, and
-/// does not wait for silent nodes.
+/// While a lock passes from one holder to the next, nodes differ about the holder. If only a bare
+/// majority of the nodes is left, no other node can decide: the client must query them again, and
+/// not wait for silent nodes.
 #[test]
 fn holder_is_reported_with_a_bare_majority_of_nodes() {
-    // What one that says nothing would cost, far beyond what a busy machine does.
+    // How long a client would wait for a silent node, far longer than any delay of a busy machine.
     const NODE: Duration = Duration::from_secs(10);
     for is_frozen in [false, true] {
         let times = format!(
@@ -503,7 +504,8 @@ fn holder_is_reported_with_a_bare_majority_of_nodes() {
     }
 }
 
-/// A server that cannot be a node for a moment: a replica, or one that a Sentinel seems to watch.
+/// The server is unfit only for a while: it is a replica, or a Sentinel seems to watch it. A client
+/// that noticed that must check again.
 #[test]
 fn refused_server_is_asked_again() {
     for is_replica in [true, false] {
@@ -520,7 +522,7 @@ fn refused_server_is_asked_again() {
         }
         let client = quorum.client();
         let lock = client.mutex("a").unwrap();
-        // One bad node of three refuses nothing.
+        // One unfit node of three makes no lock fail.
         for _ in 0..5 {
             lock.lock().unwrap().unlock().unwrap();
         }
@@ -533,8 +535,7 @@ fn refused_server_is_asked_again() {
             "is watched by a Sentinel"
         };
         assert!(error.is_unavailable() && text.contains(says), "{text}");
-        // A replica of another server has lost what it was: it becomes a node again, with the
-        // others' word.
+        // A server that was a replica has lost its marker: the other members make it a node again.
         quorum.servers[0].resume();
         drop(listener);
         if is_replica {
@@ -553,7 +554,7 @@ fn refused_server_is_asked_again() {
             "{:?}",
             mended.elapsed()
         );
-        // With its data it lost what it had granted.
+        // With its data the replica lost its grants, so it must not vote for the longest lease.
         assert!(
             !is_replica || mended.elapsed() > ms(2_900),
             "{:?}",
@@ -613,7 +614,7 @@ fn new_quorum_is_awaited_and_a_short_wait_fails_at_once() {
         "{text}"
     );
     assert!(text.contains("set_up_quorum"), "{text}");
-    // Far longer than it puts up with an outage.
+    // This wait is far longer than the outage limit.
     lock.lock().unwrap().unlock().unwrap();
     assert!(
         watch.elapsed() >= Duration::from_secs(5),
@@ -656,7 +657,7 @@ fn set_up_beside_clients_that_begin_it_makes_all_nodes_vote() {
     }
 }
 
-/// A quorum that a client begins while a server is down has a second epoch when that one joins.
+/// A quorum that a client begins while a server is down gets a second epoch when that server joins.
 #[test]
 fn set_up_ends_the_pause_of_a_quorum_joined_by_a_third_server() {
     let quorum = Servers::with(3, 0, "max_lease=10m");
@@ -686,7 +687,7 @@ fn set_up_ends_the_pause_of_a_quorum_joined_by_a_third_server() {
     distlock::admin::set_up_quorum(&Config::from_url(&quorum.url).unwrap()).unwrap();
     for at in [0, 1] {
         lock.lock().unwrap().unlock().unwrap();
-        // Each of them votes: any two are enough.
+        // With one node paused, the votes of the other two are needed.
         quorum.servers[at].pause();
         lock.lock().unwrap().unlock().unwrap();
         quorum.servers[at].resume();
@@ -711,12 +712,12 @@ fn set_up_ends_the_pause_of_a_new_quorum_only() {
     });
     distlock::admin::set_up_quorum(&config).unwrap();
     lock.lock().unwrap().unlock().unwrap();
-    // Two of three have lost their memory: they are nodes again, and wait.
+    // Two of three lose their data: they become nodes again, and do not vote at first.
     for at in [0, 1] {
         quorum.restart(at);
     }
     distlock::admin::set_up_quorum(&config).unwrap();
-    // One that knows the quorum of before waits for as long as its leases may last.
+    // A client that knows the former quorum fails for as long as leases of that quorum may last.
     let text = lock.try_lock().unwrap_err().to_string();
     assert!(text.contains("another quorum"), "{text}");
     let text = quorum
@@ -729,8 +730,8 @@ fn set_up_ends_the_pause_of_a_new_quorum_only() {
     assert!(text.contains("it votes in"), "{text}");
 }
 
-/// A quorum of three dead nodes with these watches, and its nodes. Their time-out is longer than a
-/// test may take.
+/// Returns a quorum of three dead nodes, on which a watch has this outcome, and the nodes. Their
+/// time-out is longer than a test may take.
 fn dead_nodes(watch: fn(Moment) -> Result<Watch, Failure>) -> (QuorumBackend, Vec<Arc<Dead>>) {
     let node = || {
         Arc::new(Dead {

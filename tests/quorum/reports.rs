@@ -16,8 +16,8 @@ fn servers_report_silent_releases_and_losses() {
     loss_is_reported(&client, "held", &mut probes);
 }
 
-/// Neither the marker that is read behind a renewal counts for a change of a lock, nor a vote that
-/// another has on one of the servers.
+/// A renewal reads the marker, too, and another owner has a vote on one server: neither may count
+/// as a change of the lock, which would cause requests.
 #[test]
 fn quorum_is_asked_little_while_locks_are_held_and_waited_for() {
     let quorum = Servers::with(3, 0, &format!("max_lease=10m&{SETTINGS}"));

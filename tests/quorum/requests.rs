@@ -1,4 +1,4 @@
-//! What a quorum costs, and what it is worth.
+//! What a quorum costs in requests and time, and that it excludes clients while nodes fail.
 
 use distlock::admin::QuorumBackend;
 use distlock::backend::{Backend, ClientId, Context};
@@ -20,7 +20,7 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// Far away, and now and then not there at all.
+/// A plan that delays every request, or swallows every request while `silent` is set.
 #[derive(Default)]
 struct Far {
     silent: AtomicBool,
@@ -38,7 +38,7 @@ impl Plan for Far {
     }
 }
 
-/// What this thread and the library's have used of the processors.
+/// Returns the processor time that this thread and the library's threads have used.
 fn processor_time() -> Duration {
     let library = library_tasks().into_iter().map(|(task, _)| task);
     let own = PathBuf::from("/proc/thread-self");
@@ -62,7 +62,7 @@ fn library_tasks() -> Vec<(PathBuf, String)> {
     names.collect()
 }
 
-/// The library's threads in this process.
+/// Returns the names of the library's threads in this process.
 fn threads() -> Vec<String> {
     let mut names: Vec<_> = library_tasks().into_iter().map(|(_, name)| name).collect();
     names.sort_unstable();
@@ -71,7 +71,7 @@ fn threads() -> Vec<String> {
 
 const TIMES: u32 = 50;
 
-/// The middle one of fifty times that it takes to take a lock. It is given back untimed.
+/// Returns the median time in which `take` takes a lock, of fifty. The releases are not timed.
 fn median(mut take: impl FnMut() -> LockGuard) -> Duration {
     let mut times: Vec<_> = (0..TIMES)
         .map(|_| {
@@ -114,7 +114,7 @@ fn label_of_the_majoritys_holder_is_shown() {
     assert_eq!(&*shown().unwrap().text, "till-7", "two of three");
     guard.unlock().unwrap();
     let next = client.mutex("a").unwrap().lock().unwrap();
-    // None, or the next one's own after its first renewal.
+    // There is no label, or the next holder's after its first renewal.
     assert_ne!(shown(), first, "that is the former holder's");
     next.unlock().unwrap();
 }
@@ -124,7 +124,7 @@ fn five_nodes_take_one_round_trip_with_two_silent_ones() {
     alone(
         "requests::five_nodes_take_one_round_trip_with_two_silent_ones",
         || {
-            // Medians of times are compared.
+            // The test compares medians of times, which a late machine can distort.
             retry_if_late(five_far_nodes);
         },
     );
@@ -153,7 +153,8 @@ fn five_far_nodes() {
         .sum();
     drop(singles);
     eventually("they are gone", SOON, || threads().is_empty());
-    // On a busy machine a reply may take half a second, and a repeated request counts twice.
+    // On a busy machine a reply may take half a second. With short time-outs the request would be
+    // repeated, and counted twice.
     let patient = "max_lease=10m&node_timeout=5s&command_timeout=10s";
     let client = distlock::connect(&url(&places, patient)).unwrap();
     let lock = client.mutex("a").unwrap();
@@ -171,7 +172,7 @@ fn five_far_nodes() {
             .collect()
     };
     let at_first = asked();
-    // From here on all nodes know the scripts, also those outside of the majority.
+    // After this cycle all nodes know the scripts, also those outside of the majority.
     lock.lock().unwrap().unlock().unwrap();
     let most = since(&at_first).into_iter().max();
     eventually("all were asked alike", SOON, || {
@@ -180,7 +181,7 @@ fn five_far_nodes() {
     let (asked_before, before) = (asked(), processor_time());
     let together = median(|| lock.lock().unwrap());
     let used = (processor_time() - before) / TIMES;
-    // That it is one round does not hang on how busy the machine is.
+    // The number of rounds does not depend on how busy the machine is.
     let rounds = since(&asked_before).into_iter().max();
     assert_eq!(
         rounds,
@@ -206,8 +207,8 @@ fn five_far_nodes() {
     }
 }
 
-/// A holder on nodes 0, 1 and 2, of which 2 is then started again, empty; and a rival that cannot
-/// reach the first two.
+/// Takes a lock on nodes 0, 1 and 2, restarts node 2 empty, and tries the lock with a rival that
+/// cannot reach nodes 0 and 1. Returns an error if both clients have a valid guard.
 fn amnesia(connect: impl Fn(&[String]) -> Client, options: &str) -> Result<(), String> {
     let mut quorum = Servers::with(5, 0, options);
     let places: Vec<_> = quorum
@@ -243,14 +244,15 @@ fn amnesia(connect: impl Fn(&[String]) -> Client, options: &str) -> Result<(), S
 
 #[test]
 fn forgetful_node_grants_a_held_lock_only_without_its_marker() {
-    // A rival that hears of two nodes too late is refused without any marker.
+    // The time-outs are long: a rival that got two answers too late would fail even without a
+    // marker.
     let options = "max_lease=10m&node_timeout=2s&watchdog=20s&command_timeout=4s";
     amnesia(
         |places| distlock::connect(&url(places, options)).unwrap(),
         options,
     )
     .unwrap();
-    // The same protocol on servers that look for no marker.
+    // The same protocol on servers that need no marker.
     let unmarked = |places: &[String]| {
         let context = Context::new(Arc::new(SystemClock), ClientId::random());
         let store = |place: &String| {
@@ -267,13 +269,13 @@ fn forgetful_node_grants_a_held_lock_only_without_its_marker() {
     );
 }
 
-/// What makes this test binary one of the processes of the crowd.
+/// The environment variable that makes this test binary one of the processes of `crowd`.
 const ROLE: &str = "DISTLOCK_TEST_QUORUM";
 const ENTRY: &str = "requests::child_process_of_the_test";
 const PROCESSES: usize = 3;
 const THREADS: usize = 2;
 
-/// Not a test of its own: what the other processes run.
+/// Not a test of its own: the other processes of `crowd` run this.
 #[test]
 fn child_process_of_the_test() {
     let Ok(role) = std::env::var(ROLE) else {
@@ -306,7 +308,7 @@ fn child_process_of_the_test() {
     std::fs::write(file, claims).unwrap();
 }
 
-/// Holds it for a moment, and notes for how long it was valid all the while.
+/// Holds the lock for a moment, and notes from when to when the guard was valid.
 fn claim(guard: LockGuard, claims: &mut String) {
     let from = SystemClock.now();
     let until = from + Duration::from_micros(fastrand::u64(0..20_000));
@@ -340,8 +342,8 @@ fn crowd(seconds: u64) {
             .env(ROLE, &format!("{} {seconds} {url}", file.display()))
             .spawn()
     };
-    // As the server's default user: the other one's rights are given after each start, and the
-    // crowd does not wait for it.
+    // The processes are the server's default user. The tests' own user gets its rights only after
+    // each start, and the processes do not wait for that.
     let url = quorum
         .url
         .replace(&format!("{}@", distlock_tests::rights::LOGIN), "");
@@ -354,7 +356,7 @@ fn crowd(seconds: u64) {
             let_pass(Duration::from_millis(fastrand::u64(0..300)));
             quorum.restart(at);
             restarts += 1;
-            // Until it votes again, it is one of the two that may be away.
+            // Until the restarted node votes again, it is one of the two that may be away.
             let_pass(Duration::from_millis(fastrand::u64(500..2_000)));
         }
     }
@@ -430,9 +432,9 @@ fn batch_workers_are_exact_with_one_dead_and_one_frozen_node() {
         .map(|server| server.probe().exists("all"))
         .collect();
     println!("on these nodes something is left of it: {left:?}");
-    // A process that ends right behind its last release has perhaps not sent it to all of them.
-    // What is left on one of three may then be all that can be seen of a holder with the other two,
-    // if those are gone: so the next ones have a lock of their own.
+    // A process that ends right after its last release may not have sent it to all nodes. A vote
+    // that is left on one of three live nodes may be that of a holder with two more votes on the
+    // dead ones, and would block the lock: so the second run has a lock of its own.
     quorum.servers[0].kill();
     quorum.servers[2].pause();
     let_pass(ms(10));

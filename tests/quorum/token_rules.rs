@@ -1,5 +1,5 @@
-//! The rules of proposed tokens, asked of one node directly: the one in memory, and the script.
-//! What both must say is written down here a third time, as plainly as it can be.
+//! The rules of proposed tokens, tested on one node directly: one in memory, and the script. The
+//! tests state the answers that both must give.
 
 use distlock::backend::{
     AcquisitionId, Answer, Attempt, Backend, ClientId, Context, LeaseTime, MemoryBackend, OwnerId,
@@ -12,7 +12,7 @@ use distlock_tests::process::RedisServer;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One node, and the owners that ask it.
+/// One node, with the client and the lock of the tests' requests.
 struct Node {
     store: Arc<dyn Backend>,
     client: ClientId,
@@ -92,7 +92,7 @@ impl Node {
     }
 }
 
-/// Beyond what an absent counter stands for.
+/// A token larger than the value that an absent counter stands for.
 const T: u64 = 3_000_000_000_000_000;
 
 #[test]
@@ -137,13 +137,14 @@ fn proposal_of_a_closed_owner_is_refused() {
         assert!(node.is_busy(1, T + 1));
         node.granted(2, T + 1, 0);
         node.release(2, ReleaseOptions::WITHOUT_TOMBSTONE);
-        // A copy that was not closed: the lock has been given back, and its token is used.
+        // A late copy of a request whose owner has no tombstone is refused, too: its token was used
+        // before.
         assert_eq!(node.stale(2, T + 1), T + 1);
     });
 }
 
-/// Asks a server to do something with its marker; whether it did, and the choice that it has
-/// accepted.
+/// Runs `mark.lua` with these arguments. Returns whether the server did what they request, and the
+/// choice that the server has accepted.
 fn mark(probe: &mut Probe, run_id: &str, told: &[&str]) -> (bool, Option<String>) {
     let script = include_str!("../../lock-redis/src/lua/mark.lua");
     let words = [&["EVAL", script, "1", "distlock_quorum", run_id], told].concat();
@@ -176,10 +177,10 @@ fn ballot_is_promised_once_and_smaller_ones_are_refused() {
         "it has promised not to"
     );
     assert_eq!(ask(&accept("5", "y")), (true, Some("y".to_owned())));
-    // A later proposer is told of it.
+    // A later proposer is told of the accepted choice.
     assert_eq!(ask(&promise("6")), (true, Some("y".to_owned())));
     assert_eq!(ask(&accept("5", "z")), (false, Some("y".to_owned())));
-    // A choice of another epoch, or of another quorum, is none of its.
+    // The server takes no part in a choice of another epoch or of another quorum.
     assert!(!ask(&["promise", "", "1", "9"]).0 && !ask(&["promise", "q", "0", "9"]).0);
     let record = ["record", "q", "1", "m", "1000", "2000", "", "", "", "0"];
     assert!(!ask(&record).0, "it is not to become a node");

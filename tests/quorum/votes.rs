@@ -1,5 +1,5 @@
-//! Votes that a holder has lost, or never got: its renewals have them given again, so that it
-//! survives one failure after another.
+//! Votes that a holder has lost, or never got. Its renewals request these votes again, so that the
+//! hold survives one failure after another.
 
 use distlock::{Client, GuardState, LockGuard, LossCause};
 use distlock_tests::distance::Distance;
@@ -17,13 +17,14 @@ use std::thread;
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
-/// A lease that a busy machine renews in time, and a pause of a restarted node that is no longer.
+/// Settings with a lease that a busy machine renews in time. A restarted node votes again after the
+/// same time.
 const SETTINGS: &str =
     "max_lease=6s&node_timeout=1s&watchdog=6s&command_timeout=2s&outage_limit=500ms";
-/// Where an answer takes long, and a connection several answers.
+/// Settings for a node whose answers take long. A connection to it takes several answers.
 const FAR: &str =
     "max_lease=15s&node_timeout=4s&watchdog=15s&command_timeout=8s&outage_limit=500ms";
-/// The same with a lease that ends nothing during a test.
+/// Settings with a lease that is longer than every test.
 const STEADY: &str =
     "max_lease=10m&node_timeout=1s&watchdog=5m&command_timeout=3s&outage_limit=500ms";
 
@@ -39,14 +40,14 @@ fn until_all_have_it<'a>(servers: impl Iterator<Item = &'a RedisServer> + Clone)
     });
 }
 
-/// A foreign owner has the vote of this server.
+/// Gives the vote of this server to a foreign owner.
 fn occupy(server: &RedisServer) {
     let mut probe = server.probe();
     assert_eq!(probe.command(&["HSET", "a", STRANGER, "1"]).int(), 1);
     assert_eq!(probe.command(&["PEXPIRE", "a", "600000"]).int(), 1);
 }
 
-/// A lock with the votes of all but the last server.
+/// Takes a lock with the votes of all servers but the last.
 fn held_without_the_last(servers: &Servers, client: &Client) -> LockGuard {
     let last = servers.servers.last().unwrap();
     occupy(last);
@@ -68,7 +69,7 @@ fn vote_that_another_owner_had_is_given_by_a_renewal() {
         "it is not free there"
     );
     let token = guard.fencing_token().unwrap().get();
-    // An attempt that failed has left a larger token there.
+    // As if a failed attempt had left a larger token there.
     let larger = (token + 1_000_000).to_string();
     last.command(&["SET", "redisson_lock_token:{a}", &larger, "PX", "600000"]);
     last.command(&["DEL", "a"]);
@@ -119,14 +120,14 @@ fn second_failure_is_survived_with_the_vote_that_was_given_again() {
     guard.unlock().unwrap();
 }
 
-/// Two votes of three, of which one server dies before the third was asked again: it is still one
-/// failure.
+/// The hold has two votes of three, and one of these servers dies before a renewal asks the third
+/// for its vote. That is still one failure.
 #[test]
 fn failure_before_the_vote_was_given_again_is_survived() {
     let mut quorum = Servers::with(3, 0, SETTINGS);
     let client = quorum.client();
     let guard = held_without_the_last(&quorum, &client);
-    // Nothing is renewed between these two.
+    // No renewal comes between these two.
     quorum.servers[1].kill();
     quorum.servers[2].probe().command(&["DEL", "a"]);
     await_renewals(&guard);
@@ -135,8 +136,8 @@ fn failure_before_the_vote_was_given_again_is_survived() {
     guard.unlock().unwrap();
 }
 
-/// A server that is emptied while it runs keeps its `run_id`, and another client has it become a
-/// node again before the holder asks.
+/// A server that is emptied while it runs keeps its `run_id`, and another client makes it a node
+/// again before the holder requests its vote.
 #[test]
 fn vote_of_a_server_that_was_emptied_while_it_ran_counts() {
     let quorum = Servers::with(3, 0, SETTINGS);
@@ -156,7 +157,7 @@ fn vote_of_a_server_that_was_emptied_while_it_ran_counts() {
     guard.unlock().unwrap();
 }
 
-/// The lease of a server that is frozen ends there, and the lock does not.
+/// The lease on a frozen server ends, but the hold must survive.
 #[test]
 fn vote_of_a_server_that_was_frozen_is_given_again() {
     let quorum = Servers::with(3, 0, SETTINGS);
@@ -180,7 +181,8 @@ fn lock_removed_on_one_node_after_another_is_lost_and_not_revived() {
     let guard = client.mutex("a").unwrap().lock().unwrap();
     until_all_have_it(quorum.servers.iter());
     let losses = guard.losses();
-    // Reported at once or by a renewal, and then not given again: it may be meant for all.
+    // The client learns of the deletion at once or by a renewal, and does not request the vote
+    // again: the deletion may be meant for all nodes.
     quorum.servers[0].probe().command(&["DEL", "a"]);
     let renewed = |lease| guard.extend(Duration::from_secs(lease));
     renewed(301).unwrap();
@@ -196,7 +198,7 @@ fn lock_removed_on_one_node_after_another_is_lost_and_not_revived() {
     });
 }
 
-/// Holds back the votes that are given again, and lets them arrive late.
+/// Holds back the requests to vote again, and lets them arrive late.
 struct LateVotes {
     is_on: AtomicBool,
     time: Duration,
@@ -245,7 +247,7 @@ fn vote_without_an_answer_is_closed_by_the_release() {
     );
 }
 
-/// One member is far away, and one is cut off.
+/// One member is far away, and another is dead: the far one must vote again in time.
 #[test]
 fn far_node_votes_again_beside_one_that_is_cut_off() {
     let mut quorum = Servers::with(3, 0, FAR);
@@ -260,12 +262,13 @@ fn far_node_votes_again_beside_one_that_is_cut_off() {
     let guard = held_without_the_last(&quorum, &client);
     quorum.servers[0].kill();
     quorum.servers[2].probe().command(&["DEL", "a"]);
-    // The near one and the far one are the majority from here on.
+    // The near server and the far server are the majority from here on.
     await_renewals(&guard);
     assert_eq!(owner(&quorum.servers[2]), owner(&quorum.servers[1]));
     let rival = distlock::connect(&url(&places, FAR)).unwrap();
     let wanted = rival.mutex("a").unwrap();
-    // Its first request may take longer than a node's time: it has no connection yet.
+    // The rival's first request may take longer than a node's time, because it has no connection
+    // yet.
     eventually("the rival is told that it is held", SOON, || {
         match wanted.try_lock() {
             Ok(taken) => {
@@ -288,8 +291,8 @@ fn far_node_votes_again_beside_one_that_is_cut_off() {
     next.expect("it is free").unlock().unwrap();
 }
 
-/// One after the other: a restart with an old snapshot, a freeze for longer than a lease, and an
-/// empty server in a node's place; one hold through all of them, and a rival that always asks.
+/// Checks that one hold survives many failures, one after the other, while a rival keeps trying: a
+/// restart with an old snapshot, a freeze for longer than the lease, and an emptied server.
 fn long_sequence(rounds: usize, lease: Duration) {
     let settings = format!(
         "max_lease={0}ms&watchdog={0}ms&node_timeout=500ms&command_timeout=1s",
@@ -297,7 +300,7 @@ fn long_sequence(rounds: usize, lease: Duration) {
     );
     let (settings, pause) = (settings.as_str(), lease + ms(500));
     let mut quorum = Servers::with(3, 0, settings);
-    // What they come back with: their marker, and no lock.
+    // The snapshots with which the servers restart have their marker, and no lock.
     for server in &quorum.servers {
         assert_eq!(server.probe().command(&["SAVE"]).text(), "OK");
     }
@@ -305,7 +308,7 @@ fn long_sequence(rounds: usize, lease: Duration) {
     let guard = client.mutex("a").unwrap().lock().unwrap();
     let ended = AtomicBool::new(false);
     thread::scope(|scope| {
-        // It asks for the lock, and has emptied servers marked by taking another.
+        // The rival tries the lock, and makes emptied servers nodes again by taking another lock.
         scope.spawn(|| {
             let (lock, other) = (rival.mutex("a").unwrap(), rival.mutex("b").unwrap());
             while !ended.load(Ordering::SeqCst) {

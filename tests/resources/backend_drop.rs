@@ -45,7 +45,8 @@ fn nothing_is_left() {
             .unwrap()
     };
 
-    // Backends in all states: used, watched (the watch outlives it), unreachable, never used.
+    // Backends in all states: one used and watched (the watch outlives it), one unreachable, one
+    // never used.
     let used = open(&server.url());
     let lease = LeaseTime::new(Duration::from_secs(1)).unwrap();
     used.acquire(&Attempt::new(&name, OwnerId::new(client, 1), lease), soon())

@@ -1,4 +1,4 @@
-//! The threads and connections of a client end with it.
+//! The threads and connections of a client end with the client.
 
 use distlock_tests::hanging_file::{HangingFile, password_file};
 use distlock_tests::own_process::{alone, own_threads};
@@ -52,8 +52,8 @@ fn dropped_redis_client_leaves_no_thread_and_no_connection() {
     );
 }
 
-/// All that dials waits for the file: calls, renewals, the subscriber. The only thread that is left
-/// is the one that the system does not let go.
+/// Everything that opens a connection waits for the file: calls, renewals, the subscriber. Only the
+/// thread that the system blocks in the read may outlive the client.
 #[test]
 fn client_with_a_hanging_password_file_leaves_the_hanging_thread_alone() {
     alone(

@@ -1,5 +1,6 @@
-//! What goes to a log: records, spans and the reports of panics, at the finest level. The
-//! subscriber is the process's, so it needs a process of its own.
+//! Secrets are in no log, not even at the finest level: neither in records and spans, nor in
+//! reports of panics. The test needs a process of its own, because a log's subscriber is the
+//! process's.
 
 use distlock_tests::log::Log;
 use distlock_tests::own_process::alone;

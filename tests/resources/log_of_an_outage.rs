@@ -1,4 +1,4 @@
-//! An outage of many locks writes few warnings to the log, and every loss.
+//! An outage of many locks writes few warnings to the log, but every loss.
 
 use distlock::{Event, LockOptions};
 use distlock_tests::log::Log;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const LOCKS: usize = 2_000;
 
-/// The number of log lines with this text.
+/// Returns the number of log lines with this text.
 fn count(log: &Log, what: &str) -> usize {
     log.text()
         .lines()
@@ -64,7 +64,7 @@ fn outage_of_many_locks_logs_few_warnings_and_every_loss() {
             println!("{LOCKS} locks were lost: {warnings} warnings, {failures} events of renewals");
             assert!((1..100).contains(&warnings), "{warnings}");
             assert_eq!(count(&log, "lost lock="), LOCKS, "each loss is logged");
-            // Once for each cause: refused, reset, or no answer.
+            // For each lock, at most one event per cause: refused, reset, or no answer.
             assert!(failures <= LOCKS * 3, "{failures}");
             assert!(guards.iter().all(|guard| !guard.is_valid()));
         },

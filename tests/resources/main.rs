@@ -10,10 +10,10 @@
 // Threads and connections of a dropped backend.
 mod backend_drop;
 
-// The processor time where sockets cannot be polled.
+// The processor time of clients whose sockets cannot be polled.
 mod poll_errors;
 
-// Many processes whose server comes back.
+// Many processes whose server is restarted.
 mod reconnect_storm;
 
 // The intervals of renewals, many locks at once, and the cost of the watchdog.
@@ -37,5 +37,5 @@ mod log;
 // Metrics with the names of locks, in the recorder of a process.
 mod metrics_by_name;
 
-// How often waiters ask the store, in which order they are served, how fast a wait ends.
+// How often waiters send requests, in which order they are served, and how fast a wait ends.
 mod waiting;

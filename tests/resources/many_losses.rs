@@ -1,4 +1,5 @@
-//! Losses among very many held locks: each is told at once, and costs no healthy lock anything.
+//! Losses among very many held locks: the client reports each of them at once, and no other lock
+//! suffers from it.
 
 use distlock::time::{Clock, SystemClock};
 use distlock::{Client, Loss, LossCause, Notification, OwnedGuard};
@@ -12,14 +13,14 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// How many threads take the locks: several requests are under way at a time.
+/// How many threads take the locks, so that several requests are under way at a time.
 const THREADS: usize = 8;
 
 fn name_of(number: usize) -> String {
     format!("many:{number}")
 }
 
-/// Takes so many mutexes, in the order of their numbers.
+/// Takes so many mutexes, and returns the guards in the order of the mutexes' numbers.
 fn hold(client: &Client, count: usize) -> Vec<OwnedGuard> {
     thread::scope(|scope| {
         let take = |thread: usize| {
@@ -37,7 +38,7 @@ fn hold(client: &Client, count: usize) -> Vec<OwnedGuard> {
     })
 }
 
-/// Locks of each kind, taken and released again and again until `done`. How often.
+/// Takes and releases locks of other kinds until `done`, and returns how many times.
 fn use_all_kinds(client: &Client, done: &AtomicBool) -> u64 {
     let cycles = AtomicU64::new(0);
     thread::scope(|scope| {
@@ -73,7 +74,8 @@ fn thousand_losses_among_a_hundred_thousand_locks_are_told_at_once() {
     );
 }
 
-/// What is told, and at which cost, while `deleted` of `held` locks are deleted by another client.
+/// Checks how soon losses are reported, and with how much processor time, while another client
+/// deletes `deleted` of `held` locks.
 fn losses_among(held: usize, deleted: usize) {
     let (server, lease) = (RedisServer::start(), scaled(Duration::from_secs(30)));
     let holds = builder(&server, "").configure(|config| config.with_watchdog(lease));
@@ -100,13 +102,14 @@ fn losses_among(held: usize, deleted: usize) {
         let without = own_cpu_time();
         let_pass(lease);
         let without = own_cpu_time() - without;
-        // Spread over all, so that most batches have one of them.
+        // The deleted locks are spread over all, so that most batches of renewals have one of them.
         let victims: Vec<_> = guards.iter().step_by(held / deleted).collect();
         let losses: Vec<_> = victims.iter().map(|guard| guard.losses()).collect();
         let with = own_cpu_time();
         let watch = Stopwatch::start();
         let ((gone, told), tolerance) = with_tolerance(|| {
-            // In their order: a loss is not told later than that.
+            // The losses are received in the order of the deletions, so none was reported later
+            // than the time noted here.
             let told = scope.spawn(|| {
                 let told = |losses: Notification<Loss>| {
                     let loss = losses.recv_timeout(LONG).expect("it is told");

@@ -44,7 +44,7 @@ fn each_lock_has_its_own_metrics_when_asked() {
             assert_eq!(recorded.value("distlock_held", "lock=one"), 1.0);
             drop(held);
             assert_eq!(recorded.value("distlock_held", ""), 0.0);
-            // Requests and events of the client have none.
+            // The metrics of the client's requests and events have no label `lock`.
             let of_client = ["distlock_request_seconds", "distlock_events_total"];
             let series = recorded.all();
             let of_client = series

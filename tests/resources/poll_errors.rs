@@ -1,5 +1,5 @@
-//! A limit of descriptors that was lowered to nothing: sockets cannot be polled, and no thread
-//! spins for that.
+//! The limit of file descriptors is lowered to zero, so that sockets cannot be polled: no thread
+//! may spin because of that.
 
 use distlock::LockOptions;
 use distlock_tests::cluster::Cluster;
@@ -15,11 +15,11 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// By how much more than the clock's error a renewal moves the end of a lease.
+/// A renewal moves the end of a lease by more than this, which is more than the clock's error.
 const MOMENT: Duration = Duration::from_millis(100);
 
-/// A lock stays held, and is handed to a waiter, while this process may have no descriptor; and
-/// that takes little processor time.
+/// Checks that a lock stays held and then passes to a waiter, with little processor time, while
+/// this process may open no descriptor.
 fn locks_without_spinning(url: &str) {
     let [holder, other] = [url; 2].map(|url| distlock::connect(url).unwrap());
     let watched = LockOptions::new().watched(scaled(Duration::from_secs(6)));
@@ -40,7 +40,7 @@ fn locks_without_spinning(url: &str) {
     thread::scope(|scope| {
         let waiter = scope.spawn(|| waits.lock().unwrap().unlock());
         eventually("it waits", LONG, || other.queue_length("a").unwrap() == 1);
-        // By then the waiter has its subscription.
+        // By the time of the renewal the waiter has subscribed.
         eventually("the lock is renewed", LONG, || {
             deadline(&guard) > first + MOMENT
         });

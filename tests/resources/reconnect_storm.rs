@@ -1,5 +1,5 @@
-//! Many processes whose server is killed and comes back: how they connect anew, and that no lock is
-//! lost by it.
+//! Many processes whose server is killed and restarted: no lock is lost, and the processes do not
+//! connect too often.
 
 use distlock::Event;
 use distlock::time::Moment;
@@ -20,14 +20,14 @@ const LONG: Duration = Duration::from_secs(120);
 const PROCESSES: usize = 60;
 const LOCKS: usize = 10;
 const DOWN: Duration = Duration::from_secs(5);
-/// By how much more than the clock's error a renewal moves the end of a lease.
+/// A renewal moves the end of a lease by more than this, which is more than the clock's error.
 const MOMENT: Duration = Duration::from_millis(100);
-/// The server of a process of the storm, and the process's number.
+/// The environment variables with the server and the number of a process of the storm.
 const URL: &str = "DISTLOCK_TEST_STORM";
 const NUMBER: &str = "DISTLOCK_TEST_STORM_NUMBER";
 
-/// What each process does: holds its locks, waits for another, and tells when all are renewed again
-/// after a line on its standard input.
+/// Not a test of its own: each process of the storm runs this. It holds its locks, waits for
+/// another lock, and after a line on standard input reports when all its locks are renewed.
 #[test]
 #[ignore = "long: tests/run.sh --all"]
 fn process_of_a_storm() {
@@ -166,8 +166,8 @@ fn sixty_processes_lose_no_lock_to_a_restart_of_their_server() {
                 assert_eq!(lost("verified", process), 0);
             }
             wanted.unlock().unwrap();
-            // For each: requests, renewals, messages; some more while the server reads its data,
-            // and while it has no room for clients.
+            // Each process needs connections for requests, renewals and messages. Some more are
+            // opened while the server reads its data, and while it has no room for clients.
             let all = first + later;
             assert!(all < 32 * PROCESSES as u64, "{all} connections");
         },

@@ -1,4 +1,4 @@
-//! What a client keeps of names that it has released.
+//! The memory that a client needs for names that it has released.
 
 use distlock::{Client, LockOptions};
 use distlock_tests::own_process::alone;
@@ -12,7 +12,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 const NAMES: usize = 100_000;
 
-/// The memory of this process, in kilobytes.
+/// Returns the memory of this process, in kilobytes.
 fn own_memory() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("this is Linux");
     let line = status
@@ -41,7 +41,8 @@ fn use_names(client: &Client, prefix: &str, count: usize) {
     });
 }
 
-/// The engine's own test says so for one of a hundred names a second; this one shows the memory.
+/// A test of the engine shows, with a manual clock, that a name is forgotten after a second. This
+/// one uses a server, and prints the memory that the names need.
 #[test]
 #[ignore = "long: tests/run.sh --all"]
 fn released_names_leave_memory_after_a_second() {

@@ -36,7 +36,8 @@ fn short_lease_is_renewed_with_two_thirds_left() {
                 "renewals are sent at a third of the lease, not all the time: {least:?}"
             );
             guard.unlock().unwrap();
-            // With one third left it would be the second attempt to renew, not the first.
+            // A renewal with one third of the lease left would be the second attempt, not the
+            // first.
             let overdue = (lease * 2 / 3).saturating_sub(least);
             let what = format!("a renewal was late: {least:?} were left of {lease:?}");
             tolerance.must_cover(overdue, lease / 6, &what);
@@ -103,7 +104,8 @@ fn ten_thousand_locks_stay_held(leases: u32) {
     const LOCKS: usize = 10_000;
     let server = RedisServer::start();
     let lease = scaled(Duration::from_secs(6));
-    // What was left of each validity when its renewal was sent, in thirtieths of the lease.
+    // How much of a validity was left when the renewal was sent, counted by thirtieths of the
+    // lease.
     let sent = Arc::new(Mutex::new([0_u64; 31]));
     let histogram = Arc::clone(&sent);
     let handler = move |event: &Event| match event {
@@ -126,7 +128,7 @@ fn ten_thousand_locks_stay_held(leases: u32) {
     let mut probe = server.probe();
     let (cpu, server_cpu, watch) = (own_cpu_time(), server.cpu_time(), Stopwatch::start());
     probe.reset_stats();
-    // The least that is left of any lock in the store, read ten times in every lease.
+    // The shortest remaining time of any lock in the store, read ten times in every lease.
     let mut least = i64::MAX;
     let all = "local least = 2 ^ 52 for n = 0, ARGV[1] - 1 do least = math.min(least, redis.call('PTTL', 'many:' .. n)) end return least";
     let ((), tolerance) = with_tolerance(|| {
@@ -159,8 +161,8 @@ fn ten_thousand_locks_stay_held(leases: u32) {
         1,
         "{threads:?}"
     );
-    // Where an answer takes more than 20 ms, up to three spare workers renew meanwhile, and a
-    // passing task reads late replies.
+    // While an answer takes more than 20 ms, up to three spare workers renew, and a temporary task
+    // reads late replies.
     let count = |part| threads.iter().filter(|name| name.contains(part)).count();
     let (spares, tasks) = (count("spare"), count("-task"));
     assert!(
@@ -172,7 +174,7 @@ fn ten_thousand_locks_stay_held(leases: u32) {
         .wait_for_cleanup(scaled(Duration::from_secs(10)))
         .unwrap();
     assert_eq!(probe.keys("many:*"), Vec::<String>::new());
-    // Due at two thirds.
+    // A renewal is due when two thirds of the lease are left.
     let overdue = (lease * 2 / 3).saturating_sub(least);
     let what = format!("renewed with so many thirtieths left: {sent:?}; the least: {least:?}");
     tolerance.must_cover(overdue, lease / 4, &what);

@@ -1,4 +1,4 @@
-//! Waiting: its cost on the server, the order of grants, and what ends a wait.
+//! The cost of waiting on the server, the order of grants, and what ends a wait.
 
 use distlock::{Client, Interrupt, Mutex};
 use distlock_tests::own_process::alone;
@@ -23,7 +23,8 @@ fn serve(client: &Client, lock: &Mutex, count: usize, start: impl FnOnce()) -> V
                 served.send(n).unwrap();
                 guard.unlock().unwrap();
             });
-            // Most of the thousand threads are in the queue within microseconds.
+            // Most of the thousand threads are in the queue within microseconds, so the test yields
+            // before it sleeps.
             let queues = || client.queue_length("crowd").unwrap() == n + 1;
             let is_quick = (0..1_000).any(|_| {
                 thread::yield_now();
@@ -67,8 +68,8 @@ fn thousand_waiters_in_order_cost_at_most_one_acquire_each() {
             );
             assert_eq!(own.subscriptions, 0);
 
-            // Held by another client: the head of the queue finds it busy, subscribes, looks again,
-            // and is woken by the release.
+            // Held by another client: the head of the queue finds the lock busy, subscribes, tries
+            // again, and is woken by the release.
             let stranger = builder(&server, "client_name=stranger").connect().unwrap();
             let held = stranger.mutex("crowd").unwrap().lock().unwrap();
             probe.reset_stats();
@@ -124,7 +125,8 @@ fn interrupt_wakes_a_waiter_at_once_and_leaves_no_key() {
                 "from fire() to the end of the waiting thread: p50 {:?}, p99 {:?}",
                 times[50], times[98]
             );
-            // Without the wake-up a waiter would look once a second.
+            // Without the wake-up a waiter would notice the interrupt only at its next attempt,
+            // once a second.
             let all = times.iter().sum::<Duration>();
             assert!(
                 all < Duration::from_secs(20),

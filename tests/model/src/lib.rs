@@ -1,16 +1,16 @@
-//! Two protocols as models. The quorum's: what three nodes say, and everything that clients, the
-//! network, leases and restarts can do to it. And the queue of waiters of one server. The map:
+//! Models of two protocols: the votes of a quorum, and the wait queue of one server. The checker
+//! `stateright` searches their states.
 //!
-//! - [`choice`]: how the members choose the next ones
+//! - [`choice`]: how the members of a quorum choose the next members
 //! - [`node`]: one node, as a function of its state and a request
-//! - [`quorum`]: three of them, and the world
+//! - [`quorum`]: three nodes with clients, a network, leases and restarts
 //! - [`queue`]: clients that wait for a lock in the server's queue, and its checks
-//! - [`walk`]: one way through all that may happen
-//! - `checked`: all states of the quorum, one kind of trouble at a time; and what is found where a
-//!   rule is left out
-//! - `report`: what the checks of both share
+//! - [`walk`]: a random path through the model of the quorum
+//! - `checked`: searches all states of the quorum, one kind of trouble at a time, and shows the
+//!   faults that appear when a rule is left out
+//! - `report`: helpers that the checks of both models share
 //!
-//! The traces of the quorum that are replayed against the real stores are in `tests/quorum/replay`.
+//! `tests/quorum/replay` replays paths of the quorum's model against real stores.
 
 #![forbid(unsafe_code)]
 #![allow(

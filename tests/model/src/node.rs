@@ -1,28 +1,29 @@
-//! One node of a quorum: what it says to each request, as plainly as it can be said. The scripts
-//! `propose.lua`, `mark.lua` and `close.lua`, and the store in memory, must say the same.
+//! [`Node`]: one node of a quorum, as a plain function from state and request to answer. The
+//! scripts `propose.lua`, `mark.lua` and `close.lua`, and the in-memory store, must give the same
+//! answers.
 //!
-//! Tokens and the node's clock are counted in the same small units, and so are the longest lease
-//! and for how long a counter is kept.
+//! Tokens, the node's clock, the longest lease and the time for which a counter is kept are all
+//! counted in the same small unit.
 
-/// What a node knows.
+/// The state of a node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Node {
-    /// Its clock.
+    /// The node's clock.
     pub now: u8,
-    /// Which start of it this is.
+    /// The number of the node's current run, which each restart increments.
     pub run: u8,
     pub disk: Disk,
-    /// What it comes back with when it is started again.
+    /// The data with which the node restarts.
     pub saved: Disk,
 }
 
-/// What of that is lost with its memory.
+/// The data of a node. A restart replaces it by what was saved last.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Disk {
-    /// Who holds the lock.
+    /// The owner that holds the lock.
     pub lock: Option<u8>,
     pub counter: Option<Counter>,
-    /// The owners that are closed, each a bit.
+    /// The owners with a tombstone, one bit each.
     pub closed: u8,
     pub marker: Option<Marker>,
 }
@@ -30,19 +31,19 @@ pub struct Disk {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Counter {
     pub value: u8,
-    /// It is kept so long after this.
+    /// The time that the counter was set for: the counter expires [`Rules::keep`] units later.
     pub stands_for: u8,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Marker {
     pub run: u8,
-    /// Since when it votes.
+    /// The time from which the node votes.
     pub since: u8,
     pub view: View,
 }
 
-/// A quorum, and which of its memberships, counted from 1.
+/// A quorum, and the number of one of its memberships, counted from 1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct View {
     pub quorum: u8,
@@ -51,8 +52,7 @@ pub struct View {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Request {
-    /// `propose.lua`. `run` is the start that the client believes to speak to, `view` what it takes
-    /// for the node's.
+    /// `propose.lua`. `run` and `view` are those of the node, as the client knows them.
     Propose {
         owner: u8,
         first: u8,
@@ -60,7 +60,8 @@ pub enum Request {
         run: u8,
         view: View,
     },
-    /// `propose.lua` for an owner that has a majority at this token, and no vote here.
+    /// `propose.lua` for an owner that a majority has granted this token, and that has no vote of
+    /// this node.
     VoteAgain {
         owner: u8,
         first: u8,
@@ -68,23 +69,23 @@ pub enum Request {
         run: u8,
         view: View,
     },
-    /// `close.lua`, with the last token used and the last one set aside.
+    /// `close.lua`. `tokens` are the last token used and the last token set aside.
     Close {
         owner: u8,
         tokens: Option<(u8, u8)>,
         tombstone: bool,
     },
-    /// `mark.lua`: records a view. A server without a marker becomes a node if it `is_admitted`,
-    /// and votes one longest lease later, counted from `not_before` at the earliest.
+    /// `mark.lua`: records a view. If `is_admitted`, a server without a marker becomes a node. It
+    /// votes one longest lease after now, or after `not_before` if that is later.
     Mark {
         run: u8,
         view: View,
         is_admitted: bool,
         not_before: u8,
     },
-    /// Of the naive protocol: one more than the last, for any owner.
+    /// Of the naive protocol: takes the lock if it is free, and increments the counter.
     Count { owner: u8 },
-    /// Of the naive protocol: the counter is at least this from now on.
+    /// Of the naive protocol: raises the counter to at least this token.
     WriteBack { token: u8 },
 }
 
@@ -92,15 +93,15 @@ pub enum Request {
 pub enum Answer {
     Granted,
     Busy,
-    /// This one must be outbid.
+    /// The proposed token must be larger than this one.
     Stale(u8),
     NotVoting,
     Unmarked,
     /// The proposal is too far ahead of the node's clock.
     Ahead,
-    /// It has been started again since.
+    /// The node has been restarted since the client learned its run.
     Stranger,
-    /// It belongs to another quorum, or knows another membership.
+    /// The node belongs to another quorum, or has recorded another membership.
     Outdated,
     Freed,
     Gone,
@@ -108,17 +109,17 @@ pub enum Answer {
     Counted(u8),
 }
 
-/// What the nodes agree on.
+/// The rules that all nodes follow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rules {
-    /// The longest lease, of nodes that vote under a marker.
+    /// The longest lease; `None` if the nodes have no markers.
     pub longest: Option<u8>,
-    /// For how long a counter is kept.
+    /// For how long a counter is kept after the time that it was set for.
     pub keep: u8,
     pub flaw: Flaw,
 }
 
-/// A rule that is left out, to see that it is needed.
+/// A rule that the model leaves out, to show that the rule is needed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Flaw {
     None,
@@ -126,44 +127,46 @@ pub enum Flaw {
     GrantsEqual,
     /// An older message of the holder lowers the counter.
     OwnLowers,
-    /// The counter stands at the first token of a range.
+    /// A grant sets the counter to the first token of the range, not to the last.
     CountsFirst,
-    /// A release gives tokens back also where another owner has the lock.
+    /// A release gives tokens back even if its owner no longer holds the lock.
     GivesBackLate,
-    /// A node that was emptied votes at once.
+    /// A node that lost its data votes at once.
     NoMarker,
-    /// It waits, and then an absent counter stands for nothing.
+    /// A node that lost its data waits before it votes, but then takes an absent counter for zero.
     NoFloor,
-    /// It grants whatever the client's clock says.
+    /// A node grants tokens however far they are ahead of its clock.
     NoCeiling,
-    /// A counter that has expired stands for nothing.
+    /// A node takes an expired counter for zero.
     ExpiredIsNothing,
-    /// The client counts what was granted at an earlier token.
+    /// The client also counts grants of earlier rounds, at other tokens.
     CountsOldRounds,
-    /// The client does not look at its lease before it believes in its lock.
+    /// The client does not check that its lease is still running before it believes that it holds
+    /// the lock.
     NoLeaseCheck,
-    /// The client is content with one node.
+    /// One grant is enough for the client.
     Minority,
     /// The client counts addresses, two of which may lead to one server.
     CountsAddresses,
-    /// The client counts grants of different views together, and those of servers that are no
-    /// members.
+    /// The client adds up grants under different views, and grants of servers that are not members.
     CountsStrangers,
-    /// A server becomes a node before a majority of the others has recorded it.
+    /// A server becomes a node before a majority of the members has recorded the membership that
+    /// includes it.
     Unrecorded,
-    /// The client counts renewals whatever the views of the nodes are.
+    /// The client adds up renewals whatever the views of the nodes are.
     RenewsAnywhere,
-    /// The pause of a newcomer counts from the earliest clock of those that recorded it.
+    /// The time for which a new node does not vote counts from the earliest clock of the nodes that
+    /// recorded it, not from the latest.
     EarliestClock,
-    /// A node that votes again forgets a larger counter.
+    /// A node that votes again lowers a larger counter.
     AgainLowers,
-    /// A node votes again for an owner that is closed.
+    /// A node votes again for an owner that has a tombstone.
     AgainClosed,
-    /// The client counts what was voted again when its older votes had lapsed.
+    /// The client counts votes that were given again after its lease was over.
     CountsLapsed,
 }
 
-/// The first and the last token of a proposal, and whether it was granted elsewhere already.
+/// The first and the last token of a proposal, and whether a majority has already granted it.
 struct Tokens {
     first: u8,
     last: u8,
@@ -171,7 +174,7 @@ struct Tokens {
 }
 
 impl Flaw {
-    /// Whether a client believes in its lock again when its lease was over.
+    /// Returns whether a client may believe that it holds the lock after its lease was over.
     pub(crate) fn revives(self) -> bool {
         matches!(self, Self::NoLeaseCheck | Self::CountsLapsed)
     }
@@ -183,7 +186,7 @@ impl View {
         quorum: 1,
         epoch: 1,
     };
-    /// Another quorum's.
+    /// The first membership of another quorum.
     pub const FOREIGN: Self = Self {
         quorum: 2,
         epoch: 1,
@@ -191,7 +194,7 @@ impl View {
 }
 
 impl Node {
-    /// The view under which it votes; that of no quorum where there are no markers.
+    /// Returns the view under which the node votes; without a marker, the view of no quorum.
     #[must_use]
     pub fn view(&self) -> View {
         self.disk
@@ -199,14 +202,14 @@ impl Node {
             .map_or(View::default(), |marker| marker.view)
     }
 
-    /// The stored token, unless it has expired.
+    /// Returns the stored token, unless it has expired.
     #[must_use]
     pub fn stored(&self, rules: &Rules) -> Option<u8> {
         let kept = |counter: &Counter| counter.stands_for.saturating_add(rules.keep) > self.now;
         self.disk.counter.filter(kept).map(|counter| counter.value)
     }
 
-    /// Carries out a request, and says what the node answers.
+    /// Carries out a request, and returns the node's answer.
     pub fn step(&mut self, rules: &Rules, request: Request) -> Answer {
         match request {
             Request::Propose {
@@ -394,12 +397,12 @@ impl Node {
         }
     }
 
-    /// It is started again, with what is on its disk.
+    /// Restarts the node with the data that was saved last.
     pub fn restart(&mut self, rules: &Rules) {
         self.run += 1;
         self.disk = self.saved;
         if rules.flaw == Flaw::NoMarker {
-            // It counts as a node that has always been there.
+            // The node votes at once, as if it had never been away.
             self.disk.marker = Some(Marker {
                 run: self.run,
                 since: 0,

@@ -1,9 +1,9 @@
-//! What the checks of all models share.
+//! Helpers that the checks of all models share.
 
 use stateright::{Checker, DiscoveryClassification, Model, Path};
 use std::time::{Duration, Instant};
 
-/// How long something takes, to be printed.
+/// Runs `work`, and returns its result and the time that it took, which is only printed.
 pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     #[allow(clippy::disallowed_methods, reason = "nothing hangs on it")]
     let began = Instant::now();
@@ -13,7 +13,7 @@ pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
 
 pub(crate) type PathOf<M> = Path<<M as Model>::State, <M as Model>::Action>;
 
-/// A property that does not hold, and how it comes to that.
+/// Returns a property that does not hold, with a path to a state that violates it.
 pub(crate) fn fault<M>(checker: &impl Checker<M>) -> Option<(&'static str, PathOf<M>)>
 where
     M: Model<State: Clone + PartialEq, Action: Clone + PartialEq>,

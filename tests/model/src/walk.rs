@@ -1,10 +1,10 @@
-//! [`Walk`]: one way through the model, chosen at random.
+//! [`Walk`]: a random path through the model of the quorum.
 
 use crate::quorum::{Action, Event, Quorum, State};
 use fastrand::Rng;
 use stateright::Model;
 
-/// Takes a step at each call of [`step`](Self::step), until nothing more can happen.
+/// A random path. Each call of [`step`](Self::step) takes one action, until none is possible.
 #[derive(Debug)]
 pub struct Walk<'a> {
     model: &'a Quorum,
@@ -14,7 +14,7 @@ pub struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// One that the same seed takes again.
+    /// Returns a walk that begins in a random initial state. The same seed gives the same walk.
     #[must_use]
     pub fn new(model: &'a Quorum, seed: u64) -> Self {
         let mut random = Rng::with_seed(seed);
@@ -28,17 +28,18 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Where it is.
+    /// Returns the current state.
     #[must_use]
     pub fn state(&self) -> &State {
         &self.state
     }
 
-    /// What happened, and what it was to which node; `None` at the end.
+    /// Takes one action and returns it, with its event and the node of the event; `None` at the
+    /// end.
     pub fn step(&mut self) -> Option<(Action, Option<(usize, Event)>)> {
         self.actions.clear();
         self.model.actions(&self.state, &mut self.actions);
-        // What could happen all the time would leave no room for anything else.
+        // Without weights, actions that are possible all the time would crowd out the others.
         let weights: Vec<_> = self.actions.iter().map(weight).collect();
         let mut left = self.random.u32(..weights.iter().sum::<u32>().max(1));
         let chosen = weights

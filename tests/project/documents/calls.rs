@@ -1,4 +1,5 @@
-//! The lists of calls in DESIGN name files and functions that exist.
+//! The lists of calls in DESIGN name files and functions that exist; CONTRIBUTING names files that
+//! exist.
 
 use super::{read, root};
 use std::fs;
@@ -7,7 +8,7 @@ use std::path::PathBuf;
 const SECTION: &str = "\n## Four calls\n";
 const CRATES: [&str; 2] = ["lock-core/src", "lock-redis/src"];
 
-/// The texts in backticks, apart from those in bold headings.
+/// Returns the texts in backticks from the first list item on, except those in bold headings.
 fn quoted(section: &str) -> Vec<&str> {
     let lines = section.lines().filter(|line| !line.starts_with("**"));
     let body = lines.skip_while(|line| !line.starts_with("- "));
@@ -15,12 +16,13 @@ fn quoted(section: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Where this file may be, by a path below one of the crates' sources.
+/// Returns the paths at which a file may be that is named by its path below a crate's sources.
 fn in_crates(file: &str) -> [PathBuf; 2] {
     CRATES.map(|folder| root().join(folder).join(file))
 }
 
-/// The source of this file, by a path below one of the crates' sources.
+/// Returns the source of a file that is named by its path below a crate's sources. If both crates
+/// have such a file, returns both sources.
 fn source(file: &str) -> String {
     let sources: Vec<_> = in_crates(file)
         .into_iter()

@@ -1,4 +1,4 @@
-//! `docs/DEFAULTS.md` against the code.
+//! Compares `docs/DEFAULTS.md` with the code.
 
 use super::{read, sources, tables};
 use distlock::config::ConfigSet;
@@ -6,13 +6,13 @@ use distlock::{Client, Config, LockName};
 use lock_redis::servers::Format;
 use std::time::Duration;
 
-/// The default of a setting as the page writes it.
+/// Returns the default of a setting, as the page writes it.
 fn default_of(setting: &str) -> String {
     let config = Config::default();
     let value = config.option(setting);
     let label = config.owner().unwrap_or_default().into_owned();
     match (setting, value.as_deref()) {
-        // These follow another setting, or the process.
+        // The defaults of these three depend on another setting, or on the process.
         ("outage_limit", _) => {
             let longer = config.with_watchdog(Duration::from_secs(77));
             assert_eq!(longer.outage_limit(), longer.watchdog());
@@ -33,7 +33,7 @@ fn default_of(setting: &str) -> String {
     }
 }
 
-/// Why `memory://` refuses this value of a setting.
+/// Returns the error with which `memory://` refuses this value of a setting.
 fn refusal(setting: &str, value: &str) -> Option<String> {
     let url = format!("memory://defaults?{setting}={}", value.replace(' ', "%20"));
     let config = Config::from_url(&url).and_then(|config| config.check().map(|()| config));
@@ -42,7 +42,7 @@ fn refusal(setting: &str, value: &str) -> Option<String> {
 
 /// The values of a setting or an option, as the page writes them.
 enum Values {
-    /// From the first to the second, where each is a number or a duration.
+    /// From the first to the second, or without an upper limit. Each is a number or a duration.
     Range(String, Option<String>),
     Words(Vec<String>),
     Text,
@@ -76,7 +76,7 @@ fn values(cell: &str) -> Values {
     Values::Text
 }
 
-/// The nearest value beyond a limit, as an option is written; `None` below zero.
+/// Returns the nearest value beyond a limit, as an option is written; `None` below zero.
 fn beyond(limit: &str, larger: bool) -> Option<String> {
     if let Ok(time) = Config::parse_duration(limit) {
         // Some settings take whole milliseconds only.
@@ -99,7 +99,7 @@ fn beyond(limit: &str, larger: bool) -> Option<String> {
     beyond.map(|it| it.to_string())
 }
 
-/// The words that a refused value could have been: "is not one of `a`, `b` and `c`".
+/// Returns the words that a refusal lists as accepted: "is not one of `a`, `b` and `c`".
 fn words_in(refusal: &str) -> Vec<String> {
     let (_, words) = refusal
         .split_once(" one of ")
@@ -147,9 +147,10 @@ fn tables_of_settings_agree_with_code() {
             Values::Text => assert!(!accepted.is_empty(), "{setting} has no values"),
         }
     }
-    // Less what is unlimited: no time below zero, no longest outage limit.
+    // Two values cannot be tried: a time below zero, and one above a setting without an upper
+    // limit.
     assert_eq!((limits, words), (19, 6), "limits and words that were tried");
-    // A new setting must be added to a table.
+    // Otherwise a new setting could be missing from the tables.
     let listed: Vec<_> = rows.iter().map(|row| row[0].clone()).collect();
     let known = there_are("memory://defaults?nonsense=1");
     assert_eq!(listed.len(), known.len());
@@ -158,7 +159,7 @@ fn tables_of_settings_agree_with_code() {
     }
 }
 
-/// The names that an error lists as available.
+/// Returns the names that an error lists as available.
 fn there_are(url: &str) -> Vec<String> {
     let refused = distlock::connect(url).unwrap_err().to_string();
     let known = refused
@@ -216,7 +217,8 @@ fn table_of_options_agrees_with_schemes() {
         );
         let option = option.trim_matches('`');
         let scheme = schemes[0].trim_matches('`');
-        // By name in code: its scheme takes it, and memory, which has no options, does not.
+        // Set by name in code: the scheme accepts the option. `memory://`, which has no options,
+        // does not.
         let unknown = format!("there is no option `{option}`");
         assert!(!error_of(scheme, &[(option, "no/such\0thing")]).contains(&unknown));
         assert!(error_of("memory://", &[(option, "x")]).contains(&unknown));
@@ -248,7 +250,7 @@ fn table_of_options_agrees_with_schemes() {
     assert_eq!(taken, listed);
 }
 
-/// Defaults of options that are no words, as errors name them.
+/// Defaults of the options that are not words, compared with the values that errors name.
 #[test]
 fn defaults_of_options_agree_with_code() {
     let options = tables(&read("docs/DEFAULTS.md"), "Options of the schemes");
@@ -286,7 +288,8 @@ fn defaults_of_options_agree_with_code() {
 /// Reasons begin with one of these words.
 const REASONS: [&str; 4] = ["because", "so that", "otherwise", "as in"];
 
-/// The documented constants of a type in a source: name, and text of its doc comment.
+/// Returns the names of the `Duration` constants in a source, each with the text of its doc
+/// comment.
 fn durations(source: &str) -> Vec<(String, String)> {
     let mut comment = String::new();
     let mut found = Vec::new();
@@ -365,7 +368,8 @@ fn later_setting_wins() {
         (of_file.pool(), of_file.watchdog()),
         (3, Duration::from_secs(2))
     );
-    // The environment needs a process of its own: see `environment_wins_over_file`.
+    // Variables of the environment are tested in a process of their own: see
+    // `environment_wins_over_file`.
     let set = of_file.with_pool(4).with_pool(5);
     assert_eq!((set.pool(), set.watchdog()), (5, Duration::from_secs(2)));
     let by_name = set.with_option("pool", "6");
@@ -460,7 +464,7 @@ fn bad_names_are_refused_with_reason() {
     assert!(refusal("").contains("empty"));
     assert!(refusal(&"x".repeat(513)).contains("at most 512"));
     assert!(refusal("{}x").contains("hash tag"));
-    // Bytes that are no text never get as far as a name.
+    // A name is a string, so bytes that are not UTF-8 fail before there is a name.
     assert!(String::from_utf8(vec![0xff]).is_err());
 }
 
@@ -501,7 +505,7 @@ fn wait_of_a_nanosecond_ends() {
     let (server, instant) = (RedisServer::start(), Duration::from_nanos(1));
     for url in ["memory://instant".to_owned(), server.url()] {
         let [one, two] = [(); 2].map(|()| distlock::connect(&url).unwrap().mutex("a").unwrap());
-        // The time may be over before anything could be asked: that is unavailable, and never busy.
+        // The time may be over before a request is sent: then the store is unavailable, never busy.
         match one.try_lock_for(instant) {
             Ok(guard) => guard.expect("a free lock is not busy").unlock().unwrap(),
             Err(error) => assert!(error.is_unavailable(), "{error:?}"),

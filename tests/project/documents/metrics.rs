@@ -1,10 +1,11 @@
-//! `docs/METRICS.md`, the dashboard and the alert rules against what a client registers.
+//! Compares `docs/METRICS.md`, the dashboard and the alert rules with the metrics that a client
+//! registers.
 
 use super::{read, tables};
 use distlock_tests::metrics::Recorded;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a client registers: for each name its type, unit and meaning, and the values of its labels.
+/// A metric that a client registers: its type, unit and meaning, and the values of its labels.
 struct Registered {
     description: [String; 3],
     labels: BTreeMap<String, BTreeSet<String>>,
@@ -78,7 +79,7 @@ fn metrics_document_lists_what_a_client_registers() {
     );
 }
 
-/// The names of metrics in a text, as they are registered.
+/// Returns the names of the metrics in a text, as clients register them.
 fn named(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let names = words.filter(|word| word.starts_with("distlock_"));

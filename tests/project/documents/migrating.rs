@@ -1,11 +1,11 @@
-//! `docs/MIGRATING.md`: the left calls are made by the interop programs, the right ones exist here.
-//! Its examples are compiled as doc-tests.
+//! Checks `docs/MIGRATING.md`: the interop programs make the calls on the left, and this library
+//! has those on the right. The document's examples are compiled as doc-tests.
 
 use super::{read, root, sources, tables};
 use std::fs;
 use std::path::Path;
 
-/// The sections, and the folder of each library's program.
+/// The sections of the document, each with the folder of the other library's program.
 const SECTIONS: [(&str, &str); 4] = [
     ("From Redisson", "java"),
     ("From redis-py", "python"),
@@ -13,7 +13,7 @@ const SECTIONS: [(&str, &str); 4] = [
     ("From ShedLock", "spring"),
 ];
 
-/// Calls that no program uses; read in the libraries' sources.
+/// Calls that no program makes, and that were checked by hand in the other libraries' sources.
 const ELSEWHERE: [&str; 4] = [
     "WithTries",
     "assertLocked",
@@ -21,7 +21,7 @@ const ELSEWHERE: [&str; 4] = [
     "thread_local",
 ];
 
-/// The texts of all files in a folder.
+/// Returns the texts of all files in a folder and below, one after the other.
 fn text_of(folder: &Path) -> String {
     let mut text = String::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -35,7 +35,7 @@ fn text_of(folder: &Path) -> String {
     text
 }
 
-/// The names of what is called in a cell: `name(`, and of what is given by name: `name=`.
+/// Returns the names in a cell of what is called, as in `name(`, or set by name, as in `name=`.
 fn called(cell: &str) -> Vec<&str> {
     let code = cell.split('`').skip(1).step_by(2);
     let names = code.flat_map(|code| {
@@ -49,7 +49,7 @@ fn called(cell: &str) -> Vec<&str> {
     names.filter(|name| !name.is_empty()).collect()
 }
 
-/// Whether a name stands there as a word.
+/// Returns whether a text contains a name as a whole word.
 fn has_word(text: &str, word: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     text.match_indices(word).any(|(at, _)| {

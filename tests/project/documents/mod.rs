@@ -20,7 +20,7 @@ pub(crate) fn read(file: &str) -> String {
     fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
-/// The rows of all tables under this heading as cells, without their heads.
+/// Returns the rows of all tables under this heading as cells, without the head rows.
 fn tables(document: &str, heading: &str) -> Vec<Vec<String>> {
     let after = document
         .split_once(&format!("\n## {heading}\n"))
@@ -38,7 +38,7 @@ fn tables(document: &str, heading: &str) -> Vec<Vec<String>> {
         } else {
             0
         };
-        // Behind the head and the line under it.
+        // The head row and the line under it are left out.
         if row_of_table > 2 {
             rows.push(cells(line));
         }
@@ -47,7 +47,7 @@ fn tables(document: &str, heading: &str) -> Vec<Vec<String>> {
     rows
 }
 
-/// The files in these folders whose names end like this, as paths from the root.
+/// Returns the files in these folders that have this extension, as paths from the root.
 pub(crate) fn sources<const N: usize>(folders: [&str; N], extension: &str) -> Vec<String> {
     let mut folders: Vec<_> = folders.iter().map(|folder| root().join(folder)).collect();
     let mut files = Vec::new();

@@ -1,4 +1,4 @@
-//! Tests that a document names exist, and run in the tier that it says.
+//! The tests that a document names exist, and run in the tier that the document states.
 
 use super::{read, root, sources};
 use std::collections::BTreeMap;
@@ -17,26 +17,28 @@ const DOCUMENTS: [&str; 9] = [
     "docs/MANAGED.md",
     "docs/MIGRATING.md",
 ];
-/// The appendix of the documents: for each row of a table that promises something, by its first
-/// words, the tests that show it.
+/// The appendix of the documents: for each row of a table that promises something, named by the
+/// row's first words, the tests that show that the promise holds.
 const PROMISES: &str = "docs/promises.tsv";
-/// The document of which each row is a promise.
+/// The document in which each row of a table is a promise.
 const OF_PROMISES: &str = "GUARANTEES.md";
-/// The marks behind the names of tests that `tests/run.sh` alone does not run, or not all.
+/// The mark after the name of a test that `tests/run.sh` runs only with `--all`. `INTEROP` marks a
+/// test of which the default tier runs a part.
 const LONG_TIER: &str = " (long tier)";
 const INTEROP: &str = " (interop)";
-/// The document whose tests are all of the interop suite, and not marked.
+/// The document in which tests of the interop suite carry no mark.
 const OF_INTEROP: &str = "docs/INTEROP.md";
-/// Quoted words in a text with as many underscores are names of tests.
+/// A word in backticks with at least this many underscores is the name of a test.
 const UNDERSCORES: usize = 4;
 
-/// When a test is run.
+/// When a test runs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Run {
     Always,
-    /// It tests other libraries: `tests/run.sh --all` runs it, the default tier runs some.
+    /// The test uses other libraries: `tests/run.sh --all` runs all of these, the default tier
+    /// some.
     Interop,
-    /// It is `#[ignore]`d.
+    /// The test is `#[ignore]`d.
     LongTier,
 }
 
@@ -52,8 +54,8 @@ const PACKAGES: [&str; 8] = [
     "tests/schedules",
 ];
 
-/// The names of all tests that the packages compile, and of all cases of the conformance suite. Of
-/// several tests with one name, the one that runs most often counts.
+/// Returns the names of all tests that the packages compile, and of all cases of the conformance
+/// suite. If several tests have one name, the one that runs most often counts.
 fn tests() -> BTreeMap<String, Run> {
     let mut names = BTreeMap::new();
     let cases = lock_conformance::cases();
@@ -84,14 +86,14 @@ fn tests() -> BTreeMap<String, Run> {
     names
 }
 
-/// What cargo compiles by itself.
+/// A target that cargo compiles: a library, a program or a test.
 struct Target {
     root: PathBuf,
     /// Whether its functions with `#[test]` are run.
     has_harness: bool,
 }
 
-/// The targets of a package: its library, its programs and its tests.
+/// Returns the targets of a package: its library, its programs and its tests.
 fn targets(package: &Path) -> Vec<Target> {
     let manifest = fs::read_to_string(package.join("Cargo.toml")).unwrap();
     let manifest: toml::Table = manifest.parse().unwrap();
@@ -138,8 +140,8 @@ fn targets(package: &Path) -> Vec<Target> {
     targets
 }
 
-/// This source, and those of the modules that it declares. A file that no source declares is not
-/// compiled, and its tests never run.
+/// Returns this source, and those of the modules that it declares. A file that no source declares
+/// is left out, because it is not compiled and its tests never run.
 fn sources_of(source: &Path, is_root: bool) -> Vec<PathBuf> {
     let folder = match source.file_stem().unwrap() {
         stem if !is_root && stem != "mod" => source.with_extension(""),
@@ -157,7 +159,7 @@ fn sources_of(source: &Path, is_root: bool) -> Vec<PathBuf> {
     sources
 }
 
-/// The modules in files of their own that a source declares.
+/// Returns the modules that a source declares and that are in files of their own.
 fn declared_in(source: &str) -> Vec<String> {
     let lines = source
         .lines()
@@ -169,7 +171,7 @@ fn declared_in(source: &str) -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
-/// The tests that a source lists at run time: `case!(name)` of the interop suite and
+/// Returns the tests that a source lists at run time: `case!(name)` of the interop suite and
 /// `Trial::test(format!("..::name"))`.
 fn mounted_in(source: &str) -> impl Iterator<Item = (String, Run)> {
     let cases = source
@@ -183,7 +185,8 @@ fn mounted_in(source: &str) -> impl Iterator<Item = (String, Run)> {
     all.map(|(name, run)| (name.trim().to_owned(), run))
 }
 
-/// The test functions in a source, each with its attributes, in whatever order they stand.
+/// Returns the test functions in a source, and when each runs. The attributes of a function may be
+/// in any order.
 fn tests_in(source: &str) -> Vec<(String, Run)> {
     let (mut tests, mut attributes) = (Vec::new(), Vec::new());
     for line in source.lines().map(str::trim) {
@@ -210,13 +213,13 @@ fn tests_in(source: &str) -> Vec<(String, Run)> {
     tests
 }
 
-/// A name of a test in a document.
+/// A test that a document names, and when it runs by its mark.
 struct Named {
     name: String,
     run: Run,
 }
 
-/// The quoted words of a text that `is_name` accepts.
+/// Returns the words in backticks that `is_name` accepts.
 fn quoted(text: &str, is_name: impl Fn(&str) -> bool) -> Vec<Named> {
     let parts: Vec<_> = text.split('`').collect();
     let quoted = parts
@@ -238,7 +241,7 @@ fn quoted(text: &str, is_name: impl Fn(&str) -> bool) -> Vec<Named> {
         .collect()
 }
 
-/// The rows of all tables of a document, without their heads.
+/// Returns the rows of all tables of a document, without the head rows.
 fn rows(document: &str) -> Vec<String> {
     let (mut rows, mut row_of_table) = (Vec::new(), 0);
     for line in read(document).lines() {
@@ -247,7 +250,7 @@ fn rows(document: &str) -> Vec<String> {
         } else {
             0
         };
-        // Behind the head and the line under it.
+        // The head row and the line under it are left out.
         if row_of_table > 2 {
             rows.push(line.trim_start_matches("| ").to_owned());
         }
@@ -255,7 +258,7 @@ fn rows(document: &str) -> Vec<String> {
     rows
 }
 
-/// The tests that this document names.
+/// Returns the tests that this document names.
 fn named(document: &str) -> Vec<Named> {
     let is_name = |name: &str| {
         name.matches('_').count() >= UNDERSCORES
@@ -330,7 +333,7 @@ fn each_promise_is_one_row_of_its_document_and_has_a_test() {
     }
 }
 
-/// A test that a document names is compiled, and runs in the default tier unless it is marked.
+/// A document must not name a test that is not compiled, nor one of the long tier without its mark.
 #[test]
 fn named_tests_exist_and_run_in_the_tier_of_their_mark() {
     let (tests, mut count) = (tests(), 0);
@@ -356,7 +359,7 @@ fn named_tests_exist_and_run_in_the_tier_of_their_mark() {
     assert!(count > 200, "only {count} were found");
 }
 
-/// The filters of the tests that a command runs, as in `cargo test -p package -- filter`.
+/// Returns the filters of the tests that a command runs, as in `cargo test -p package -- filter`.
 fn filters(command: &str) -> Vec<&str> {
     let Some((_, arguments)) = command.split_once("cargo test ") else {
         return Vec::new();

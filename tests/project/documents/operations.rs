@@ -1,4 +1,5 @@
-//! `docs/OPERATIONS.md` against the code. Its rights are those of the user that all tests run as.
+//! Compares the alerts of `docs/OPERATIONS.md` with the code. Its list of rights is tested by every
+//! test, because all tests run as a user with these rights.
 
 use super::{read, tables};
 use distlock::admin::Counters;

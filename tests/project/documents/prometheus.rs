@@ -1,5 +1,5 @@
-//! The queries of the dashboard and the alert rules, put to a real Prometheus that scrapes the
-//! example.
+//! Sends the queries of the dashboard and the alert rules to a real Prometheus, which scrapes the
+//! metrics example.
 
 use super::{read, root};
 use distlock_tests::child::{Example, metrics_example};
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// What Prometheus answers to this path; `None` while it does not listen.
+/// Returns what Prometheus answers to a request for this path; `None` while it does not listen.
 fn get(port: u16, path: &str) -> Option<Json> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.set_read_timeout(Some(LONG)).ok()?;
@@ -24,7 +24,7 @@ fn get(port: u16, path: &str) -> Option<Json> {
     serde_json::from_str(answer.split_once("\r\n\r\n")?.1).ok()
 }
 
-/// The values of a query now.
+/// Returns the present values of a query.
 fn values(port: u16, query: &str) -> Vec<f64> {
     let escaped: String = query.bytes().map(|byte| format!("%{byte:02X}")).collect();
     let answer = get(port, &format!("/api/v1/query?query={escaped}")).expect("it listens");
@@ -36,7 +36,7 @@ fn values(port: u16, query: &str) -> Vec<f64> {
         .collect()
 }
 
-/// The alert rules by name: their health, and their state.
+/// Returns the name, the health and the state of each alert rule.
 fn rules(port: u16) -> Vec<[String; 3]> {
     let answer = get(port, "/api/v1/rules").expect("it listens");
     let rules = answer["data"]["groups"][0]["rules"]
@@ -50,7 +50,7 @@ fn rules(port: u16) -> Vec<[String; 3]> {
         .collect()
 }
 
-/// The queries of all panels, with what Grafana puts into them.
+/// Returns the queries of all panels, with values in place of Grafana's variables.
 fn queries() -> Vec<String> {
     let dashboard: Json = serde_json::from_str(&read("docs/grafana.json")).unwrap();
     let panels = dashboard["panels"].as_array().unwrap();

@@ -3,11 +3,12 @@
 use super::{read, root, sources};
 use std::fs;
 
-/// The words that README and the documents may have together, tables included. It only falls.
+/// The number of words that README and the documents may have together, tables included. A change
+/// may only lower it.
 const MOST_WORDS: usize = 26_000;
-/// Words that stand where a sentence should name its subject.
+/// Words that are used where a sentence should name its subject.
 const VAGUE: [&str; 5] = ["whoever", "somebody", "nobody", "everybody", "anybody"];
-/// The width that rustfmt is set to, which it does not apply to comments.
+/// The line width of rustfmt, which does not apply it to comments.
 const WIDTH: usize = 100;
 
 /// Returns the documents in `docs`.
@@ -20,7 +21,7 @@ fn documents() -> Vec<String> {
         .collect()
 }
 
-/// The lines of a document that are written by hand.
+/// Returns the lines of a document that the benchmarks have not written.
 fn written_lines(text: &str) -> impl Iterator<Item = &str> {
     let mut is_generated = false;
     text.lines().filter(move |line| {
@@ -30,7 +31,8 @@ fn written_lines(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Counts the words of a text, those in tables and programs included; lines between cells are none.
+/// Counts the words of a text, those in tables and programs included. The lines between cells do
+/// not count.
 fn words(text: &str) -> usize {
     let words = text.split_whitespace();
     words
@@ -74,8 +76,8 @@ fn each_sentence_names_its_subject() {
     }
 }
 
-/// Whether a line is wider than rustfmt's width. Text in quotes, addresses and rows of tables
-/// cannot be wrapped.
+/// Returns whether a line is wider than allowed. Lines with text in quotes or with addresses, and
+/// rows of tables, may be wider, because they cannot be wrapped.
 fn is_too_wide(line: &str) -> bool {
     let is_comment = line.trim_start().starts_with("//");
     let is_row = line.starts_with("//! | ");

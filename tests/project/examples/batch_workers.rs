@@ -1,4 +1,5 @@
-//! `batch_workers`: exact with the lock, wrong without it, and stopped in order.
+//! The example `batch_workers`: its sales are exact with the lock and wrong without it, and a
+//! signal stops it cleanly.
 
 use super::{SOON, catches, children_of, only_error, processes_with, signal};
 use distlock_tests::child::{Child, Example};
@@ -10,15 +11,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// For some thousand jobs on a busy machine, each of which yields the processor.
+/// The bound on a run of some thousand jobs on a busy machine, because each job yields the
+/// processor.
 const A_RUN: Duration = Duration::from_secs(300);
 
 fn start(arguments: &[&str]) -> Child {
     Example::new("batch_workers").args(arguments).spawn()
 }
 
-/// Runs it to its end, and returns exit code and summary. Standard error must be empty: no panic,
-/// and no progress bar without a terminal.
+/// Runs the example to its end, and returns exit code and summary. Standard error must be empty: no
+/// panic, and no progress bar without a terminal.
 #[track_caller]
 fn run(arguments: &[&str]) -> (i32, String) {
     let mut child = start(arguments);
@@ -54,7 +56,7 @@ fn thirty_two_threads_in_memory_are_exact() {
     assert!(output.contains("tokens   grew with every sale"), "{output}");
 }
 
-/// Formats without owners, too, as long as no client is slower than the lease.
+/// Sales are exact with formats without owners, too, if no client holds the lock beyond the lease.
 #[test]
 fn every_format_is_exact_within_its_leases() {
     let server = RedisServer::start();
@@ -164,8 +166,8 @@ fn several_runs_share_a_counter() {
 fn counter_set_back_by_another_program_is_detected() {
     let (_directory, file) = counter();
     let mut child = start(&["--jobs", "1000000", "--counter", file.to_str().unwrap()]);
-    // A program without the lock sets it back. A job that read before may overwrite that, so the
-    // test waits until the jobs go on from it.
+    // Another program, without the lock, sets the counter back. A job that has read the counter
+    // before may overwrite that, so the test repeats it until the jobs sell old numbers.
     let mut sold = 0;
     eventually("it sells old numbers", SOON, || {
         let number = number_in(&file);
@@ -205,7 +207,7 @@ fn sales_are_exact_after_ctrl_c() {
     );
 }
 
-/// How a run over several processes is told to stop.
+/// Signals a run of several processes to stop.
 type Stop = fn(&Child);
 
 #[test]
@@ -225,7 +227,7 @@ fn interrupted_workers_leave_nothing() {
             queue::waiting(&mut probe, name) == 3
         });
 
-        // It would wait for as long as the holder holds.
+        // Without the signal, the run would wait for as long as the holder has the lock.
         stop(&child);
         assert_eq!(child.wait_exit(SOON), 130, "{name}: {}", child.errors());
         let output = child.output();
@@ -235,7 +237,8 @@ fn interrupted_workers_leave_nothing() {
         assert_eq!(processes_with(name), 1, "only the holder is left");
         holder.send("release");
         holder.expect_event("released", SOON);
-        // And the holder's label, if its lease was renewed before the workers had started.
+        // The holder's label may be left, too, if its lease was renewed before the workers had
+        // started.
         let label = format!("distlock_owner:{{{name}}}");
         eventually("only the counter is left", SOON, || {
             let mut keys = probe.keys(&format!("*{name}*"));
@@ -289,7 +292,7 @@ fn interrupt_of_one_process_stops_all() {
     ];
     let mut child = start(&[&shared[..], &["--processes", "3"]].concat());
     eventually("it sells", SOON, || number_in(&file) > 100);
-    // A child that has just begun has no handler yet, and the signal would kill it.
+    // A child that has just been started has no signal handler yet: the signal would kill it.
     let second = eventually("the second child listens", SOON, || {
         children_of(child.id())
             .get(1)

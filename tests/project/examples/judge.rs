@@ -1,6 +1,6 @@
-//! The proof of `batch_workers` finds every kind of error.
+//! The proof that `batch_workers` makes of its sales detects every kind of error.
 
-// The modules of the example, of which the tests use the proof only.
+// The example's modules, of which the tests need only the proof.
 #[path = "../../../examples/batch_workers/proof.rs"]
 mod proof;
 #[allow(dead_code, reason = "what runs the example is not needed")]
@@ -14,7 +14,7 @@ use proof::{Proof, Run};
 use report::{Report, Sale, Tally};
 use std::time::Duration;
 
-/// The exit code and the summary for these sales from a file that went from `first` to `last`.
+/// Returns the exit code and the summary for these sales. `file` is the counter before and after.
 fn judge(sales: &[(u64, Option<u64>)], file: (u64, Option<u64>), alone: bool) -> (u8, String) {
     let mut tally = Tally::default();
     for &(number, token) in sales {

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// The bound on steps that take no time on an idle machine.
 const SOON: Duration = Duration::from_secs(60);
 
-/// The one line on standard error with which a program fails.
+/// Returns the only line that a failing program has written to standard error.
 #[track_caller]
 fn only_error(child: &Child) -> String {
     let errors = eventually("a line on standard error", SOON, || {
@@ -23,7 +23,7 @@ fn only_error(child: &Child) -> String {
     errors
 }
 
-/// How many processes have this argument and live.
+/// Returns how many live processes have this argument.
 fn processes_with(argument: &str) -> usize {
     let processes = std::fs::read_dir("/proc")
         .expect("there is a /proc")
@@ -38,7 +38,7 @@ fn processes_with(argument: &str) -> usize {
         .count()
 }
 
-/// The processes that this one started, and that are not waited for yet.
+/// Returns the processes that `parent` has started and not yet waited for.
 fn children_of(parent: u32) -> Vec<u32> {
     let processes = std::fs::read_dir("/proc")
         .expect("there is a /proc")
@@ -46,14 +46,14 @@ fn children_of(parent: u32) -> Vec<u32> {
     let numbers = processes.filter_map(|process| process.file_name().to_str()?.parse().ok());
     let is_child = |process: &u32| {
         let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-        // "12 (name, with anything in it) S 11 .."
+        // The format is "12 (name, with anything in it) S 11 ..", where 11 is the parent.
         let after_name = stat.rsplit(')').next().unwrap_or_default();
         after_name.split_whitespace().nth(1) == Some(&parent.to_string())
     };
     numbers.filter(is_child).collect()
 }
 
-/// Whether this process has a handler for it.
+/// Returns whether this process has a handler for the signal.
 fn catches(process: u32, signal: Signal) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));

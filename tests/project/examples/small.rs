@@ -1,4 +1,4 @@
-//! The small examples check what they show themselves; here they are run.
+//! The small examples check their own results; these tests run them.
 
 use super::SOON;
 use distlock_tests::child::Example;
@@ -7,10 +7,11 @@ use distlock_tests::time::{late, retry_if_late};
 use std::path::Path;
 use std::time::Duration;
 
-/// The shortest lease of an example, which a late machine may end.
+/// The shortest lease in an example, which may end too early on a slow machine.
 const LEASE: Duration = Duration::from_millis(300);
 
-/// Every example that is one file; a new one is included by itself.
+/// Returns the names of all examples that are one file, so that a new one is tested without a
+/// change here.
 fn small_ones() -> Vec<String> {
     let directory = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).join("examples");
     let files = std::fs::read_dir(directory)
@@ -25,7 +26,8 @@ fn small_ones() -> Vec<String> {
 }
 
 fn run_all(url: &[&str]) {
-    // Built, all of them, before the first of them runs: it has leases.
+    // All examples are built before the first one runs. Otherwise builds would slow the running
+    // examples down, and end their leases.
     let examples: Vec<_> = small_ones()
         .into_iter()
         .map(|name| Example::new(&name).args(url))
@@ -56,7 +58,7 @@ fn small_examples_print_what_they_document_on_server() {
     assert!(left.iter().all(stays), "{left:?}");
 }
 
-/// As `--url`, which the command has: it is not ignored, and nothing runs in memory in its place.
+/// An example that ignored `--url`, which the command accepts, would run in memory instead.
 #[test]
 fn small_examples_refuse_arguments_that_they_do_not_know() {
     for name in small_ones() {

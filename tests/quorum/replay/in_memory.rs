@@ -1,4 +1,4 @@
-//! The store in memory.
+//! [`InMemory`]: the in-memory store, as a node of the replay.
 
 use super::{LOCK, Real};
 use distlock::backend::{
@@ -11,7 +11,7 @@ use distlock_model::node::{Answer, Request};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One node.
+/// One node in memory.
 pub(super) struct InMemory {
     store: MemoryBackend,
     client: ClientId,
@@ -132,7 +132,7 @@ impl Real for InMemory {
     }
 
     fn counter(&mut self) -> Option<Option<u8>> {
-        // One who proposes nothing new for a free lock is told.
+        // If the lock is free, the store refuses a proposal of token 0 with the stored token.
         match self.propose(8, 0, 0) {
             Answer::Stale(token) => Some((token > 0).then_some(token)),
             _ => None,

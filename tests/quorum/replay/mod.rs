@@ -1,6 +1,6 @@
-//! Ways through the model of the protocol, taken again by real nodes: the scripts on a server, and
-//! the store in memory. They must answer what the model's node answers, step by step, and have
-//! stored the same.
+//! Random paths through the model of the quorum, replayed on real nodes: the scripts on a server,
+//! and the in-memory store. Step by step, they must give the same answers as the model's node, and
+//! store the same.
 
 use distlock_model::node::{Answer, Node, Request, Rules, View};
 use distlock_model::quorum::{Event, Outsider, Quorum, SERVERS};
@@ -14,26 +14,26 @@ use std::thread;
 mod in_memory;
 mod scripted;
 
-/// What the lock is called.
+/// The name of the lock.
 const LOCK: &str = "a";
 
 /// A real node.
 trait Real {
-    /// Forgets everything, and begins with this counter.
-    /// It is a node of the first members, or else of none.
+    /// Forgets everything, and begins with this counter: as a member of the first membership if
+    /// `is_node`, otherwise without a marker.
     fn begin(&mut self, counter: u8, is_node: bool);
     fn ask(&mut self, request: Request) -> Answer;
     fn let_go(&mut self);
     fn tick(&mut self, now: u8);
     fn restart(&mut self);
     fn save(&mut self);
-    /// Who has the lock.
+    /// Returns the owner that holds the lock.
     fn holder(&mut self) -> Option<u8>;
-    /// The stored token, if that can be seen.
+    /// Returns the stored token, if there is one; the outer `None` if it cannot be read.
     fn counter(&mut self) -> Option<Option<u8>>;
 }
 
-/// Takes so many ways. The first difference, or how often each answer was given.
+/// Replays so many paths. Returns how often each answer was given, or the first difference.
 fn replay<R: Real>(
     model: &Quorum,
     ways: u64,
@@ -66,7 +66,7 @@ fn replay<R: Real>(
     Ok(answers)
 }
 
-/// The same step of a real node.
+/// Takes the same step on a real node, and compares answer, holder and counter with the model's.
 fn follow(rules: &Rules, event: Event, node: Node, real: &mut impl Real) -> Result<(), String> {
     match event {
         Event::Asked(request, answer) => {
@@ -82,7 +82,7 @@ fn follow(rules: &Rules, event: Event, node: Node, real: &mut impl Real) -> Resu
         Event::Saved => real.save(),
         Event::Restarted => {
             real.restart();
-            // What is asked of the server that was there before.
+            // Requests that were meant for the server before its restart must change nothing.
             let run = node.run - 1;
             once_more(rules, admit(run, View::FIRST), node, real)?;
             let view = node.view();
@@ -97,7 +97,7 @@ fn follow(rules: &Rules, event: Event, node: Node, real: &mut impl Real) -> Resu
         }
     }
     if let Some(marker) = node.disk.marker {
-        // What clients ask that know of older members, or of another quorum.
+        // Requests of clients that know older members, or another quorum, must change nothing.
         let View { quorum, epoch } = marker.view;
         for view in [
             View {
@@ -140,7 +140,7 @@ fn follow(rules: &Rules, event: Event, node: Node, real: &mut impl Real) -> Resu
     counter.map_err(|why| format!("{why}; it is {node:?}"))
 }
 
-/// A request to record what every node has recorded.
+/// Returns a request to record the first membership, which every node has recorded.
 fn look(run: u8) -> Request {
     Request::Mark {
         run,
@@ -150,7 +150,7 @@ fn look(run: u8) -> Request {
     }
 }
 
-/// A request to become a node under this view.
+/// Returns a request to become a node under this view.
 fn admit(run: u8, view: View) -> Request {
     Request::Mark {
         run,
@@ -160,7 +160,7 @@ fn admit(run: u8, view: View) -> Request {
     }
 }
 
-/// A request that changes nothing.
+/// Sends a request that changes nothing, and compares the answer with the model's.
 fn once_more(
     rules: &Rules,
     request: Request,
@@ -181,7 +181,8 @@ fn same<T: PartialEq + Debug>(what: &str, real: T, expected: T) -> Result<(), St
     Err(format!("{what}: {real:?}, and not {expected:?}"))
 }
 
-/// Takes the ways, and sees to it that enough has happened.
+/// Replays paths without a difference, and checks that locks were won and every answer was given
+/// often enough.
 fn agree<R: Real>(model: &Quorum, ways: u32, steps: usize, nodes: &mut [R]) {
     let answers = replay(model, ways.into(), steps, nodes).unwrap_or_else(|why| panic!("{why}"));
     println!("{ways} ways: {answers:?}");
@@ -223,7 +224,7 @@ fn memory_store_answers_like_the_model() {
     );
 }
 
-/// A line of the scripts, and what it is changed into.
+/// Wrong changes of the scripts: a part of a line, and what replaces it.
 const WRONG: &[(&str, &str)] = &[
     // propose.lua
     ("tonumber(ARGV[5]) <= value", "tonumber(ARGV[5]) < value"),
@@ -277,10 +278,10 @@ const WRONG: &[(&str, &str)] = &[
 
 #[test]
 fn script_without_one_rule_is_found_out() {
-    // Beside each other: most of the time servers are started again.
+    // Several changes are tested at a time, because restarts of servers take most of the time.
     const AT_A_TIME: usize = 4;
-    // Nodes with larger tokens than a majority grants at vote again all the same: most of all where
-    // little else happens.
+    // A node must vote again even if its token is larger than the majority's. The second model
+    // makes that frequent, because little else happens in it.
     let models = &[
         Quorum {
             skew: 3,
@@ -307,7 +308,7 @@ fn script_without_one_rule_is_found_out() {
     assert!(missed.is_empty(), "not found out: {missed:?}");
 }
 
-/// Those of these changes that are not found out.
+/// Returns those of the changes that no replay detects.
 fn missed<'a>(models: &[Quorum], changes: &'a [(&'a str, &'a str)]) -> Vec<&'a str> {
     let mut nodes = scripted(&models[0], &Scripts::real());
     let mut missed = Vec::new();

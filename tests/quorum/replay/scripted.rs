@@ -1,4 +1,4 @@
-//! The scripts, on a server whose clock is moved.
+//! [`Scripted`]: the scripts on a server whose clock the test moves, as a node of the replay.
 
 use super::{LOCK, Real};
 use distlock::time::{Clock, SystemClock};
@@ -7,7 +7,7 @@ use distlock_tests::probe::{Probe, Value};
 use distlock_tests::process::RedisServer;
 use distlock_tests::time_of_day::TimeOfDay;
 
-/// A server.
+/// One server, with the scripts that it runs.
 pub(super) struct Scripted {
     rules: Rules,
     clock: TimeOfDay,
@@ -63,9 +63,9 @@ impl Scripts {
 
 const COUNTER: &str = "redisson_lock_token:{a}";
 const MARKER: &str = "distlock_quorum";
-/// A counter is kept for a day.
+/// How long a counter is kept, in milliseconds: a day.
 const KEEP_MILLIS: i64 = 86_400_000;
-/// What the server is recorded by.
+/// The field of the marker with the `run_id` by which the server is recorded.
 const NODE: &str = "node";
 
 fn tombstone(owner: u8) -> String {
@@ -88,7 +88,8 @@ impl Scripted {
         }
     }
 
-    /// A unit of the model's time. A real clock goes on meanwhile, but not for so long.
+    /// Returns a unit of the model's time, in milliseconds. The unit is longer than a test, because
+    /// the real clock runs meanwhile.
     fn unit(&self) -> i64 {
         KEEP_MILLIS / i64::from(self.rules.keep)
     }
@@ -121,7 +122,7 @@ impl Scripted {
         let count = keys.len().to_string();
         let words = [&["EVAL", script, &count], keys, told].concat();
         let answer = self.probe.command(&words);
-        // When leases end is the model's choice.
+        // The model chooses when leases end, so no key may expire by itself.
         for key in self.probe.keys("*") {
             if key != COUNTER && key != MARKER {
                 self.probe.command(&["PERSIST", &key]);
@@ -182,8 +183,8 @@ impl Real for Scripted {
         self.note_run();
         let run = self.run(0);
         let unix = i64::try_from(SystemClock.unix_time().as_micros()).unwrap();
-        // It is in the middle of the first unit now, so that nothing hangs on how long the test
-        // takes.
+        // The present is the middle of the first unit, so that a slow test does not reach the next
+        // one.
         self.base = unix - self.unit() * 500;
         self.save();
         if is_node {
@@ -274,7 +275,7 @@ impl Real for Scripted {
                     "1",
                 ];
                 let script = self.scripts.mark.clone();
-                // An error is no answer that a node gives.
+                // A script that fails is reported as an answer that no node gives to this request.
                 let Value::List(state) = self.script(&script, &[MARKER], &told) else {
                     return Answer::Counted(0);
                 };

@@ -1,7 +1,8 @@
-//! Copies the sources of lock-core, with all mutants in them, for `src/lib.rs` and `loom`.
+//! Build script: copies the sources of lock-core, with all mutants in them, for `src/lib.rs` and
+//! `loom`.
 //!
-//! What the compiler says of a file in the copy is at the same line of the same file in
-//! `lock-core/src`.
+//! A copy keeps the line numbers of its source, so a compiler message about the copy names the line
+//! in `lock-core/src`, too.
 
 mod patch;
 
@@ -14,10 +15,10 @@ use std::path::{Path, PathBuf};
 const SOURCES: &str = "../../lock-core/src";
 const MUTANTS: &str = "mutants";
 
-/// The sources that are included, and not found as modules.
+/// The sources that are read by `include!`, and not as modules.
 const INCLUDED: [&str; 2] = ["lib.rs", "time/clock.rs"];
 
-/// The module that `src/sync` stands for, and where it is declared.
+/// The file and the line that declare the module which `src/sync` replaces.
 const REPLACED: (&str, &str) = ("lib.rs", "mod sync;");
 
 fn main() {
@@ -60,7 +61,7 @@ fn run() -> io::Result<()> {
     )
 }
 
-/// All mutants, by their names.
+/// Returns all mutants, sorted by name.
 fn mutants() -> io::Result<Vec<Mutant>> {
     let mut mutants = Vec::new();
     for file in files(Path::new(MUTANTS))? {
@@ -74,7 +75,7 @@ fn mutants() -> io::Result<Vec<Mutant>> {
     Ok(mutants)
 }
 
-/// What becomes of this source.
+/// Returns the copy of this source, with its mutants.
 fn copied(file: &str, text: &str, mutants: &[Mutant]) -> String {
     let here = mutants.iter().filter(|it| it.file == file);
     let changes = here.flat_map(|it| it.changes.iter().map(|change| (it.name.as_str(), change)));
@@ -100,7 +101,7 @@ fn copied(file: &str, text: &str, mutants: &[Mutant]) -> String {
     }
 }
 
-/// Fails the build, after all others are read.
+/// Reports a mutant that does not fit the sources. The build fails after all mutants are read.
 fn refuse(name: &str, why: &str) {
     println!(
         "cargo::error=tests/schedules/{MUTANTS}/{name}.diff is no mutant of the sources: {why}: \
@@ -108,7 +109,7 @@ fn refuse(name: &str, why: &str) {
     );
 }
 
-/// The paths of all files in this folder, in order.
+/// Returns the paths of all files in this folder, sorted.
 fn files(folder: &Path) -> io::Result<Vec<String>> {
     let (mut found, mut folders) = (Vec::new(), vec![folder.to_owned()]);
     while let Some(next) = folders.pop() {
@@ -125,7 +126,7 @@ fn files(folder: &Path) -> io::Result<Vec<String>> {
     Ok(found)
 }
 
-/// Removes the copies of files that are there no more.
+/// Removes the copies of sources that no longer exist.
 fn remove_others(copy: &Path, sources: &[String]) -> io::Result<()> {
     fs::create_dir_all(copy)?;
     for file in files(copy)?.iter().filter(|it| !sources.contains(it)) {
@@ -134,7 +135,8 @@ fn remove_others(copy: &Path, sources: &[String]) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a file that has another content, so that an incremental build sees what is new.
+/// Writes a file only if its content changes, so that an incremental build compiles only what is
+/// new.
 fn write(path: &Path, text: &str) -> io::Result<()> {
     if fs::read_to_string(path).is_ok_and(|old| old == text) {
         return Ok(());

@@ -1,18 +1,18 @@
-//! Textual changes of sources, as files of the folder `mutants` have them.
+//! Textual changes of sources, as the files in the folder `mutants` describe them.
 
 use std::ops::Range;
 
-/// What stands in the new text of a change for "the mutant is switched on".
+/// The word in the new text of a change that stands for "the mutant is switched on".
 const SWITCH: &str = "MUTANT";
 
-/// A defect that scenarios must find, as its file says.
+/// A defect that a scenario must find, as read from its file.
 #[derive(Debug)]
 pub(crate) struct Mutant {
     /// The name of the file, without its extension.
     pub(crate) name: String,
-    /// The scenario that finds it.
+    /// The scenario that finds the defect.
     pub(crate) scenario: String,
-    /// The source that it changes, as a path in `lock-core/src`.
+    /// The source that the mutant changes, as a path in `lock-core/src`.
     pub(crate) file: String,
     pub(crate) changes: Vec<Change>,
 }
@@ -20,7 +20,7 @@ pub(crate) struct Mutant {
 /// A text that occurs once in a source, and what replaces it.
 #[derive(Debug)]
 pub(crate) struct Change {
-    /// Words with single spaces between them: where the source breaks its lines is of no account.
+    /// Words with single spaces between them, so that the line breaks of the source do not matter.
     old: String,
     new: String,
 }
@@ -61,7 +61,7 @@ impl Mutant {
 }
 
 impl Change {
-    /// The replacement of one text by another.
+    /// Returns the replacement of one text by another.
     pub(crate) fn new(old: &str, new: &str) -> Self {
         Self {
             old: words(old),
@@ -92,7 +92,7 @@ impl Change {
         Ok(Self::new(&old, &new.replace(SWITCH, &switch)))
     }
 
-    /// Where the old text is.
+    /// Returns the place of the old text in a source.
     fn find(&self, source: &Source<'_>) -> Result<Range<usize>, String> {
         let mut found = source.words.match_indices(&self.old);
         match (found.next(), found.next()) {
@@ -103,7 +103,7 @@ impl Change {
     }
 }
 
-/// A text, and the same with single spaces between its words.
+/// A text, and its words with single spaces between them.
 struct Source<'a> {
     text: &'a str,
     words: String,
@@ -139,7 +139,7 @@ fn words(text: &str) -> String {
     Source::new(text).words
 }
 
-/// Makes changes of one source, each with its name. Each line keeps its number.
+/// Makes changes in one source, each given with its name. Each line keeps its number.
 ///
 /// # Errors
 ///
@@ -183,8 +183,8 @@ pub(crate) fn apply<'a>(
     Ok(changed)
 }
 
-/// Leaves out what only the head of a file may have, which `include!` cannot read. Each line keeps
-/// its number.
+/// Empties the lines that only the head of a file may have, and that `include!` cannot read: its
+/// documentation and attributes. Each line keeps its number.
 pub(crate) fn without_head(text: &str) -> String {
     let is_of_head = |line: &str| line.starts_with("//!") || line.starts_with("#![");
     let lines = text

@@ -1,9 +1,9 @@
-//! The signal that every wait is made of, in all interleavings, by loom.
+//! Checks the signal on which every wait is built, in all interleavings, with loom.
 //!
 //! The copy of `lock-core/src/time/clock.rs`, with its mutant, is compiled into this program on top
-//! of loom's locks. Loom knows no time: a wait with an end is one without, so what a time-out would
-//! mend is found as a deadlock. Only the signal is modelled: what is larger has too many
-//! interleavings to go through.
+//! of loom's locks. Loom knows no time: a wait with a deadline becomes one without, so a lost
+//! wake-up that a time-out would hide is found as a deadlock. Only the signal is modelled: anything
+//! larger has too many interleavings.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ fn raised_once() {
     });
 }
 
-/// Of two raises at least one is noticed, and a later one is not forgotten.
+/// Two raises end the wait, and leave the signal raised at most once more.
 fn raised_twice() {
     model(|| {
         let signal = Arc::new(Signal::new());
@@ -69,7 +69,8 @@ fn flag_and_signal() {
             })
         };
         loop {
-            // In this order: an interrupt that comes in between leaves the signal up.
+            // In this order: a raise that comes in between leaves the signal raised, which ends the
+            // wait.
             signal.take();
             if flag.load(loom::sync::atomic::Ordering::SeqCst) {
                 break;

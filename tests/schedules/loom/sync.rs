@@ -1,19 +1,20 @@
-//! What `crate::sync` is for the one file of lock-core that is compiled here.
+//! The module `crate::sync` for the one file of lock-core that is compiled here, on top of loom's
+//! locks.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-/// Goes through all interleavings of `work`.
+/// Runs `work` in all interleavings.
 pub(crate) fn model(work: impl Fn() + Send + Sync + 'static) {
     loom::model(work);
 }
 
-/// `parking_lot::Mutex` over loom's.
+/// Stands for `parking_lot::Mutex`, on top of loom's mutex.
 #[derive(Default)]
 pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
-/// `parking_lot::MutexGuard`; empty only while a condition variable has it.
+/// Stands for `parking_lot::MutexGuard`. It is empty only while a condition variable waits with it.
 pub(crate) struct MutexGuard<'a, T>(Option<loom::sync::MutexGuard<'a, T>>);
 
 impl<T> Mutex<T> {
@@ -42,12 +43,12 @@ impl<T> DerefMut for MutexGuard<'_, T> {
     }
 }
 
-/// `parking_lot::Condvar` over loom's, without time.
+/// Stands for `parking_lot::Condvar`, on top of loom's, without time.
 #[derive(Debug, Default)]
 pub(crate) struct Condvar(loom::sync::Condvar);
 
 impl Condvar {
-    /// Waits until it is notified, however long that takes. Says that time has not run out.
+    /// Waits for a notification, however long that takes. Returns that the time has not run out.
     pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _longest: Duration) -> bool {
         self.wait(guard);
         false
@@ -63,7 +64,7 @@ impl Condvar {
     }
 }
 
-/// Time stands still.
+/// A clock that stands still.
 pub(crate) mod time {
     pub(crate) fn nanos() -> u64 {
         0

@@ -1,5 +1,5 @@
-//! All states of the queue, some kinds of trouble at a time; and the faults found where a rule is
-//! left out.
+//! Searches all states of the queue, with some kinds of trouble at a time, and shows the faults
+//! that appear when a rule is left out.
 
 use super::{ALL, Action, Budget, DIRECT_LEASE, Flaw, INTERVAL, Order, PRESENCE, Queue, Rules};
 use crate::report::{fault, timed};
@@ -20,7 +20,8 @@ const NONE: Budget = Budget {
     failovers: 0,
 };
 
-/// Each of three clients waits for the lock once. No ready waiter waits in vain.
+/// Returns a model of three clients, each with one acquisition. No tick may pass while a ready
+/// waiter waits for a lock that is free or not used.
 fn with(budget: Budget) -> Queue {
     Queue {
         rules: Rules {
@@ -36,7 +37,7 @@ fn with(budget: Budget) -> Queue {
     }
 }
 
-/// Each client may wait twice.
+/// Gives each client two acquisitions.
 fn twice(model: Queue) -> Queue {
     Queue { rounds: 2, ..model }
 }
@@ -46,15 +47,15 @@ fn fair(mut model: Queue) -> Queue {
     model
 }
 
-/// Releases grant nothing to these clients, but name them. One that does not take the lock may
-/// keep it from others for as long as it is present.
+/// Makes releases only name these clients as next, instead of granting them the lock. A named
+/// client that does not take the lock may block the others for as long as it counts as present.
 fn naming(clients: u8, mut model: Queue) -> Queue {
     model.rules.named = clients;
     model.idle = Some(PRESENCE);
     model
 }
 
-/// How long the lock is wasted, and free, is not counted.
+/// Removes the limits on the time for which the lock may be wasted or free.
 fn untimed(model: Queue) -> Queue {
     Queue {
         waste: None,
@@ -63,7 +64,7 @@ fn untimed(model: Queue) -> Queue {
     }
 }
 
-/// A lock that ends without a message is free until the next attempt.
+/// Allows a lock that ends without a message to stay free until the next attempt.
 fn found_by_attempts(model: Queue) -> Queue {
     Queue {
         idle: Some(INTERVAL),
@@ -81,10 +82,11 @@ fn freezing(freezes: u8) -> Queue {
 
 fn late(late: u8) -> Queue {
     Queue {
-        // A message that is late, or lost, costs the time until the next attempt. An owner whose
-        // late attempt enters the queue before its late release costs the lease of one grant.
+        // One late or lost message costs the time until the next attempt. If both an attempt and
+        // the release of one owner are late, the attempt may enter the queue first, which costs the
+        // lease of one grant.
         waste: Some(if late == 1 { INTERVAL } else { DIRECT_LEASE }),
-        // So does an attempt that would have found the lock free.
+        // Each late attempt that would have found the lock free costs an interval, too.
         idle: Some(late * INTERVAL),
         ..with(Budget { late, ..NONE })
     }
@@ -107,11 +109,11 @@ fn holds_in_both_orders(what: &str, model: Queue) {
     holds(what, fair(model));
 }
 
-/// The shortest way to a state in which the property does not hold.
+/// Prints the shortest path on which this flaw violates the property. Fails if there is none.
 fn refuted(flaw: Flaw, property: &'static str, mut model: Queue) {
     model.rules.flaw = flaw;
-    // The checker may find a longer one first. It looks at states that are less deep than this,
-    // where the first one is 1 deep.
+    // The checker may find a longer path first, so the search is repeated for shorter ones. It
+    // visits only states less deep than `depth`; the initial state is 1 deep.
     let shorter_than = |depth| {
         let only = HasDiscoveries::AnyOf([property].into());
         let checker = model.clone().checker().finish_when(only);

@@ -1,4 +1,4 @@
-//! What the checker asks: where it begins, and what must hold.
+//! The queue as a `stateright` model: initial state, actions, and the properties that must hold.
 
 use super::server::{Hold, Owner, Request, Server};
 use super::{ALL, Action, Fault, Limit, Order, PRESENCE, Phase, Queue, State, Turn};
@@ -46,7 +46,7 @@ impl Model for Queue {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            // A model in which no client gets anything would be sound, too.
+            // Otherwise a model in which no client ever gets the lock would pass.
             Property::sometimes(
                 "every client holds the lock",
                 |model: &Self, state: &State| state.winners.count_ones() as usize == model.clients,
@@ -86,7 +86,8 @@ impl State {
         self.fault.get_or_insert(fault);
     }
 
-    /// A client begins to believe in the lock, or `None`: one of another library does.
+    /// Checks, when this client begins to believe that it holds the lock, that no other client
+    /// does. `None` is a client of another library.
     pub(super) fn check_that_no_other_holds(&mut self, client: Option<usize>) {
         let is_excused = client.is_some_and(|client| self.clients[client].lost_to_operator);
         let mut clients = self.clients.iter().enumerate();
@@ -102,8 +103,9 @@ impl State {
         }
     }
 
-    /// A client begins to believe in the lock with this token. If its lock was deleted, another may
-    /// have got a larger one since.
+    /// Checks, when a client begins to believe that it holds the lock, that its token is the
+    /// largest so far. If an operator deleted its lock, another client may have got a larger token
+    /// since.
     pub(super) fn check_token(&mut self, client: usize, token: u8) {
         if self.last_token < token {
             self.last_token = token;
@@ -112,13 +114,14 @@ impl State {
         }
     }
 
-    /// If the client holds the lock without using it, that is its own trouble, and not the queue's.
+    /// Counts the lock as used if this client holds it: time that a client wastes by its own
+    /// trouble is not the queue's fault.
     pub(super) fn excuse(&mut self, client: usize) {
         let is_its = |hold: Hold| usize::from(hold.owner.client) == client;
         self.is_used |= self.server.lock.is_some_and(is_its);
     }
 
-    /// An attempt of a waiter has arrived.
+    /// Records the place of a waiter whose attempt has arrived.
     pub(super) fn note_turn(&mut self, model: &Queue, owner: Owner) {
         let is_connected = self.clients[usize::from(owner.client)].is_connected;
         let now = Turn {
@@ -134,8 +137,8 @@ impl State {
         }
     }
 
-    /// A script was run, and may have granted the lock: to its `caller`, or to the waiter whose
-    /// turn it is.
+    /// Checks the grant that the last script may have made: to its `caller`, or to the first
+    /// waiter.
     pub(super) fn note_grant(
         &mut self,
         model: &Queue,
@@ -167,14 +170,14 @@ impl State {
         if self.released & owner.bit() != 0 {
             self.set_fault(Fault::Revived);
         }
-        // What a caller costs that does not use the granted lock, it costs without a queue, too.
+        // A caller that does not use its grant would waste the same time without a queue.
         self.is_used = is_caller;
         if let Some(at) = at {
             self.turns.remove(at);
         }
     }
 
-    /// The waiter could take the lock now.
+    /// Returns whether the waiter could take the lock now.
     fn is_ready(&self, turn: &Turn) -> bool {
         let waits = |client: usize| {
             let it = &self.clients[client];
@@ -183,7 +186,8 @@ impl State {
         turn.is_ready && self.client_of(turn.owner).is_some_and(waits)
     }
 
-    /// A tick passes while the lock is as it is.
+    /// Counts one tick as idle if the lock is free, or as wasted if its holder does not use it,
+    /// while a waiter is ready.
     pub(super) fn count_ticks(&mut self, model: &Queue) {
         let holder = self.server.lock.map(|hold| hold.owner.client);
         let mut turns = self.turns.iter();

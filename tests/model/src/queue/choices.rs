@@ -1,10 +1,11 @@
-//! What may happen next.
+//! The actions that are possible in a state of the queue.
 
 use super::server::{Call, Owner};
 use super::{Action, Client, INTERVAL, Phase, Queue, State, Twist};
 
 impl State {
-    /// Its last request is under way and not late: the client does nothing else meanwhile.
+    /// Returns whether an attempt of the client, or the answer to it, is under way and not late.
+    /// Until the client has the answer, it sends no other attempt.
     fn awaits_answer(&self, client: usize) -> bool {
         let it = &self.clients[client];
         let is_its = |owner: Owner| usize::from(owner.client) == client && owner.round == it.round;
@@ -20,7 +21,7 @@ impl State {
         it.phase == Phase::Waiting && is_due && !self.awaits_answer(client)
     }
 
-    /// Something is due that this client does before the next tick.
+    /// Returns whether this client has something to do before the next tick.
     fn is_busy(&self, client: usize) -> bool {
         let it = &self.clients[client];
         let has_lost = it.phase == Phase::Holding && it.belief == 0;
@@ -74,7 +75,7 @@ impl Queue {
         }
         match it.phase {
             Phase::Idle => {
-                // They are alike, and begin in their order.
+                // Clients are interchangeable. They begin in a fixed order, which saves states.
                 let has_begun = |client: usize| {
                     let before = &state.clients[client];
                     before.round > 0 || before.phase != Phase::Idle

@@ -1,30 +1,33 @@
-//! [`Queue`]: clients that wait for one lock in a queue of waiters, which the server keeps.
+//! [`Queue`]: a model of clients that wait for one lock in the queue of a server.
 //!
-//! Modelled are:
+//! The model contains:
 //!
 //! - the scripts that acquire and release, each as one step: [`server`]
-//! - clients, each with one acquisition at a time: they wait or try once, believe in the lock until
-//!   their lease ends by their own clock, release it, give up, die, freeze and continue, and lose
-//!   and renew the connection of their inbox
-//! - the network: requests, answers and messages that are late, or repeated; what is late may never
-//!   arrive, and so be lost
-//! - time in ticks. All clocks have the same rate. A tick passes when everything has happened that
-//!   was due and was not made late
+//! - clients, each with one acquisition at a time: they wait or try once, believe that they hold
+//!   the lock until their lease ends by their own clock, release it, give up, die, freeze and
+//!   continue, and lose and restore the connection on which they receive messages (the inbox)
+//! - the network: requests, answers and messages that are late, and requests that are repeated.
+//!   What is late may never arrive, which models loss
+//! - time in ticks. All clocks have the same rate. A tick passes only after everything has happened
+//!   that was due and not made late
 //! - others: an operator that deletes the lock, a client of another library that takes a free lock
 //!   and frees it silently, and a failover that loses the queue but not the lock
 //!
-//! Every trouble has a [`Budget`]. Without it, all happens at once and in any order.
+//! The [`Budget`] limits how often each kind of trouble happens. Without trouble, everything
+//! happens within its tick, in any order.
 //!
-//! Not modelled are renewals (a holder believes in the lock for one lease), the queue of threads
-//! within a client, the expiry of tombstones (they outlast the late requests), clocks of different
-//! rates, and a store that loses the lock. The time that a request takes is within a tick, or late.
+//! Not modelled are renewals (a holder's belief lasts for one lease), the queue of threads within a
+//! client, the expiry of tombstones (they outlast the late requests), clocks of different rates,
+//! and a store that loses the lock. A request that is not late arrives within its tick.
 //!
 //! A client trusts a direct grant that names its last attempt, while less than half of the granted
-//! lease has passed since that attempt was sent. Otherwise it confirms the grant by an attempt.
+//! lease has passed since that attempt was sent. Otherwise the client confirms the grant by an
+//! attempt.
 //!
-//! All times are counted in ticks from now, so that states at different times are the same. Of the
-//! number of an attempt the model keeps only if it is the last one of its client, because it is
-//! compared with nothing else. Tokens are replaced by their ranks.
+//! All times are counted in ticks from now, so that states that differ only in the time of day are
+//! equal. Instead of an attempt's number, the model keeps whether the attempt is its client's last
+//! one, because the protocol compares nothing else. Tokens are replaced by their ranks, because
+//! only their order matters.
 
 mod checking;
 mod choices;
@@ -42,37 +45,39 @@ const LEASE: u8 = 4;
 const PRESENCE: u8 = 3;
 /// The lease of a direct grant.
 const DIRECT_LEASE: u8 = 3;
-/// A waiter sends an attempt so often.
+/// The time between two attempts of a waiter.
 const INTERVAL: u8 = 1;
 
 const MOST_CLIENTS: usize = 3;
-/// All of them, each a bit.
+/// All clients, one bit each.
 const ALL: u8 = 0b111;
 
-/// What may happen, how often, and what it may cost.
+/// The model: what may happen, how often, and how much time it may cost.
 #[derive(Clone, Debug)]
 pub struct Queue {
     pub rules: Rules,
     pub clients: usize,
-    /// The acquisitions of each client.
+    /// The number of acquisitions that each client makes.
     pub rounds: u8,
     pub budget: Budget,
-    /// For how many ticks, all in all, waiters that do not use their direct grants may keep the
-    /// lock from a waiter that is ready.
+    /// The largest total number of ticks for which holders that do not use their direct grants may
+    /// keep the lock from a ready waiter.
     pub waste: Limit,
-    /// For how many ticks at a stretch the lock may be free while a waiter is ready.
+    /// The largest number of consecutive ticks for which the lock may be free while a waiter is
+    /// ready.
     pub idle: Limit,
 }
 
-/// A number of ticks, if they are counted.
+/// The largest number of ticks; `None` for no limit.
 pub type Limit = Option<u8>;
 
 /// The rules of the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rules {
     pub order: Order,
-    /// The clients, each a bit, that a release does not grant the lock but only names as next: all
-    /// of them where the count of `PUBLISH` proves nothing.
+    /// The clients, one bit each, that a release only names as next instead of granting them the
+    /// lock. On a server where the count that `PUBLISH` returns proves nothing, that is every
+    /// client.
     pub named: u8,
     pub flaw: Flaw,
 }
@@ -90,11 +95,11 @@ pub enum Order {
     Fair,
 }
 
-/// A rule that is left out, to see that it is needed.
+/// A rule that the model leaves out, to show that the rule is needed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Flaw {
     None,
-    /// A direct grant stands although `PUBLISH` reached no connection.
+    /// A direct grant remains in force even if `PUBLISH` reached no connection.
     KeepsUnreached,
     /// The client trusts a direct grant to any attempt of its owner.
     TrustsOldAttempt,
@@ -102,13 +107,13 @@ pub enum Flaw {
     PublishesFirst,
     /// A release frees the lock of any owner.
     ReleasesAnyOwner,
-    /// An attempt that waits takes a free lock, even if another waiter is first.
+    /// A waiter's attempt takes a free lock, even if another waiter is first.
     Barges,
     /// A call that does not wait takes a free fair lock, even if others wait.
     TriesBarge,
-    /// An attempt that waits takes a free lock if the first waiter is one that is only named.
+    /// A waiter's attempt takes a free lock if the first waiter was only named as next.
     OvertakesNamed,
-    /// A waiter that was not reached loses its place.
+    /// A waiter that `PUBLISH` did not reach loses its place in the queue.
     RemovesUnreached,
     /// A waiter that gives up sends no release.
     LeavesSilently,
@@ -120,7 +125,7 @@ pub enum Flaw {
     NoPresence,
 }
 
-/// How often each trouble happens.
+/// How often each kind of trouble may happen.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Budget {
     /// A request, an answer or a message is late.
@@ -153,16 +158,16 @@ pub struct State {
     /// Requests that have not arrived.
     requests: Vec<Sent<Request>>,
     budget: Budget,
-    /// The rest is not known to any part of the system, and only needed to check it: the waiters in
-    /// the order in which they arrived.
+    /// The waiters in the order in which they arrived. This field and the following ones belong to
+    /// no part of the system: only the checks use them.
     turns: Vec<Turn>,
-    /// The owner that holds the lock has believed in it, or has lost it by its own trouble.
+    /// The holder has used the lock, or its failure to use it is not the queue's fault.
     is_used: bool,
-    /// The largest token that a client has believed in.
+    /// The largest token with which a client has believed that it holds the lock.
     last_token: u8,
-    /// The owners whose release has arrived, each a bit.
+    /// The owners whose release has arrived, one bit each.
     released: u8,
-    /// The clients that have ever held the lock, each a bit.
+    /// The clients that have ever held the lock, one bit each.
     winners: u8,
     /// A client has trusted a direct grant.
     was_trusted: bool,
@@ -181,45 +186,45 @@ enum Fault {
     OutOfTurn,
 }
 
-/// The place of a waiter.
+/// The place of a waiter in the order of arrival.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Turn {
     owner: Owner,
-    /// Present for so long.
+    /// For how many more ticks the waiter counts as present.
     left: u8,
-    /// Has been connected since its last attempt arrived.
+    /// The waiter's inbox has been connected since its last attempt arrived.
     is_ready: bool,
 }
 
-/// Something on the network.
+/// A request, an answer or a message under way.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 struct Sent<T> {
     what: T,
-    /// It arrives at any time, or never; otherwise before the next tick.
+    /// If true, it may arrive at any time, or never; if false, it arrives before the next tick.
     is_late: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Client {
     phase: Phase,
-    /// Which of its acquisitions this is. Each has an owner of its own.
+    /// The number of the client's current acquisition. Each acquisition has its own owner.
     round: u8,
     is_frozen: bool,
-    /// Its inbox is connected.
+    /// The client's inbox is connected.
     is_connected: bool,
-    /// How long ago its last attempt was sent.
+    /// The number of ticks since the client sent its last attempt.
     age: u8,
-    /// Its last attempt was answered.
+    /// The client's last attempt was answered.
     is_answered: bool,
     /// A copy of a request of this owner may still arrive.
     is_unsure: bool,
-    /// It sends the next attempt at once.
+    /// The client sends its next attempt at once.
     is_woken: bool,
-    /// For how long it believes in the lock.
+    /// For how many more ticks the client believes that it holds the lock.
     belief: u8,
-    /// An operator has deleted its lock.
+    /// An operator has deleted the client's lock.
     lost_to_operator: bool,
-    /// The answer to its last attempt, if not yet received.
+    /// The answer to the last attempt, if the client has not read it yet.
     answer: Option<Sent<Answer>>,
     inbox: Vec<Sent<Message>>,
 }
@@ -229,7 +234,7 @@ enum Phase {
     #[default]
     Idle,
     Waiting,
-    /// Has sent its only attempt.
+    /// The client has sent its only attempt.
     Trying,
     Holding,
     Done,
@@ -270,7 +275,7 @@ pub enum Action {
     Tick,
 }
 
-/// What else happens when a request arrives.
+/// The trouble that may happen when a request arrives.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Twist {
     None,

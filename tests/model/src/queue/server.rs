@@ -11,7 +11,7 @@ pub struct Server {
     /// The last token.
     pub counter: u8,
     pub queue: Vec<Entry>,
-    /// The owners with a tombstone, each a bit.
+    /// The owners with a tombstone, one bit each.
     pub tombstones: u8,
 }
 
@@ -28,7 +28,7 @@ pub struct Hold {
     pub left: u8,
 }
 
-/// The number of an attempt, as far as it matters.
+/// Whether an attempt is its client's last one. The model keeps nothing else of its number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Number {
     Old,
@@ -39,9 +39,9 @@ pub enum Number {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Entry {
     pub owner: Owner,
-    /// `None` if it was not reached, until its next attempt.
+    /// The last attempt; `None` after `PUBLISH` did not reach the waiter, until its next attempt.
     pub attempt: Option<Number>,
-    /// Present for so long.
+    /// For how many more ticks the waiter counts as present.
     pub left: u8,
 }
 
@@ -61,7 +61,7 @@ pub enum Call {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Message {
     pub owner: Owner,
-    /// Left out if the owner is only named as the next one.
+    /// `None` if the owner is only named as next.
     pub grant: Option<DirectGrant>,
 }
 
@@ -71,10 +71,10 @@ pub struct DirectGrant {
     pub token: u8,
 }
 
-/// What a script finds, and what it publishes.
+/// The connections that a script finds, and the message that it publishes.
 #[derive(Debug, Default)]
 pub struct Publishing {
-    /// The clients whose inbox is connected, each a bit.
+    /// The clients whose inbox is connected, one bit each.
     pub connected: u8,
     pub fails: bool,
     pub only_names: bool,
@@ -94,7 +94,7 @@ impl Owner {
         1 << (self.client * MOST_ROUNDS + self.round)
     }
 
-    /// Whether both have one place in the queue.
+    /// Returns whether both owners share one place in the queue.
     #[must_use]
     pub fn is_member_of(self, other: Self, order: Order) -> bool {
         match order {
@@ -105,7 +105,7 @@ impl Owner {
 }
 
 impl Request {
-    /// Whether it is an attempt of a waiter.
+    /// Returns whether the request is an attempt of a waiter.
     #[must_use]
     pub fn waits(self) -> bool {
         matches!(self.call, Call::Acquire { waits: true, .. })
@@ -124,7 +124,7 @@ impl Server {
         self.lock.is_some_and(|hold| hold.owner == owner)
     }
 
-    /// `acquire.lua`.
+    /// Runs `acquire.lua`.
     pub fn acquire(
         &mut self,
         rules: Rules,
@@ -165,7 +165,7 @@ impl Server {
         Answer::Granted { token }
     }
 
-    /// `release.lua`, or with a tombstone `close.lua`.
+    /// Runs `release.lua`, or `close.lua` if a tombstone is wanted.
     pub fn release(
         &mut self,
         rules: Rules,
@@ -184,7 +184,8 @@ impl Server {
         let waiters = self.queue.len();
         self.queue.retain(|entry| entry.owner != owner);
         if self.lock.is_none() && self.queue.len() < waiters {
-            // It may have been named as the next one.
+            // The owner may have been named as next. Then the next waiter must be granted the lock,
+            // or named.
             self.pass_on(rules, None, publishing);
         }
     }
@@ -202,8 +203,8 @@ impl Server {
         }
     }
 
-    /// Grants a free lock to the first waiter that is present and reached, or names it. Returns
-    /// whether the lock is free for this `caller`.
+    /// Grants a free lock to the first waiter that `PUBLISH` reaches, or names that waiter as next.
+    /// Returns `true` if the lock stays free for this `caller`.
     fn pass_on(
         &mut self,
         rules: Rules,
@@ -228,7 +229,7 @@ impl Server {
             let token = self.counter + 1;
             let grant = Some(DirectGrant { attempt, token });
             if publishing.fails {
-                // What was written is undone, and no waiter loses its place.
+                // The script undoes what it wrote, and no waiter loses its place.
                 let is_published = is_reached && rules.flaw == Flaw::PublishesFirst;
                 publishing.message = is_published.then_some(Message { owner, grant });
                 publishing.has_failed = true;

@@ -1,10 +1,10 @@
-//! What each action changes.
+//! The state of the queue after each action.
 
 use super::server::{Call, DirectGrant, Hold, Message, Number, Owner, Publishing, Request};
 use super::{Action, Answer, Client, DIRECT_LEASE, Flaw, LEASE, Phase, Queue, Sent, State, Twist};
 
 impl Queue {
-    /// `None` if the action changes nothing.
+    /// Returns the state after this action; `None` if the action changes nothing.
     pub(super) fn step(&self, before: &State, action: Action) -> Option<State> {
         let mut state = before.clone();
         match action {
@@ -123,7 +123,8 @@ impl State {
         Owner { client, round }
     }
 
-    /// The client that waits or holds as this owner.
+    /// Returns the client whose current acquisition has this owner; `None` if it neither waits nor
+    /// holds.
     pub(super) fn client_of(&self, owner: Owner) -> Option<usize> {
         let client = usize::from(owner.client);
         let it = self.clients.get(client)?;
@@ -131,7 +132,8 @@ impl State {
         (is_active && it.round == owner.round).then_some(client)
     }
 
-    /// No attempt under way is the last one of this client any more.
+    /// Marks the attempts of this client in requests, in the queue and in messages as no longer the
+    /// last.
     fn make_attempts_old(&mut self, client: usize) {
         let is_its = |owner: Owner| usize::from(owner.client) == client;
         for sent in &mut self.requests {
@@ -172,7 +174,7 @@ impl State {
         });
     }
 
-    /// Releases the lock, or gives up.
+    /// Sends a release, of a held lock or of an attempt that is given up, and ends the acquisition.
     fn send_release(&mut self, model: &Queue, client: usize) {
         let owner = self.owner(client);
         let it = &self.clients[client];
@@ -206,7 +208,7 @@ impl State {
                 let left = LEASE - it.age;
                 self.believe(client, token, left);
             }
-            // By its own clock the lease is over.
+            // By the client's clock the lease is already over: a waiter tries again.
             Answer::Granted { .. } if it.phase == Phase::Waiting => it.is_woken = true,
             Answer::Granted { .. } => self.send_release(model, client),
             Answer::Busy | Answer::Closed => {
@@ -252,8 +254,8 @@ impl State {
         it.answer = None;
     }
 
-    /// The script runs, and its answer and its message are sent. Returns whether the twist
-    /// happened.
+    /// Runs the script of a request that arrives, and sends its answer and its message. Returns
+    /// whether the twist took effect.
     fn receive(&mut self, model: &Queue, request: Request, twist: Twist) -> bool {
         let Request { owner, call } = request;
         let clients = self.clients.iter().enumerate();
@@ -317,7 +319,8 @@ impl State {
         true
     }
 
-    /// A client that can reads the answer at once. One that holds the lock needs it no more.
+    /// Delivers an answer, which the client reads at once unless the answer is late or the client
+    /// is frozen. A client that already holds the lock does not read it.
     fn answer(&mut self, model: &Queue, client: usize, answer: Answer, is_late: bool) {
         let it = &mut self.clients[client];
         if it.phase == Phase::Holding {
@@ -350,7 +353,7 @@ impl State {
         }
     }
 
-    /// States that differ in nothing that matters become the same.
+    /// Removes differences that do not matter, so that equivalent states become equal.
     fn tidy(&mut self) {
         let tombstones = self.server.tombstones;
         self.requests.retain(|sent| {

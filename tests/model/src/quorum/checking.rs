@@ -1,4 +1,4 @@
-//! What the checker asks: where it begins, where it goes from there, and what must hold.
+//! The quorum as a `stateright` model: initial states, actions, and the properties that must hold.
 
 use super::{
     Action, Attempt, Column, FIRST_MEMBERS, Fault, MOST_ATTEMPTS, MOST_EPOCHS, NODES, Outsider,
@@ -28,14 +28,15 @@ impl Model for Quorum {
                             since: 0,
                             view: View::FIRST,
                         });
-                        // Those that are never started again take every proposal.
+                        // A node that is never restarted has a clock that stands still, and so late
+                        // that no proposal is too far ahead of it.
                         let is_timeless = self.mortals > 0 && !column.is_mortal;
                         let ahead = if at < 2 { self.ahead } else { 0 };
                         column.node.now = if is_timeless { u8::MAX / 2 } else { ahead };
                     }
                     let beside = &mut columns[NODES];
-                    // Where one node's clock goes, that of the server which may take its place
-                    // does.
+                    // If only some clocks run, that of the fourth server does, too: it may take the
+                    // place of a node whose clock runs.
                     beside.is_mortal = self.mortals > 0;
                     if self.outsider == Outsider::Foreign {
                         beside.node.disk.marker = Some(Marker {
@@ -83,7 +84,7 @@ impl Model for Quorum {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            // A model in which no attempt gets anything would be sound, too.
+            // Otherwise a model in which no attempt ever gets the lock would pass.
             Property::sometimes("every attempt wins", |model: &Self, state: &State| {
                 state.winners == model.attempts
             }),

@@ -1,10 +1,10 @@
-//! What may happen next.
+//! The actions that are possible in a state of the quorum.
 
 use super::{Action, Cell, Column, MAJORITY, NODES, Outsider, Phase, Protocol, Quorum, State};
 use crate::node::{Flaw, Marker, Node, View};
 
 impl Quorum {
-    /// The tokens that an attempt may go on with.
+    /// Returns the first tokens with which an attempt may begin its next round.
     fn next_firsts(&self, state: &State, attempt: usize) -> Vec<u8> {
         let it = state.attempts[attempt];
         let round = usize::from(it.round);
@@ -13,7 +13,8 @@ impl Quorum {
             .iter()
             .map(|column| column.cells[attempt][round]);
         let mut firsts: Vec<_> = match self.protocol {
-            // Of those that outbid it, it may have heard of any.
+            // The client may have received any of the refusals, so it may outbid any of their
+            // tokens.
             Protocol::Proposed => cells
                 .filter_map(|cell| {
                     if let Cell::Stale(token) = cell {
@@ -76,7 +77,7 @@ impl Quorum {
     ) {
         let it = state.attempts[attempt];
         if it.phase == Phase::Before {
-            // They are all alike: they begin in their order.
+            // Attempts are interchangeable. They begin in a fixed order, which saves states.
             let is_next = attempt == 0 || state.attempts[attempt - 1].phase != Phase::Before;
             if is_next {
                 let latest = if self.protocol == Protocol::Naive {
@@ -132,7 +133,7 @@ impl Quorum {
         } = column.node;
         let lets_go = |owner: u8| {
             let attempt = usize::from(owner);
-            // The lease before a renewal may be over where that did not come.
+            // On a node that the renewal did not reach, the lease before it may be over.
             let is_short = column.short & 1 << owner != 0 && column.renewed(attempt).is_none();
             state.attempts[attempt].over || is_short
         };
@@ -150,12 +151,12 @@ impl Quorum {
         } else {
             is_banned(column)
         };
-        // A node that is never started again needs a clock only where counters expire.
+        // If some nodes may be restarted, only their clocks run. Otherwise all clocks run, so that
+        // counters expire.
         if now < self.clocks && !is_stopped && (column.is_mortal || self.mortals == 0) {
             actions.push(Action::Tick { node });
         }
-        // It does not come back with what it had before another one was replaced, as an old
-        // snapshot would have it.
+        // Left out of the model: a restart from a snapshot that is older than the last membership.
         let is_old = |marker: Marker| marker.view < self.last_view(state);
         let restarts = column.is_mortal && node < NODES && state.restarts < self.restarts;
         if restarts && !saved.marker.is_some_and(is_old) {
@@ -181,7 +182,8 @@ impl Quorum {
             others.filter(has_recorded).count()
         };
         if marker.is_none() && is_member(view, node) {
-            // A majority of the members has recorded the membership, and refuses all before.
+            // A server may become a node once a majority of the members has recorded the
+            // membership, and so refuses requests under the earlier ones.
             if others(view) >= MAJORITY || self.rules.flaw == Flaw::Unrecorded {
                 actions.push(Action::IsMarked { node });
             }
@@ -190,13 +192,16 @@ impl Quorum {
         if marker.is_some_and(lags) && is_member(view, node) {
             actions.push(Action::Records { node });
         }
-        // The present members agree on the next ones: a majority of them must be there.
+        // A majority of the present members must have recorded their membership: these agree on the
+        // next members.
         let is_out = marker.is_none() && (node < NODES || self.outsider == Outsider::Empty);
         if is_out && state.epochs <= self.replacements && others(view) >= MAJORITY {
             let replaced = (0..state.columns.len()).filter(|other| is_member(view, *other));
-            // A server that replaces another than itself was no member before.
+            // A member without a marker may only replace itself. A server that is no member may
+            // replace any member.
             let replaced = replaced.filter(|other| *other == node || !is_member(view, node));
-            // Nodes that began alike are: it is enough to replace one of them.
+            // Nodes whose counters began equal are interchangeable: replacing one of them is
+            // enough.
             let most = if self.skew == 0 { 1 } else { NODES };
             let replaced = replaced.take(most);
             actions.extend(replaced.map(|replaced| Action::Replaces {

@@ -1,5 +1,6 @@
-//! Hashes of states in few writes: a derived one writes each field, which takes most of the
-//! checker's time. Every field is named here, so that a new one does not compile without its hash.
+//! Hash of a [`Column`] in few writes: a derived hash writes each field, which takes most of the
+//! checker's time. Every field is named here, so that a new field does not compile without its
+//! hash.
 
 use super::{Cell, Column, MOST_ATTEMPTS};
 use crate::node::{Counter, Disk, Marker, Node, View};

@@ -1,20 +1,23 @@
-//! [`Quorum`]: three nodes, and clients that want one lock, with a network that does what it likes.
-//! Beside the nodes there may be a server that is none: an empty one that takes a node's place, or
-//! a node of another quorum.
+//! [`Quorum`]: a model of three nodes, and of clients that want one lock, with a network that may
+//! lose, delay and reorder all messages. There may be a fourth server that is no node at first: an
+//! empty one that takes a node's place, or a node of another quorum.
 //!
-//! An address may lead any client to any of these servers at any time: a request may arrive at each
-//! of them, and the client learns of the server, with its answer, under which view that was given.
+//! An address may lead any client to any of these servers at any time, so a request may arrive at
+//! each of them. With the answer, the client learns the server and the view under which it
+//! answered.
 //!
-//! The members agree on the next membership in one step here; how they do is in
-//! [`choice`](crate::choice).
+//! The members agree on the next membership in one step here; [`choice`](crate::choice) models how
+//! they do.
 //!
-//! Messages are not in the state. A request that was sent may arrive at any time, or never; and an
-//! answer is a fact from the moment that it is given, which its client may know or not when it goes
-//! on. So loss, delay and order of messages are all in what is chosen next. Nor is time: a lease is
-//! over at a moment of the model's choice, and from then on each node may let go of it, sooner or
-//! later. What is kept of time is only what the protocol takes from it: that no node lets go before
-//! the client's own deadline (which counts from before the request was sent), and that a node that
-//! was started again votes when all leases from before are over.
+//! Messages are not part of the state. A request that was sent may arrive at any time, or never. An
+//! answer is a fact as soon as it is given, and the client may or may not know it when it takes its
+//! next step. So the choice of the next action covers loss, delay and order of messages.
+//!
+//! Leases have no length. The model chooses when a lease is over by the client's clock, and any
+//! time after that each node may free the lock. Of the time that leases take, the model keeps only
+//! what the protocol relies on: no node frees the lock before the client's own deadline (which
+//! counts from before the request was sent), and a node that was restarted votes only when all
+//! leases from before are over.
 
 use crate::node::{Answer, Flaw, Node, Request, Rules, View};
 
@@ -25,7 +28,7 @@ mod renewals;
 mod words;
 
 pub const NODES: usize = 3;
-/// The nodes, and the server that is none at first.
+/// The nodes, and the fourth server, which is no node at first.
 pub const SERVERS: usize = 4;
 pub const MAJORITY: usize = 2;
 const MOST_ATTEMPTS: usize = 3;
@@ -33,50 +36,50 @@ const MOST_ROUNDS: usize = 2;
 const MOST_EPOCHS: usize = 3;
 const FIRST_MEMBERS: u8 = 0b111;
 
-/// What may happen, and how often.
+/// The model: what may happen, and how often.
 #[derive(Clone, Debug)]
 pub struct Quorum {
     pub rules: Rules,
     pub protocol: Protocol,
     pub attempts: u8,
-    /// How often an attempt asks all nodes.
+    /// How many times an attempt may send its request to all nodes.
     pub rounds: u8,
-    /// The client's clock says anything up to this.
+    /// The largest time that a client's clock may show. The client proposes this time as token.
     pub latest: u8,
-    /// The nodes' counters begin anywhere up to this.
+    /// The largest value with which a node's counter may begin.
     pub skew: u8,
-    /// Tokens that are set aside for hand-offs with each grant.
+    /// The number of tokens that each grant sets aside for hand-offs.
     pub reserve: u8,
-    /// Requests arrive again and again, and are sent again at the same token.
+    /// Requests may arrive any number of times, and may be sent again with the same token.
     pub resends: bool,
-    /// Locks are released with a message, and what is given up leaves tombstones.
+    /// Clients send releases, which leave a tombstone on a node that a request may still reach.
     pub releases: bool,
-    /// Until when the nodes' clocks go.
+    /// The time at which the nodes' clocks stop.
     pub clocks: u8,
-    /// How many nodes may be started again, and how often all in all.
+    /// How many nodes may be restarted. `restarts` limits how often, for all of them together.
     pub mortals: usize,
     pub restarts: u8,
-    /// What a node keeps may be saved, and come back.
+    /// A node may save its data, with which it restarts later.
     pub saves: bool,
-    /// Nodes that are in the same state are not told apart.
+    /// States that differ only in the order of the nodes count as one.
     pub is_symmetric: bool,
     pub outsider: Outsider,
-    /// How often a server takes a node's place.
+    /// How often a server may take a node's place.
     pub replacements: u8,
-    /// How often each lock is renewed.
+    /// How often each lock may be renewed.
     pub renews: u8,
-    /// A renewal that finds a node without the owner asks it for its vote again.
+    /// A renewal that finds a node without a vote for the owner leads to a request to vote again.
     pub votes_again: bool,
-    /// All clocks go together.
+    /// All clocks advance together.
     pub has_one_clock: bool,
-    /// By how much the clocks of the first two nodes are ahead.
+    /// By how much the clocks of the first two nodes are ahead at the beginning.
     pub ahead: u8,
 }
 
-/// What the server beside the nodes is.
+/// What the fourth server is at first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outsider {
-    /// There is none.
+    /// There is no fourth server.
     None,
     Empty,
     /// A node of another quorum, which votes.
@@ -85,9 +88,10 @@ pub enum Outsider {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Protocol {
-    /// Tokens are proposed, like ballots.
+    /// The client proposes tokens, like ballots.
     Proposed,
-    /// Each node counts, and the client writes the largest answer back.
+    /// Each node increments its own counter, and the client writes the largest answer of a majority
+    /// back.
     Naive,
 }
 
@@ -95,12 +99,12 @@ pub enum Protocol {
 pub struct State {
     pub attempts: [Attempt; MOST_ATTEMPTS],
     pub columns: [Column; SERVERS],
-    /// The members of each epoch, each a bit, and how many epochs there are.
+    /// The members of each epoch, one bit each; `epochs` is the number of epochs so far.
     memberships: [u8; MOST_EPOCHS],
     epochs: u8,
-    /// The largest token that a client which believed in its lock has used.
+    /// The largest token that a client has used while it believed that it held the lock.
     last: u8,
-    /// How many have ever believed in it.
+    /// How many attempts have won the lock so far.
     winners: u8,
     restarts: u8,
     fault: Option<Fault>,
@@ -110,7 +114,7 @@ pub struct State {
 enum Fault {
     TwoHolders,
     OldToken,
-    /// A node votes for an owner that it has released.
+    /// A node votes for an owner whose release has arrived there.
     Revived,
 }
 
@@ -118,14 +122,14 @@ enum Fault {
 pub struct Attempt {
     phase: Phase,
     round: u8,
-    /// What was proposed in each round.
+    /// The first token that was proposed in each round.
     firsts: [u8; MOST_ROUNDS],
-    /// Its lease is over, by the client's own clock.
+    /// The lease is over by the client's clock.
     over: bool,
     /// The last token used.
     used: u8,
     renewal: Renewal,
-    /// How often it was renewed.
+    /// How often the lock was renewed.
     renewed: u8,
 }
 
@@ -145,42 +149,43 @@ enum Phase {
     After,
 }
 
-/// One node, and how it stands with each attempt there.
+/// One server, and the state of each attempt's requests there.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Column {
-    /// Whether it may be started again.
+    /// Whether the node may be restarted. Of the fourth server: whether its clock runs.
     is_mortal: bool,
     pub node: Node,
     cells: [[Cell; MOST_ROUNDS]; MOST_ATTEMPTS],
-    /// The last renewal of each attempt.
+    /// The state of each attempt's last renewal.
     renewals: [Cell; MOST_ATTEMPTS],
-    /// What came of the request to vote again, which that renewal led to.
+    /// The state of the request to vote again to which that renewal led.
     votes: [Cell; MOST_ATTEMPTS],
-    /// The attempts with such a request of an earlier renewal under way, each a bit.
+    /// The attempts, one bit each, whose request to vote again is under way from an earlier
+    /// renewal.
     late_votes: u8,
-    /// The attempts whose last renewal succeeded without this node, each a bit: the lease here may
-    /// end before the client's.
+    /// The attempts, one bit each, whose last renewal succeeded without this node: the lease here
+    /// may end before the client's.
     short: u8,
-    /// The attempts whose release is under way, each a bit.
+    /// The attempts whose release is under way, one bit each.
     closing: u8,
-    /// Those that were begun when it was started again. It does not vote before all their leases
-    /// are over.
+    /// The attempts, one bit each, that were begun when this node was restarted or admitted. The
+    /// node does not vote before all their leases are over.
     awaits: u8,
-    /// Of those, whose renewal was sent after that: if it succeeds, the lease that is awaited is
-    /// not the last one.
+    /// Those of `awaits` whose renewal was sent after the restart. If the renewal succeeds, the
+    /// node need not wait for the end of the attempt's longer lease.
     renews: u8,
 }
 
-/// One request, and what came of it.
+/// The state of one request to one server.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 enum Cell {
     #[default]
     Unsent,
-    /// It may arrive yet.
+    /// The request may still arrive.
     Sent,
-    /// It has arrived, and its answer makes no difference.
+    /// The request has arrived, and its answer makes no difference.
     Done,
-    /// Under this view.
+    /// The request was granted under this view.
     Granted(View),
     Stale(u8),
     Counted(u8),
@@ -192,7 +197,7 @@ pub enum Action {
         attempt: usize,
         first: u8,
     },
-    /// All nodes are asked once more.
+    /// The client sends its request to all nodes once more.
     Again {
         attempt: usize,
         first: u8,
@@ -230,20 +235,20 @@ pub enum Action {
     Saves {
         node: usize,
     },
-    /// It becomes a node of the last membership.
+    /// The server becomes a node of the last membership.
     IsMarked {
         node: usize,
     },
-    /// A new membership is chosen, in which this server stands for that one.
+    /// A new membership is chosen, in which `newcomer` takes the place of `replaced`.
     Replaces {
         newcomer: usize,
         replaced: usize,
     },
-    /// It records the last membership.
+    /// The node records the last membership.
     Records {
         node: usize,
     },
-    /// All nodes are asked to extend the lease.
+    /// The client asks all nodes to extend the lease.
     Renews {
         attempt: usize,
     },
@@ -251,19 +256,19 @@ pub enum Action {
         attempt: usize,
         node: usize,
     },
-    /// `late` if it was sent by an earlier renewal.
+    /// A request to vote again arrives; `late` if an earlier renewal led to it.
     VoteArrives {
         attempt: usize,
         node: usize,
         late: bool,
     },
-    /// The client believes that its lease is longer.
+    /// The client considers its lease extended.
     IsRenewed {
         attempt: usize,
     },
 }
 
-/// What an action is to a node.
+/// The effect of an action on a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     Asked(Request, Answer),
@@ -274,7 +279,7 @@ pub enum Event {
 }
 
 impl Quorum {
-    /// Everything at once: more than can be searched.
+    /// Returns a model with all kinds of trouble at once, which has too many states to search.
     #[must_use]
     pub fn everything() -> Self {
         Self {
@@ -305,7 +310,8 @@ impl Quorum {
         }
     }
 
-    /// What stores without a marker know of: no node is started again, and nothing is forgotten.
+    /// Returns a model of stores without a marker: no node is restarted or replaced, no lock is
+    /// renewed, and no counter expires.
     #[must_use]
     pub fn without_time() -> Self {
         let rules = Rules {
@@ -343,18 +349,18 @@ impl Quorum {
         }
     }
 
-    /// Whether this server is a member under this view.
+    /// Returns whether this server is a member under this view.
     fn is_member(&self, state: &State, view: View, server: usize) -> bool {
         let members = match view {
             View { quorum: 1, epoch } => state.memberships[usize::from(epoch) - 1],
             View { quorum: 0, .. } => FIRST_MEMBERS,
-            // Of another quorum there is one server here.
+            // Another quorum has one server here, the fourth.
             _ => 1 << NODES,
         };
         members & 1 << server != 0
     }
 
-    /// The last membership, where there are any.
+    /// Returns the view of the last membership, for nodes with markers.
     fn last_view(&self, state: &State) -> View {
         View {
             quorum: 1,
@@ -362,7 +368,8 @@ impl Quorum {
         }
     }
 
-    /// Whether enough servers say yes, as the client counts them.
+    /// Returns whether enough servers agree, as the client counts them. In a model with this
+    /// `flaw`, the client ignores views and memberships.
     fn is_majority(
         &self,
         state: &State,
@@ -389,7 +396,8 @@ impl Quorum {
         let (owner, first) = (index(attempt), state.attempts[attempt].firsts[round]);
         match (self.protocol, round) {
             (Protocol::Proposed, _) => {
-                // An older view is refused, and then the client asks under the one that there is.
+                // A request under an older view would be refused, and the client would then send it
+                // under the present view. The model skips the refusal.
                 let Node { run, .. } = state.columns[node].node;
                 let view = state.columns[node].node.view();
                 Request::Propose {
@@ -405,7 +413,7 @@ impl Quorum {
         }
     }
 
-    /// What comes of an action, and what it is to which node.
+    /// Returns the state after an action, and the event on the node that the action concerns.
     pub fn apply(&self, before: &State, action: Action) -> (State, Option<(usize, Event)>) {
         let mut state = before.clone();
         let mut event = None;
@@ -427,7 +435,7 @@ impl Quorum {
                 let column = &mut state.columns[node];
                 let answer = column.node.step(&self.rules, request);
                 let cell = &mut column.cells[attempt][round];
-                // An answer that was given before stays a fact.
+                // A grant that was given before remains a fact.
                 if !matches!(cell, Cell::Granted(_)) {
                     *cell = match answer {
                         Answer::Granted => Cell::Granted(column.node.view()),
@@ -562,9 +570,10 @@ impl Quorum {
         (state, event)
     }
 
-    /// From when at the earliest the pause of a newcomer counts: from the latest clock of those
-    /// that have recorded it, so that nothing which they granted before is beyond its end. Nodes
-    /// that are never started again have no clock.
+    /// Returns the earliest time from which the pause of a new node counts: the latest clock of the
+    /// nodes that have recorded its membership. Otherwise one of them could have granted a token
+    /// that lies beyond the end of the pause. The clocks of nodes that are never restarted do not
+    /// count.
     fn not_before(&self, state: &State) -> u8 {
         let view = self.last_view(state);
         let has_clock = |column: &&Column| column.is_mortal || self.mortals == 0;
@@ -581,7 +590,7 @@ impl Quorum {
         bound.unwrap_or_default()
     }
 
-    /// Forgets what makes no difference any more, so that states that are the same look the same.
+    /// Forgets what no longer makes a difference, so that equivalent states become equal.
     fn tidy(&self, state: &mut State) {
         let mut over = 0;
         for attempt in 0..MOST_ATTEMPTS {
@@ -641,7 +650,7 @@ impl Quorum {
 }
 
 impl Attempt {
-    /// Whether its client believes in its lock.
+    /// Returns whether the client believes that it holds the lock.
     fn is_valid(&self) -> bool {
         self.phase == Phase::Won && !self.over
     }
@@ -652,7 +661,7 @@ fn index(attempt: usize) -> u8 {
 }
 
 impl State {
-    /// The attempts that were begun and whose lease is not over, each a bit.
+    /// Returns the attempts that were begun and whose lease is not over, one bit each.
     fn begun(&self) -> u8 {
         let begun =
             |(at, it): (usize, &Attempt)| u8::from(it.phase != Phase::Before && !it.over) << at;
@@ -663,7 +672,7 @@ impl State {
         self.fault.is_none()
     }
 
-    /// Whether any attempt ever got the lock.
+    /// Returns whether any attempt ever won the lock.
     pub fn was_won(&self) -> bool {
         self.winners > 0
     }

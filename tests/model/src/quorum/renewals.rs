@@ -1,10 +1,11 @@
-//! Renewals, and the votes that are given again by them.
+//! Renewals, and the requests to vote again that follow them.
 
 use super::{Action, Cell, Column, Event, Fault, Phase, Quorum, Renewal, State, index};
 use crate::node::{Answer, Flaw, Node, Request, View};
 
 impl Quorum {
-    /// All nodes are asked to renew. What an earlier renewal asked may arrive all the same.
+    /// Sends a renewal to all nodes. Requests to vote again to which an earlier renewal led may
+    /// still arrive.
     pub(super) fn renew(&self, state: &mut State, attempt: usize) {
         state.attempts[attempt].renewal = Renewal::Sent;
         for column in &mut state.columns[..self.servers()] {
@@ -20,7 +21,7 @@ impl Quorum {
     pub(super) fn renewal_arrives(&self, state: &mut State, attempt: usize, node: usize) {
         let column = &mut state.columns[node];
         let is_ours = column.node.disk.lock == Some(index(attempt));
-        // The view is read behind it.
+        // The client reads the node's view directly after the renewal.
         column.renewals[attempt] = if is_ours {
             Cell::Granted(column.node.view())
         } else {
@@ -61,7 +62,8 @@ impl Quorum {
                 Cell::Done
             };
         }
-        // Where its release has come already. A node that has lost its data knows of none.
+        // After the release has arrived here, the node must refuse to vote. A restarted node may
+        // have lost the tombstone, so the check applies only without restarts.
         let is_released = it.phase == Phase::After && column.closing & 1 << attempt == 0;
         if answer == Answer::Granted && is_released && self.releases && state.restarts == 0 {
             state.fault = Some(Fault::Revived);
@@ -69,7 +71,8 @@ impl Quorum {
         Event::Asked(request, answer)
     }
 
-    /// The client believes that its lease is longer, with the votes that it had and new ones.
+    /// Extends the lease as the client knows it, and checks that no other attempt has won
+    /// meanwhile.
     pub(super) fn is_renewed(&self, state: &mut State, attempt: usize) {
         let others = state
             .attempts
@@ -95,8 +98,8 @@ impl Quorum {
         }
     }
 
-    /// Whether enough nodes have renewed it, or voted for it again, while the older votes were a
-    /// majority: for as long as the client's own lease is not over.
+    /// Returns whether enough nodes have renewed the lease or voted again, before the lease is over
+    /// by the client's clock. Until then, the older votes are a majority.
     fn may_count(&self, state: &State, attempt: usize) -> bool {
         let it = state.attempts[attempt];
         let counts = |said: &dyn Fn(&Column) -> Option<View>| {
@@ -145,7 +148,7 @@ impl Quorum {
 }
 
 impl Cell {
-    /// The view under which the request was granted.
+    /// Returns the view under which the request was granted; `None` if it was not.
     fn view(self) -> Option<View> {
         if let Self::Granted(view) = self {
             Some(view)
@@ -156,14 +159,14 @@ impl Cell {
 }
 
 impl Column {
-    /// The view under which this node has renewed the lease, or voted for it again.
+    /// Returns the view under which this node has renewed the lease or voted again.
     pub(super) fn renewed(&self, attempt: usize) -> Option<View> {
         self.renewals[attempt]
             .view()
             .or_else(|| self.votes[attempt].view())
     }
 
-    /// Forgets what came of a renewal. A request to vote may arrive yet.
+    /// Forgets the outcome of a renewal, but not a request to vote again that may still arrive.
     pub(super) fn forget_renewal(&mut self, attempt: usize) {
         self.renewals[attempt] = Cell::Unsent;
         self.short &= !(1 << attempt);

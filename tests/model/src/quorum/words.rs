@@ -1,4 +1,4 @@
-//! What happens, in words.
+//! `Debug` of [`Action`]: what happens, in words, for printed paths.
 
 use super::{Action, index};
 use std::fmt;
