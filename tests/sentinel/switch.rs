@@ -14,8 +14,8 @@ use distlock_tests::time::{Stopwatch, always, eventually, late, retry_if_late, w
 use std::thread;
 use std::time::Duration;
 
-/// The shortest time for which the client waits for the sentinels when the master has answered. A
-/// sentinel that answers later fails the test because the machine was late.
+/// The shortest time for which the client waits for the sentinels when the master has answered.
+/// If the sentinel answers later, the machine was late, and the test is repeated.
 const GRACE: Duration = Duration::from_millis(100);
 
 /// Two servers, a fake sentinel that names the first one, and a client.
