@@ -1,4 +1,4 @@
-//! [`Liar`]: a scripted sentinel.
+//! [`Liar`]: a fake sentinel, whose answers and messages a test sets.
 
 use distlock_tests::resp::Request;
 use distlock_tests::sentinel;

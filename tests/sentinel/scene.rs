@@ -7,7 +7,7 @@ use distlock_tests::sentinel::{self, Group};
 use distlock_tests::time::eventually;
 use std::time::Duration;
 
-/// The bound on a wait that includes a failover.
+/// The bound on a wait that includes a failover, so that a hanging test ends.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 /// Makes a client of the group with these options of the URL.

@@ -169,7 +169,7 @@ fn loading_error_on_open_connection_moves_client_at_once() {
     two.new.fill();
     let mut old = two.old.probe();
     old.command(&["CONFIG", "SET", "key-load-delay", "20000"]);
-    // Redis before 7 lacks this setting, and answers after every 2 MiB.
+    // Redis before 7 lacks this setting, and answers requests after every 2 MiB that it loads.
     let _older = old.command(&[
         "CONFIG",
         "SET",
@@ -241,7 +241,7 @@ fn waiter_moves_when_its_subscription_connection_breaks() {
 #[test]
 fn switch_message_moves_waiters_off_a_healthy_master() {
     let two = Two::start("watchdog=60s");
-    // Both locks are held on the old master.
+    // Both locks are held on the old master, and one of them also on the new master.
     hold(&two.old, "free");
     hold(&two.old, "held");
     hold(&two.new, "held");

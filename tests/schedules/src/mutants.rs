@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-/// The name of each mutant, in order, and the scenario that finds it.
+/// The mutants in the order of their names, each with the scenario that must find it.
 pub const ALL: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/mutants.rs"));
 
 /// Returns whether the environment variable `DISTLOCK_MUTANT` switches this mutant on.

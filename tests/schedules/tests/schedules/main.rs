@@ -4,7 +4,7 @@
 //! - [`world`]: a store, clients, and their invariants
 //! - [`network`]: the faults of requests on their way to the store
 //! - [`sharing`]: checks that readers, writers and permits exclude each other as they must
-//! - `scenarios`: what the clients do
+//! - `scenarios`: the actions of the clients
 //! - `mutants`: defects of the engine, each of which a scenario must find
 
 mod explore;

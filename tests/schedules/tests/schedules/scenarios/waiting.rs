@@ -124,7 +124,7 @@ fn hand_off_lost_before_the_waiter_takes_it() {
                 // Other threads wait at the time of this grant, so the acquisition may be handed
                 // off to them.
                 let guard = take(&lock);
-                // Only the next renewal finds the loss.
+                // The client learns of the loss only from the next renewal.
                 shared.lose();
                 let taking = is_taken.then(|| {
                     let (guard, shared) = (take(&others), Arc::clone(&shared));
