@@ -18,7 +18,7 @@ fn hold(guard: Option<impl Held>) -> bool {
     true
 }
 
-/// Each kind of lock, and for semaphores each way in which threads queue for permits.
+/// All kinds of locks; for semaphores one permit, several permits, and more permits than there are.
 const KINDS: [(&str, Turn); 8] = [
     ("mutex", |client, wait, options| {
         Ok(hold(client.mutex(NAME)?.try_lock_for_with(wait, options)?))

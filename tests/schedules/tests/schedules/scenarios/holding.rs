@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// A lock is released at about the moment at which a renewal is sent, and acquired by the next
-/// thread: the lock is neither reported lost nor renewed after its release.
+/// thread: no loss is reported, and the name is removed from memory.
 #[test]
 fn renewal_and_release() {
     explore("renewal_and_release", 2_000, |world| {
