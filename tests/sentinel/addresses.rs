@@ -1,4 +1,5 @@
-//! Addresses that sentinels announce, and that clients reach elsewhere or not at all.
+//! Addresses that sentinels announce and clients cannot reach, or reach only through the address
+//! map.
 
 use crate::fake_sentinel::Liar;
 use crate::scene::{await_move, connect, take};
@@ -37,7 +38,7 @@ fn unreachable_sentinel_is_reported_with_its_announcer_and_remedies() {
     let sentinel = Liar::naming(server.port(), 1);
     sentinel.know("a", &[("b".to_owned(), dead)]);
     let context = Context::new(Arc::new(SystemClock), ClientId::random());
-    // A user that may ask for all that a diagnosis looks at.
+    // Without a login, the client is the default user, which may run all commands of a diagnosis.
     let url = format!("redis+sentinel://127.0.0.1:{}/mymaster", sentinel.port());
     let config = Config::from_url(&url).unwrap();
     let backend = SentinelBackend::new(&config, &context).unwrap();
@@ -87,8 +88,8 @@ fn replica_is_asked_for_its_clock_through_the_map() {
     await_sample(&client, "sampled", &[&replica]);
 }
 
-/// As from outside a network of containers: nothing is reached at the addresses that the sentinels
-/// announce, neither the servers nor the sentinels.
+/// As from outside a network of containers, no announced address is reachable: neither those of the
+/// servers nor those of the sentinels.
 #[test]
 fn failover_is_followed_through_a_map_of_all_addresses() {
     let mut group = Group::start();
@@ -103,7 +104,8 @@ fn failover_is_followed_through_a_map_of_all_addresses() {
     let pairs: Vec<_> = pairs
         .map(|(port, way)| format!("127.0.0.1:{port}=127.0.0.1:{}", way.port()))
         .collect();
-    // One sentinel of the URL is enough: the map leads to the others, which it lists.
+    // One sentinel in the URL is enough: it lists the other sentinels, which the map makes
+    // reachable.
     let url = url(group.name(), &[proxies[3].port()]);
     let client = connect(&format!(
         "{url}?watchdog=16s&address_map={}",
@@ -115,7 +117,7 @@ fn failover_is_followed_through_a_map_of_all_addresses() {
     group.servers[0].kill();
     let new = group.await_other_than(0);
     await_move(&lock, &group.servers[new]);
-    // Without the way through the map nothing is reached.
+    // Without the proxies of the map no server is reachable, which shows that the client used them.
     drop(proxies);
     assert!(lock.try_lock().unwrap_err().is_unavailable());
 }

@@ -48,7 +48,8 @@ fn nothing_is_left() {
         "{:?}",
         own_threads()
     );
-    // To each of three sentinels, one to ask and one to listen.
+    // Each client has two connections to each of three sentinels, for queries and for messages, and
+    // at least one to the master.
     eventually("all are connected", SOON, || all(&group) >= 2 * (3 * 2 + 1));
     timed(0, |_| drop((lock, holder, waiter)));
     eventually("no thread is left", SOON, || own_threads().is_empty());
@@ -70,8 +71,8 @@ fn nothing_is_left_mid_failover() {
     let lock = client.mutex("asked").unwrap();
     take(&lock).unlock().unwrap();
     group.servers[0].pause();
-    // An attempt hangs on the old master, and so does a renewal, which is due each second. Whether
-    // the lock is lost depends on how soon there is a new master.
+    // An attempt hangs on the paused master, and so does a renewal, which is due each second. The
+    // lock may be lost or not, depending on how soon there is a new master.
     let asks = thread::spawn(move || drop(lock.try_lock_for(Duration::from_millis(1_200))));
     asks.join().unwrap();
     drop((held, client));

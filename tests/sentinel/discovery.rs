@@ -1,4 +1,4 @@
-//! How the master is found.
+//! The discovery of the master through the sentinels.
 
 use crate::fake_sentinel::Liar;
 use crate::scene::{SOON, await_usable, client, connect, take};
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 const SECRET: &str = "pl4nted-s3cret";
 
-/// The error of the first attempt on this store.
+/// Returns the error of the first attempt on this store.
 #[track_caller]
 fn refusal(url: &str) -> Error {
     connect(url).mutex("x").unwrap().try_lock().unwrap_err()
@@ -70,7 +70,8 @@ fn unknown_master_name_is_refused_with_the_known_names() {
     }
 }
 
-/// A group whose one sentinel requires a password, and has a user with the least rights.
+/// Starts a group whose only sentinel requires a password and has the user with the least rights
+/// from OPERATIONS.
 fn guarded() -> Group {
     let group = Group::start_with(0, 1);
     let operations = include_str!("../../docs/OPERATIONS.md");
@@ -113,14 +114,14 @@ fn sentinels_have_users_and_passwords_of_their_own() {
         assert!(error.to_string().contains("sentinel_password"), "{error:?}");
         assert!(error.to_string().contains("a sentinel"), "{error:?}");
     }
-    // The user was refused no command. The log can be read with a password only.
+    // The sentinel refused the user no command. Its ACL log can be read only after `AUTH`.
     let mut probe = group.sentinels[0].probe();
     assert_eq!(probe.command(&["AUTH", "another"]).text(), "OK");
     let log = format!("{:?}", probe.command(&["ACL", "LOG"]));
     assert!(!log.contains("\"watcher\""), "{log}");
 }
 
-/// Gives the password of the servers, and that of the sentinels.
+/// Provides the password of the servers and the password of the sentinels.
 struct Vault;
 
 impl CredentialsProvider for Vault {
@@ -229,7 +230,7 @@ fn sentinels_listed_by_other_sentinels_are_asked() {
 fn sentinels_of_a_later_epoch_outvote_an_outdated_one() {
     let group = Group::start();
     let stranger = RedisServer::start();
-    // The liar's epoch is from before the first failover, and it comes first in the URL.
+    // The liar comes first in the URL, and its epoch is from before the first failover.
     let old = group.fail_over();
     let new = group.await_other_than(old);
     let liar = Liar::naming(stranger.port(), 0);
@@ -266,7 +267,7 @@ fn client_does_not_follow_a_sentinel_with_an_older_epoch() {
     let client = connect(&format!("{}?watchdog=3s", group.url_of(&ports)));
     let lock = client.mutex("later").unwrap();
     let guard = take(&lock);
-    // Only the liar answers now, and every failed request asks it.
+    // Only the liar answers from now on, and every failed request queries it.
     group.sentinels.iter().for_each(RedisServer::pause);
     group.servers[new]
         .probe()

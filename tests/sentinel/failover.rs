@@ -1,4 +1,4 @@
-//! Another server takes the master's place.
+//! Failovers: a replica replaces a killed, paused or healthy master.
 
 use crate::scene::{SOON, await_move, await_renewal_on, await_usable, builder, client, take};
 use distlock::{Event, LockGuard, LossCause};
@@ -29,7 +29,8 @@ fn locks_are_taken_on_the_successor_of_a_killed_master() {
 #[test]
 fn held_lock_survives_a_failover_without_a_gap() {
     let mut group = Group::start();
-    // Sentinels that do not agree on a leader of the failover try again seconds later.
+    // A long lease, because sentinels that do not agree on a leader of the failover try again
+    // seconds later.
     let client = client(&group, "watchdog=16s");
     let guard = take(&client.mutex("held").unwrap());
     let losses = guard.losses();
@@ -65,7 +66,7 @@ fn lease_shorter_than_the_failover_is_lost_at_its_deadline() {
 fn lock_missing_on_the_new_master_is_reported_lost() {
     let mut group = Group::start();
     let client = client(&group, "watchdog=15s");
-    // No later write reaches the replicas: they are paused while their links are cut.
+    // No later write reaches the replicas: they are paused, and their links are cut.
     group.servers[1..].iter().for_each(|server| server.pause());
     group.servers[0]
         .probe()
@@ -76,7 +77,7 @@ fn lock_missing_on_the_new_master_is_reported_lost() {
     group.servers[1..].iter().for_each(|server| server.resume());
     let new = group.await_other_than(0);
     assert!(!group.servers[new].probe().exists("unknown"));
-    // The next renewal reports it, at a third of the lease.
+    // The next renewal finds the loss, after a third of the lease.
     let loss = losses.recv_timeout(SOON).unwrap();
     assert_eq!(loss.cause(), LossCause::Gone);
     assert!(guard.unlock().is_err_and(|error| error.is_lost()));
@@ -89,8 +90,8 @@ fn failover_on_demand_moves_all_connections_at_once() {
     let lock = client.mutex("moves").unwrap();
     let held = take(&client.mutex("held").unwrap());
     await_usable(&lock);
-    // The old master stays a master: a sentinel would demote it after a while, which cuts its
-    // connections.
+    // The old master stays a master. Otherwise a sentinel would demote it, which closes its
+    // connections and would hide a client that keeps using it.
     keep_a_master(&group.servers[group.master()]);
     let old = group.fail_over();
     let new = group.await_other_than(old);
@@ -102,7 +103,7 @@ fn failover_on_demand_moves_all_connections_at_once() {
         assert!(group.servers[new].probe().exists("moves"));
         guard.unlock().unwrap();
     }
-    // One that was being made meanwhile ends with its handshake.
+    // A connection that was being made during the switch is closed after its handshake.
     eventually(
         "no connection to the old one is left",
         Duration::from_secs(5),
@@ -125,7 +126,8 @@ fn paused_master_is_left_and_stays_unused_after_resuming() {
     let lock = client.mutex("zombie").unwrap();
     take(&lock).unlock().unwrap();
     group.servers[0].pause();
-    // Its request is on the paused master's socket, and is answered when that resumes.
+    // The waiter's request is in the paused master's socket, and would be answered only when the
+    // master resumes.
     let waiting = thread::spawn({
         let lock = client.mutex("asked").unwrap();
         move || {
@@ -134,12 +136,12 @@ fn paused_master_is_left_and_stays_unused_after_resuming() {
         }
     });
     let new = group.await_other_than(0);
-    // Long before the command time-out: the switch ends requests that wait for the old master.
+    // The switch ends requests that wait for the old master, long before the command time-out.
     let outcome = within(Duration::from_secs(3), || waiting.join().unwrap());
     assert_eq!(outcome, (true, true));
     await_move(&lock, &group.servers[new]);
     group.servers[0].resume();
-    // The resumed server is a master until a sentinel demotes it: no client of ours uses it.
+    // The resumed server is a master until a sentinel demotes it, but the client must not use it.
     for _ in 0..50 {
         let guard = take(&lock);
         assert!(group.servers[new].probe().exists("zombie"));
@@ -194,7 +196,8 @@ fn waiter_watches_the_new_master_after_a_failover() {
             .command(&["PUBSUB", "CHANNELS", "distlock_queue*"]);
         list.texts().len() == 1
     });
-    // Far less than the rest of the lease, after which a waiter without a message tries again.
+    // Far less than the rest of the lease, after which a waiter that has got no message tries
+    // again.
     within(Duration::from_secs(5), || {
         guard.unlock().unwrap();
         waiting.join().unwrap();
@@ -228,7 +231,7 @@ fn master_serves_while_all_sentinels_are_down() {
         .sentinels
         .iter_mut()
         .for_each(|sentinel| sentinel.kill());
-    // By open connections and by new ones: the server says that it is the master.
+    // Both open and new connections are used, because the server itself says that it is the master.
     for _ in 0..3 {
         take(&lock).unlock().unwrap();
         group.servers[0]
@@ -248,7 +251,7 @@ fn calls_stay_bounded_while_sentinels_have_no_majority() {
         .mutex("split")
         .unwrap();
     take(&lock).unlock().unwrap();
-    // One of three sentinels is no majority, and cannot replace the master.
+    // One of three sentinels is no majority, so it cannot replace the master.
     group.sentinels[1..]
         .iter()
         .for_each(|sentinel| sentinel.pause());
@@ -278,7 +281,7 @@ fn paused_master_delays_no_renewal_on_another() {
         }))
         .connect()
         .unwrap();
-    // The renewals of this group wait for an answer until the test is over.
+    // The renewals on the paused master of this group wait for an answer until the end of the test.
     let ill = client(&groups[1], "watchdog=3s&command_timeout=60s");
     let locks: Vec<_> = (0..20)
         .map(|n| ill.mutex(format!("ill{n}")).unwrap())
@@ -289,7 +292,7 @@ fn paused_master_delays_no_renewal_on_another() {
     groups[1].servers[0].pause();
     left.lock().clear();
     let ((), tolerance) = with_tolerance(|| {
-        // All locks of the paused group are due, and lost.
+        // All locks of the paused group are due for renewal, and are lost.
         losses
             .iter()
             .for_each(|losses| drop(losses.recv_timeout(SOON).unwrap()));
@@ -300,9 +303,10 @@ fn paused_master_delays_no_renewal_on_another() {
     });
     groups[1].servers[0].resume();
     let least = left.lock().iter().copied().min().unwrap();
-    // Due at two thirds.
+    // A renewal is due with two thirds of the lease left.
     let overdue = (lease * 2 / 3).saturating_sub(least);
-    // A renewal that waited for the other group would be sent with a third left at most.
+    // A renewal that waited for the paused group would be sent with at most a third of the lease
+    // left.
     tolerance.must_cover(
         overdue,
         lease / 4,

@@ -1,11 +1,12 @@
-//! Locks in the order of arrival, over a failover.
+//! Fair locks: the queue in the store survives a failover.
 
 use crate::scene::{SOON, client};
 use distlock_tests::queue::{self, Line};
 use distlock_tests::sentinel::{Group, await_move};
 use distlock_tests::time::eventually;
 
-/// The replica has the queue as the master had it, or without its last change.
+/// The promoted replica has the master's queue, or the queue without its last change: every waiter
+/// must get the lock, even if the order is lost.
 #[test]
 fn fair_waiters_are_all_served_after_a_failover() {
     let group = Group::steady();
@@ -22,7 +23,7 @@ fn fair_waiters_are_all_served_after_a_failover() {
     eventually("all wait there", SOON, || {
         queue::waiting(&mut probe, "x") == 3
     });
-    // What the old one still grants, the new one never hears of: that lock would be lost.
+    // A grant by the old master would never reach the new one, and that lock would be lost.
     clients
         .iter()
         .for_each(|client| await_move(&client.mutex("y").unwrap(), "y", new));

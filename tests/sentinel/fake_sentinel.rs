@@ -1,4 +1,4 @@
-//! [`Liar`]: a scripted sentinel.
+//! [`Liar`]: a fake sentinel, whose answers and messages a test sets.
 
 use distlock_tests::resp::Request;
 use distlock_tests::sentinel;
@@ -9,23 +9,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
-/// A sentinel that names the master that the test sets. It serves until the test process ends.
+/// A fake sentinel that names the master that the test sets. It serves until the test process ends.
 pub(crate) struct Liar {
     port: u16,
     says: Arc<Says>,
 }
 
-/// Its answers, and its subscribers.
+/// The answers and the subscribers of a [`Liar`].
 struct Says {
-    /// The master's port, the epoch, and its `run_id`, empty as long as that is not known.
+    /// The master's port, the epoch, and the master's `run_id`, which is empty while the sentinel
+    /// does not know it.
     master: Mutex<(u16, u64, String)>,
-    /// The replicas that it lists: their ports and `run_id`s.
+    /// The listed replicas: their ports and `run_id`s.
     replicas: Mutex<Vec<(u16, String)>>,
-    /// Its own ID, and the IDs and ports of the other sentinels that it lists.
+    /// The sentinel's own ID.
     id: Mutex<String>,
+    /// The IDs and ports of the other sentinels that it lists.
     others: Mutex<Vec<(String, u16)>>,
     listeners: Mutex<Vec<TcpStream>>,
-    /// How often it was asked about a master.
+    /// The number of queries for a master.
     questions: AtomicU32,
 }
 
@@ -55,23 +57,23 @@ impl Liar {
         self.port
     }
 
-    /// `redis+sentinel://..` with this sentinel alone. It accepts any name of a master.
+    /// Returns the URL with this sentinel alone. The sentinel accepts any name of a master.
     pub(crate) fn url(&self) -> String {
         sentinel::url("mymaster", &[self.port])
     }
 
-    /// Names another master from now on, without a message: a client has to ask.
+    /// Names another master from now on, without a message: only a client that queries notices.
     pub(crate) fn name(&self, master: u16, epoch: u64) {
         let mut said = self.says.master.lock();
         (said.0, said.1) = (master, epoch);
     }
 
-    /// The same, and what its `run_id` is, at once.
+    /// Names another master and its `run_id` from now on, without a message.
     pub(crate) fn name_as(&self, master: u16, epoch: u64, run_id: &str) {
         *self.says.master.lock() = (master, epoch, run_id.to_owned());
     }
 
-    /// Says from now on that the master has this `run_id`.
+    /// Sets the `run_id` that is reported for the master.
     pub(crate) fn identify(&self, run_id: &str) {
         run_id.clone_into(&mut self.says.master.lock().2);
     }
@@ -81,24 +83,25 @@ impl Liar {
         replicas.clone_into(&mut self.says.replicas.lock());
     }
 
-    /// Has this ID, and lists these other sentinels, by their IDs and ports.
+    /// Sets this sentinel's ID, and the other sentinels that it lists, by their IDs and ports.
     pub(crate) fn know(&self, id: &str, others: &[(String, u16)]) {
         id.clone_into(&mut self.says.id.lock());
         others.clone_into(&mut self.says.others.lock());
     }
 
-    /// Publishes to all subscribers that the master has changed.
+    /// Publishes a message of `+switch-master` that names no servers, so that clients query this
+    /// sentinel.
     pub(crate) fn tell(&self) {
         self.publish("it is another one");
     }
 
-    /// Publishes, as a sentinel does it, that the server on the second port has taken the place of
-    /// the one on the first.
+    /// Publishes, as a real sentinel does, that the server on port `to` has replaced the master on
+    /// port `from`.
     pub(crate) fn announce(&self, from: u16, to: u16) {
         self.publish(&format!("mymaster 127.0.0.1 {from} 127.0.0.1 {to}"));
     }
 
-    /// Publishes this as the content of `+switch-master`.
+    /// Publishes this text as a message of `+switch-master`.
     pub(crate) fn publish(&self, text: &str) {
         let news = list(&["message", "+switch-master", text]);
         for mut listener in self.says.listeners.lock().iter() {
@@ -106,7 +109,7 @@ impl Liar {
         }
     }
 
-    /// The number of subscribers to `+switch-master`.
+    /// Returns the number of subscribers to `+switch-master`.
     pub(crate) fn listeners(&self) -> usize {
         self.says.listeners.lock().len()
     }

@@ -1,4 +1,5 @@
-//! Sentinels at different distances that disagree: the one that knows the latest failover counts.
+//! Sentinels at different distances that disagree: clients follow the one that knows the latest
+//! failover.
 
 use crate::fake_sentinel::Liar;
 use crate::partition::Wall;
@@ -14,28 +15,29 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The distances of the sentinels that know better, as round trips in milliseconds.
+/// The round trips to the sentinels that know the latest failover, in milliseconds.
 const DISTANCES: [u64; 5] = [0, 1, 50, 150, 250];
 
-/// How far the ones that know better are away, and whether one of the two is cut off.
+/// Returns every combination of a round trip to the two far sentinels, and whether one of them is
+/// cut off.
 fn scenes() -> impl Iterator<Item = (Duration, bool)> {
     let distances = DISTANCES.into_iter().map(Duration::from_millis);
     distances.flat_map(|distance| [(distance, false), (distance, true)])
 }
 
-/// Two servers that are both masters, and three sentinels: one is near, two are behind a distance.
+/// Two servers that are both masters, and three sentinels: one near, and two behind a [`Distance`].
 struct Three {
     old: RedisServer,
     new: RedisServer,
     near: Liar,
     far: [Liar; 2],
-    /// In front of the far ones.
+    /// The delays in front of the far sentinels.
     ways: [Distance; 2],
-    /// Swallows what is sent to the second of the far ones, if it is cut off.
+    /// Swallows all requests to the second far sentinel, if it is cut off.
     cut: Option<Proxy>,
 }
 
-/// Swallows questions while it is up. Subscriptions go on.
+/// Swallows queries to a sentinel while the flag is set. Subscriptions continue.
 #[derive(Default)]
 struct Mute(AtomicBool);
 
@@ -50,7 +52,7 @@ impl Plan for Mute {
     }
 }
 
-/// Answers nothing at all.
+/// Swallows every request.
 struct Hole;
 
 impl Plan for Hole {
@@ -82,7 +84,7 @@ impl Three {
         [self.near.port(), self.ways[0].port(), self.ways[1].port()]
     }
 
-    /// They know each other by the addresses that clients use.
+    /// Makes the sentinels list each other with the addresses that clients use.
     fn introduced(self) -> Self {
         let ports = self.ports();
         let known: Vec<_> = ports
@@ -104,7 +106,7 @@ impl Three {
         connect(&format!("{}?{options}", url("mymaster", &self.ports())))
     }
 
-    /// The far ones have heard of a failover, and the near one has not.
+    /// Makes the far sentinels name the new master. The near sentinel still names the old one.
     fn fail_over(&self) {
         self.far
             .iter()
@@ -125,7 +127,7 @@ fn client_starts_on_the_master_that_far_sentinels_name() {
     for (distance, is_one_cut) in scenes() {
         let three = Three::start(distance, is_one_cut);
         three.fail_over();
-        // Time enough for the first answers on a machine that is slow.
+        // Long enough for the first answers on a slow machine.
         let settings = "watchdog=60s&connect_timeout=20s&command_timeout=20s";
         let guard = take(&three.client(settings).mutex("first").unwrap());
         let there = [&three.old, &three.new].map(|server| server.probe().exists("first"));
@@ -139,7 +141,8 @@ fn client_starts_on_the_master_that_far_sentinels_name() {
     }
 }
 
-/// The near sentinel, which answers first, goes on naming the old master.
+/// The near sentinel answers first, and still names the old master: the client must follow the
+/// message of a far one.
 #[test]
 fn message_of_far_sentinel_moves_client_at_every_distance() {
     for (distance, is_one_cut) in scenes() {
@@ -156,13 +159,14 @@ fn message_of_far_sentinel_moves_client_at_every_distance() {
             drop(take(&moved));
             connections(&three.old) == 0 && connections(&three.new) > 0
         });
-        // And what it held on the old one is known to be lost without any further call.
+        // The client reports the lock that it held on the old master as lost, without any further
+        // call.
         eventually("the loss is known", SOON, || !held.is_valid());
         drop(three.cut);
     }
 }
 
-/// A verification asks the sentinels anew: without any message.
+/// A verification queries the sentinels, so that it finds the new master without any message.
 #[test]
 fn verification_finds_the_master_that_far_sentinels_name() {
     for (distance, is_one_cut) in scenes() {
@@ -171,7 +175,7 @@ fn verification_finds_the_master_that_far_sentinels_name() {
         let held = take(&client.mutex("held").unwrap());
         held.verify().unwrap();
         three.fail_over();
-        // Connections to the far sentinels are made by now, and their usual time is known.
+        // By now the client is connected to the far sentinels, and knows their usual response time.
         let what = format!("{distance:?}, one cut off: {is_one_cut}: the loss is found");
         eventually(&what, SOON, || {
             held.verify().is_err_and(|error| error.is_lost())
@@ -182,12 +186,12 @@ fn verification_finds_the_master_that_far_sentinels_name() {
     }
 }
 
-/// An answer that comes after the client has stopped waiting for it.
+/// An answer still counts if it arrives after the client has stopped waiting for it.
 #[test]
 fn late_answer_of_far_sentinel_moves_client() {
     let [old, new] = [(); 2].map(|()| RedisServer::start());
     let (near, far) = (Liar::naming(old.port(), 1), Liar::naming(new.port(), 2));
-    // Three round trips, until it has answered, are more than any client waits for.
+    // The first answer takes three round trips, which is longer than a client waits for it.
     let way = Distance::new(far.port(), Duration::from_millis(1_500));
     near.know("near", &[("far".to_owned(), way.port())]);
     far.know("far", &[("near".to_owned(), near.port())]);
@@ -199,7 +203,7 @@ fn late_answer_of_far_sentinel_moves_client() {
         old.probe().exists("late"),
         "the far one has not answered yet"
     );
-    // Nothing more is asked of the client.
+    // The client gets no further call.
     eventually("the late answer moves it", SOON, || connections(&old) == 0);
     eventually("the loss is known", SOON, || !guard.is_valid());
     drop(guard);
@@ -207,7 +211,7 @@ fn late_answer_of_far_sentinel_moves_client() {
     assert!(new.probe().exists("late"));
 }
 
-/// Where the sentinel that publishes the failover answers no question, its message counts.
+/// The message of a failover counts even if the sentinel that published it answers no query.
 #[test]
 fn switch_message_of_unanswering_sentinel_counts() {
     let [old, new] = [(); 2].map(|()| RedisServer::start());
@@ -227,7 +231,7 @@ fn switch_message_of_unanswering_sentinel_counts() {
         connections(&new) == 0
     });
     mute.0.store(true, Ordering::SeqCst);
-    // Another master of the same sentinel is of no interest.
+    // A message about another master of the same sentinel must be ignored.
     far.publish(&format!(
         "other 127.0.0.1 {} 127.0.0.1 {}",
         old.port(),
@@ -237,7 +241,7 @@ fn switch_message_of_unanswering_sentinel_counts() {
     assert_eq!(connections(&new), 0);
     far.announce(old.port(), new.port());
     await_move(&lock, &new);
-    // A sentinel that has not heard of the failover leads no client back.
+    // A sentinel that does not know of the failover must not move the client back.
     near.announce(new.port(), old.port());
     near.tell();
     always("it stays there", Duration::from_secs(1), || {
@@ -246,7 +250,8 @@ fn switch_message_of_unanswering_sentinel_counts() {
     });
 }
 
-/// Real sentinels: the near one is cut off from the others, and the old master stays one.
+/// Real sentinels: the near one is cut off from the others, and the old master still accepts
+/// writes. No client may get a lock there that another client holds on the new master.
 #[test]
 fn isolated_near_sentinel_misleads_no_client_of_far_ones() {
     for distance in [0, 1, 50, 150, 250].map(Duration::from_millis) {
@@ -256,7 +261,7 @@ fn isolated_near_sentinel_misleads_no_client_of_far_ones() {
             .map(|it| Distance::new(it.port(), distance))
             .collect();
         let wall = Arc::new(Wall::default());
-        // Sentinels tell each other of a failover directly, too.
+        // Sentinels also notify each other of a failover directly, which the proxy prevents.
         let door = Proxy::new(group.sentinels[0].port(), Arc::clone(&wall) as _);
         group.announce_at(&[(0, door.port()), (1, ways[0].port()), (2, ways[1].port())]);
         let ports = [group.sentinels[0].port(), ways[0].port(), ways[1].port()];
@@ -283,7 +288,7 @@ fn isolated_near_sentinel_misleads_no_client_of_far_ones() {
         eventually(&what, SOON, || {
             lock.try_lock().is_ok_and(|guard| guard.is_none())
         });
-        // A new client of the same URL, too.
+        // A new client of the same URL finds the lock held, too.
         let fresh = connect(&format!("{}?{options}", group.url_of(&ports)));
         let found = fresh.mutex("contended").unwrap().try_lock().unwrap();
         assert!(found.is_none(), "{distance:?}: two holders");

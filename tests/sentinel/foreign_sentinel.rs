@@ -1,4 +1,4 @@
-//! The address of a sentinel leads to one of another deployment, whose master has the same name.
+//! Addresses that lead to a sentinel of another deployment, whose master has the same name.
 
 use crate::fake_sentinel::Liar;
 use crate::scene::{SOON, await_move, await_usable, builder, connect, take};
@@ -15,10 +15,11 @@ use std::time::Duration;
 
 const LEASE: Duration = Duration::from_secs(2);
 
-/// More failovers than the group has had.
+/// An epoch later than that of the group, so that the foreign sentinel would win by its epoch
+/// alone.
 const LATER: u64 = 100;
 
-/// A proxy before each sentinel, by which some clients find it.
+/// Puts a proxy in front of each sentinel. Returns the proxies, and the URL that uses them.
 fn behind(group: &Group) -> (Vec<Proxy>, String) {
     let proxies: Vec<_> = group
         .sentinels
@@ -35,7 +36,8 @@ fn foreign_sentinel_at_one_address_of_three_misleads_no_client() {
     let group = Group::steady();
     let foreign = group.namesake(1, LATER);
     let (proxies, url) = behind(&group);
-    // Only one of the two programs is led to the foreign sentinel.
+    // Only one of the two processes reaches the foreign sentinel, because the other URL has no
+    // proxies.
     let urls = [group.url(), url].map(|url| format!("{url}?watchdog={}s", LEASE.as_secs()));
     let contenders = urls.map(|url| Contenders::start(&url, NAME, 1, 2));
     let claimed = || contenders.each_ref().map(|it| it.claims().len());
@@ -95,7 +97,7 @@ fn foreign_sentinel_is_told_with_both_ids() {
     guard.verify().unwrap();
     guard.unlock().unwrap();
 
-    // One of two addresses is foreign, and both are proxies: neither deployment is a majority.
+    // One of two addresses leads to the foreign sentinel, so neither deployment has a majority.
     let ports = [&proxies[0], &proxies[2]].map(Proxy::port);
     let lock = connect(&group.url_of(&ports)).mutex("told").unwrap();
     let error = lock.try_lock().unwrap_err();
@@ -107,7 +109,7 @@ fn foreign_sentinel_is_told_with_both_ids() {
             .all(|id| text.contains(id)),
         "{text}"
     );
-    // Led back to its own sentinel, the client works again.
+    // Once the address leads to the group's sentinel again, the client works again.
     proxies[2].switch_to(group.sentinels[2].port());
     await_usable(&lock);
     assert_eq!(told.lock().len(), 1, "reported once");
@@ -123,7 +125,7 @@ fn recreated_sentinel_counts_once_the_others_know_it() {
     group.recreate_sentinel(2);
     assert_ne!(group.sentinel_id(2), old);
     proxies[2].switch_to(group.sentinels[2].port());
-    // From here on the client reaches the recreated sentinel only.
+    // From now on the client reaches only the recreated sentinel.
     let recreated = proxies.pop().unwrap();
     drop(proxies);
     group.sentinels.swap(0, 2);
@@ -183,7 +185,8 @@ fn foreign_server_at_masters_address_is_used_once_named() {
         "{text}"
     );
     assert!(held.is_valid() && !stranger.probe().exists("named"));
-    // A restarted master has a new `run_id`, too.
+    // A restarted master has a new `run_id`, too: once the sentinel reports this `run_id`, the
+    // server is used.
     sentinel.identify(&id(&stranger));
     await_usable(&lock);
     assert!(held.verify().unwrap_err().is_lost());

@@ -1,4 +1,4 @@
-//! What each wire format promises in a failover.
+//! The guarantees of each wire format in a failover.
 
 use crate::scene::{SOON, await_move, await_renewal_on, client, take};
 use distlock::{LockGuard, LockOptions, LossCause, Mutex};
@@ -7,10 +7,10 @@ use distlock_tests::sentinel::Group;
 use distlock_tests::time::always;
 use std::time::Duration;
 
-/// Longer than a failover takes.
+/// The lease of a plain lock; longer than a failover, because a plain lock is not renewed.
 const LEASE: Duration = Duration::from_secs(60);
 
-/// Pauses the replicas and cuts their links: no later write of the master reaches them.
+/// Pauses the replicas and cuts their links, so that no later write of the master reaches them.
 fn cut_off(group: &Group) {
     group.servers[1..].iter().for_each(|server| server.pause());
     group.servers[0]
@@ -18,7 +18,7 @@ fn cut_off(group: &Group) {
         .command(&["CLIENT", "KILL", "TYPE", "replica"]);
 }
 
-/// Kills the master, and returns the place of the next one, which does not have the lock.
+/// Kills the master, and returns the number of the new master, which does not have the lock.
 fn replace(group: &mut Group, name: &str) -> usize {
     group.servers[0].kill();
     group.servers[1..].iter().for_each(|server| server.resume());
@@ -27,7 +27,7 @@ fn replace(group: &mut Group, name: &str) -> usize {
     new
 }
 
-/// Takes the free lock with a lease longer than the test.
+/// Acquires the free lock with a lease longer than the test.
 fn take_for_long(lock: &Mutex) -> LockGuard {
     let options = LockOptions::new().lease(LEASE);
     lock.try_lock_for_with(SOON, &options)
@@ -45,7 +45,7 @@ fn token_lock_missing_on_new_master_is_lost_and_tokens_grow() {
     let new = replace(&mut group, "told");
     let next = take(&other.mutex("told").unwrap());
     assert!(next.fencing_token() > guard.fencing_token());
-    // The next renewal reports it, at a third of the lease.
+    // The next renewal finds the loss, after a third of the lease.
     assert_eq!(losses.recv_timeout(SOON).unwrap().cause(), LossCause::Gone);
     assert!(guard.unlock().is_err_and(|error| error.is_lost()));
     assert!(
@@ -69,8 +69,8 @@ fn held_token_lock_is_kept_by_the_new_master() {
     assert!(!group.servers[new].probe().exists("kept"));
 }
 
-/// Plain locks are not renewed, so no loss is reported. The guard stays valid beside the next
-/// holder's, and its release frees the next holder's lock.
+/// Plain locks are not renewed, so no loss is reported. The lost guard stays valid together with
+/// the next holder's guard, and its release frees the next holder's lock.
 #[test]
 fn lost_plain_lock_reports_no_loss_and_frees_next_holders() {
     let mut group = Group::start();
@@ -91,8 +91,8 @@ fn lost_plain_lock_reports_no_loss_and_frees_next_holders() {
     assert!(next.unlock().is_err_and(|error| error.is_lost()));
 }
 
-/// A lock that was released on the old master may still be on the new one. It may belong to the
-/// next holder by then, and a plain value does not tell.
+/// A lock that was released on the old master may still exist on the new one. A release there could
+/// free the next holder's lock, because a plain value names no owner.
 #[test]
 fn plain_release_is_not_repeated_on_the_new_master() {
     let mut group = Group::start();

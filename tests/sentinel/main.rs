@@ -6,13 +6,13 @@
     reason = "a test that cannot go on panics, and says where"
 )]
 
-// Announced addresses.
+// Announced addresses that clients cannot reach.
 mod addresses;
 
 // Sentinels that cannot reach each other.
 mod partition;
 
-// Read-write locks.
+// Read-write locks over a failover.
 mod read_write;
 
 // Threads and connections of a dropped client.
@@ -21,54 +21,52 @@ mod departure;
 // Sentinels at different distances that disagree.
 mod far_sentinels;
 
-// How the master is found.
+// The discovery of the master.
 mod discovery;
 
 // Masters killed with the lock held: the claims of all holders are checked for overlap.
 mod failover_safety;
 
-// A scripted sentinel.
+// A fake sentinel.
 mod fake_sentinel;
 
-// Sentinels of another deployment.
+// Addresses that lead to a sentinel of another deployment.
 mod foreign_sentinel;
 
-// Locks in the order of arrival.
+// Fair locks over a failover.
 mod fair;
 
-// Another server takes the master's place.
+// Failovers: a replica replaces the master.
 mod failover;
 
-// Failovers with other wire formats.
+// The guarantees of each wire format in a failover.
 mod formats;
 
-// The examples.
+// The examples and the command-line tool.
 mod programs;
 
-// Changes of keys that the masters report.
+// Changes of keys that masters report.
 mod reports;
 
-// Helpers: clients and holders that go through a failover.
+// Helpers for clients and holders during a failover.
 mod scene;
 
-// Failovers and restarts one after the other.
+// Failovers and restarts one after the other, with one lock held.
 mod sequence;
-// Servers whose clocks differ.
+// Replicas whose clocks differ from the master's.
 mod servers_clocks;
 
-// Permits over a failover.
+// Permits of semaphores over a failover.
 mod semaphores;
 
-// Servers that are named and were never listed as replicas.
+// New masters that were never listed as replicas.
 mod strangers;
 
 // The signs by which a client notices a new master.
 mod switch;
 
-// What a failover loses when too few replicas are waited for.
+// Double grants if too few replicas had confirmed the lock.
 mod unconfirmed;
 
-// A master that was replaced and does not know it.
+// A replaced master that does not know of its replacement.
 mod replaced_master;
-
-// The requests of a waiter, and the server that gets them.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// While it is up, every connection between the sentinels is cut.
+/// Cuts every connection through its proxies at the next request, while the flag is set.
 #[derive(Default)]
 pub(crate) struct Wall(pub(crate) AtomicBool);
 
@@ -23,7 +23,8 @@ impl Plan for Wall {
     }
 }
 
-/// Puts a proxy before each sentinel, which the other sentinels use. The URL bypasses the proxies.
+/// Puts a proxy in front of each sentinel, through which the other sentinels reach it. Clients
+/// bypass the proxies.
 fn behind(group: &Group, wall: &Arc<Wall>) -> Vec<Proxy> {
     let proxies: Vec<_> = group
         .sentinels
@@ -72,7 +73,7 @@ fn isolated_sentinels_replace_no_master_until_reconnected() {
 
     wall.0.store(true, Ordering::SeqCst);
     proxies.iter().for_each(Proxy::cut_all);
-    // The master is well: each sentinel says so.
+    // The master is up, and each sentinel still names it.
     always("locks are taken", DOWN_AFTER * 3, || {
         patient
             .try_lock()

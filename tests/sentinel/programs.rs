@@ -1,4 +1,4 @@
-//! The examples and the command run on Sentinel by their URL alone.
+//! The examples and the command-line tool run on Sentinel with nothing but another URL.
 
 use crate::scene::SOON;
 use distlock_tests::child::Example;

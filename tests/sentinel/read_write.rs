@@ -1,4 +1,4 @@
-//! Read-write locks of a group, over a failover.
+//! Read-write locks over a failover.
 
 use crate::scene::{SOON, await_renewal_on, client};
 use distlock_tests::sentinel::Group;
@@ -7,7 +7,8 @@ use distlock_tests::time::eventually;
 #[test]
 fn readers_survive_a_failover_and_keep_writers_out() {
     let mut group = Group::start();
-    // Sentinels that do not agree on a leader of the failover try again seconds later.
+    // A long lease, because sentinels that do not agree on a leader of the failover try again
+    // seconds later.
     let clients = [
         client(&group, "watchdog=16s"),
         client(&group, "watchdog=16s"),
@@ -27,7 +28,7 @@ fn readers_survive_a_failover_and_keep_writers_out() {
         .try_lock_for(SOON)
         .unwrap()
         .expect("the other reads only");
-    // All of it is on the replicas.
+    // The replicas must have both readers and the ends of their leases before the master is killed.
     let is_copied = |server: &distlock_tests::process::RedisServer| {
         let mut probe = server.probe();
         probe.hgetall("held").len() == 3 && probe.keys("*rwlock_timeout*").len() == 2

@@ -1,4 +1,4 @@
-//! A master that was replaced and does not know it, and clients that have not heard of it.
+//! A replaced master that does not know of its replacement, and clients that got no message of it.
 
 use crate::scene::{client, connect, take};
 use distlock_tests::proxy::{Fault, Plan, Proxy};
@@ -8,7 +8,7 @@ use distlock_tests::time::within;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Passes questions on, and cuts every subscription.
+/// Passes queries, and cuts every connection that subscribes.
 struct Deaf;
 
 impl Plan for Deaf {

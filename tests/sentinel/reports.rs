@@ -1,4 +1,4 @@
-//! The master reports changes of keys; the next one, too.
+//! Changes of keys that masters report: the new master does, too, after a failover.
 
 use crate::scene::{SOON, client};
 use distlock_tests::reports::{

@@ -1,4 +1,4 @@
-//! Helpers: clients and holders that go through a failover.
+//! Helpers for clients and holders during a failover.
 
 use distlock::{Client, ClientBuilder, LockGuard, Mutex};
 use distlock_tests::guards::deadline;
@@ -7,10 +7,10 @@ use distlock_tests::sentinel::{self, Group};
 use distlock_tests::time::eventually;
 use std::time::Duration;
 
-/// The bound on a wait that includes a failover.
+/// The bound on a wait that includes a failover, so that a hanging test ends.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
-/// A client of the group, with settings after the `?`.
+/// Makes a client of the group with these options of the URL.
 pub(crate) fn client(group: &Group, options: &str) -> Client {
     connect(&format!("{}?{options}", group.url()))
 }
@@ -23,19 +23,19 @@ pub(crate) fn builder(url: &str) -> ClientBuilder {
     distlock::builder().url(url).unwrap()
 }
 
-/// Takes the lock, which is free, on a master that may be just being replaced.
+/// Acquires the free lock; the master may be being replaced meanwhile.
 #[track_caller]
 pub(crate) fn take(lock: &Mutex) -> LockGuard {
     lock.try_lock_for(SOON).unwrap().expect("the lock is free")
 }
 
-/// Waits until the locks of this client are taken on this server.
+/// Waits until this client acquires its locks on this server.
 #[track_caller]
 pub(crate) fn await_move(lock: &Mutex, to: &RedisServer) {
     sentinel::await_move(lock, lock.name().as_str(), to);
 }
 
-/// Waits until this client can take and give back this lock.
+/// Waits until this client can acquire and release this lock.
 #[track_caller]
 pub(crate) fn await_usable(lock: &Mutex) {
     eventually("the lock can be taken again", SOON, || {
@@ -44,8 +44,8 @@ pub(crate) fn await_usable(lock: &Mutex) {
     });
 }
 
-/// Waits until this server, which has become the master, renews the lock, and checks that it is
-/// valid all the time.
+/// Waits until the lock is renewed on this server, the new master. Checks that the guard is valid
+/// all the time.
 #[track_caller]
 pub(crate) fn await_renewal_on(guard: &LockGuard, master: &RedisServer) {
     let mut probe = master.probe();

@@ -43,7 +43,7 @@ fn confirmed_permits_are_kept_over_a_failover() {
     });
     permit.verify().unwrap();
     let most = most_at_once(&contenders.stop());
-    // One is held by the test itself.
+    // The test itself holds one more permit.
     assert!(
         most < u64::from(LIMIT),
         "{most} besides the one that is held"

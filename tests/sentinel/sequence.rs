@@ -1,4 +1,4 @@
-//! Failovers and restarts one after the other, with one lock held through all of them.
+//! Failovers and restarts one after the other, with one lock held all the time.
 
 use crate::scene::{SOON, await_move, client, connect, take};
 use distlock::{Client, LockGuard};
@@ -10,10 +10,11 @@ use std::thread;
 
 const NAME: &str = "held";
 
-/// Sentinels that do not agree on a leader of the failover try again seconds later.
+/// The options of all clients: a long lease, because sentinels that do not agree on a leader of the
+/// failover try again seconds later.
 const SETTINGS: &str = "watchdog=20s&replicas=all";
 
-/// Another client, which asks for the held lock again and again.
+/// Another client, which repeatedly tries to acquire the held lock.
 struct Rival {
     is_over: Arc<AtomicBool>,
     asked: Arc<AtomicU32>,
@@ -27,7 +28,7 @@ impl Rival {
         let thread = thread::spawn(move || {
             let lock = client.mutex(NAME).unwrap();
             while !ends.load(Ordering::SeqCst) {
-                // "Could not ask" is no grant.
+                // A failed request is no grant.
                 let granted = lock.try_lock().ok().flatten();
                 assert!(granted.is_none(), "two holders");
                 counts.fetch_add(1, Ordering::SeqCst);
@@ -47,7 +48,7 @@ impl Rival {
     }
 }
 
-/// Restarts the server at this place as a replica of the present master.
+/// Restarts the server with this number as a replica of the present master.
 fn restart(group: &mut Group, place: usize) {
     let master = group.servers[group.master()].port();
     group.servers[place].restart_as_replica_of(master);
@@ -63,8 +64,8 @@ fn must_be_held(guard: &LockGuard, group: &Group, step: &str) {
     });
 }
 
-/// In each round a failover on demand, restarts of all three servers one by one, and the death of
-/// the master.
+/// Runs `count` rounds: a failover on demand, restarts of all three servers one by one, and a kill
+/// of the master.
 fn rounds(count: u32) {
     let mut group = Group::start();
     let holder = client(&group, SETTINGS);
@@ -80,7 +81,7 @@ fn rounds(count: u32) {
             &group,
             &format!("round {round}: failover on demand"),
         );
-        // The ones that are no master, one after the other; then the master, after a failover.
+        // First the two replicas are restarted; then, after a failover, the former master.
         for place in (0..3).filter(|place| *place != new) {
             restart(&mut group, place);
             must_be_held(
@@ -128,7 +129,7 @@ fn one_hold_survives_ten_rounds_of_failovers_and_restarts() {
     rounds(10);
 }
 
-/// It is empty, and says that it is a master, until a sentinel demotes it.
+/// The restarted former master is empty, and says that it is a master until a sentinel demotes it.
 #[test]
 fn returned_master_is_not_used_although_it_says_that_it_is_one() {
     let mut group = Group::start();
@@ -141,7 +142,7 @@ fn returned_master_is_not_used_although_it_says_that_it_is_one() {
     assert!(is_master(&group.servers[old]));
     let mut attempts = 0;
     eventually("it is demoted", SOON, || {
-        // One client that knew it as the master, and one that has just started.
+        // One client that used the former master, and one that has just been created.
         for lock in [&veteran, &client(&group, SETTINGS)].map(|it| it.mutex("free").unwrap()) {
             let guard = take(&lock);
             assert!(group.servers[new].probe().exists("free"));

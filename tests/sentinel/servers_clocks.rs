@@ -1,4 +1,4 @@
-//! Replicas whose clocks are ahead of the master's when one of them takes its place.
+//! Replicas whose clocks differ from the master's, one of which is promoted.
 
 use crate::scene::{SOON, client};
 use distlock_tests::process::RedisServer;
@@ -21,7 +21,8 @@ fn replicas(group: &Group) -> [&RedisServer; 2] {
     [&group.servers[1], &group.servers[2]]
 }
 
-/// Whichever of them is promoted, one 6 s ahead or one 6 s behind.
+/// Whichever replica is promoted, the one 6 s ahead or the one 6 s behind: the lock must not end
+/// early on it.
 #[test]
 fn promoted_replica_with_another_clock_grants_no_second_lock() {
     for preferred in [1, 2] {
@@ -39,7 +40,8 @@ fn promoted_replica_with_another_clock_grants_no_second_lock() {
     }
 }
 
-/// Too far for the lease: the policy cannot be met, so there is no holder beside the next one.
+/// One clock is too far ahead for the lease: on that replica the lock would end early, so the
+/// client must grant nothing.
 #[test]
 fn all_replicas_grant_nothing_while_one_is_far_ahead() {
     let (group, _clocks) = started([20, 0]);

@@ -1,4 +1,5 @@
-//! A server that the sentinels name, and that none of them had listed as a replica before.
+//! A stranger: a new master that the sentinels name, but that none of them has listed as a replica
+//! before.
 
 use crate::fake_sentinel::Liar;
 use crate::scene::{SOON, await_move, await_usable, builder, connect, take};
@@ -13,10 +14,11 @@ use std::time::Duration;
 
 const LEASE: Duration = Duration::from_secs(2);
 
-/// More failovers than the group has had.
+/// An epoch later than that of the group, so that the foreign sentinel's master wins by its epoch.
 const LATER: u64 = 100;
 
-/// The events about servers: `true` if one is used from now on, and its `run_id`.
+/// The recorded events about servers: `true` if the server is used from now on, `false` if it was
+/// refused, and its `run_id`.
 type Told = Arc<Mutex<Vec<(bool, String)>>>;
 
 fn client(url: &str) -> (Client, Told) {
@@ -46,19 +48,21 @@ fn has_clients(server: &RedisServer) -> bool {
         .any(|client| client.contains("name=distlock"))
 }
 
-/// How the sentinel says that the master is another one.
+/// Whether the sentinel reports the new master with its `run_id`.
 #[derive(Clone, Copy, Debug)]
 enum Word {
-    /// With the `run_id` of the new one, or before it has asked for that.
+    /// The sentinel knows the `run_id` of the new master.
     Identified,
+    /// The sentinel has not queried the new master yet.
     NotYet,
 }
 
-/// The replica that the sentinel has listed before, if any.
+/// The replica that the sentinel has listed before the failover, if any.
 #[derive(Clone, Copy, Debug)]
 enum Listed {
+    /// The server that becomes the new master.
     Successor,
-    /// Another server at the address of the successor.
+    /// Another server at the address of the new master.
     Other,
     NoServer,
 }
@@ -104,11 +108,12 @@ fn only_a_listed_replica_takes_the_masters_place_at_once() {
                 await_move(&lock, &new);
                 assert!(told.lock().is_empty(), "{what}: {told:?}");
             }
-            // The server itself says that it is not the listed one.
+            // The server's own `run_id` shows that it is not the listed replica.
             (Listed::Other, Word::NotYet) => {
                 eventually(&what, SOON, || told.lock().contains(&(false, run_id(&new))));
                 assert!(lock.try_lock().unwrap_err().is_unavailable());
-                // Now the sentinel knows which one it is: that makes it no restarted master.
+                // The sentinel's knowledge of the `run_id` does not make the server a restarted
+                // master: the client follows it only one lease later.
                 sentinel.identify(&run_id(&new));
                 let identified = Stopwatch::start();
                 await_move(&lock, &new);
@@ -134,7 +139,7 @@ fn only_a_listed_replica_takes_the_masters_place_at_once() {
                 assert!(!new.probe().exists("named"), "{what}");
                 await_move(&lock, &new);
                 assert!(named.elapsed() >= LEASE, "{what}: {:?}", named.elapsed());
-                // Once more when the `run_id` is known, if the message came first.
+                // The refusal may be reported a second time when the sentinel reports the `run_id`.
                 let mut told = told.lock().clone();
                 told.dedup_by_key(|(is_used, _)| *is_used);
                 let used: Vec<_> = told.iter().map(|(is_used, _)| *is_used).collect();
@@ -144,8 +149,9 @@ fn only_a_listed_replica_takes_the_masters_place_at_once() {
     }
 }
 
-/// Not listed: promoted before the sentinel had heard of it. The server itself shows that it
-/// continues the data; and so does the former one, when that is the master again.
+/// A successor that was promoted before the sentinel listed it is followed at once, because the
+/// server itself shows that it continues the master's data. The former master shows the same when
+/// it becomes the master again.
 #[test]
 fn successor_that_continues_the_data_is_followed_at_once() {
     let [old, new] =
@@ -153,7 +159,7 @@ fn successor_that_continues_the_data_is_followed_at_once() {
     follow(&new, Some(&old));
     let sentinel = Liar::naming(old.port(), 1);
     sentinel.identify(&run_id(&old));
-    // A lease that is far longer than the test.
+    // The lease is far longer than the test, so the client cannot have waited for its end.
     let client = connect(&format!("{}?watchdog=5m", sentinel.url()));
     let held = take(&client.mutex("held").unwrap());
     eventually("it listens", SOON, || sentinel.listeners() == 1);
@@ -170,7 +176,8 @@ fn successor_that_continues_the_data_is_followed_at_once() {
     held.unlock().unwrap();
 }
 
-/// Held on the former master, which is well, a lock keeps the stranger from being followed.
+/// While a lock is held and renewed on the former master, the client does not follow the stranger:
+/// a second client could get the same lock there.
 #[test]
 fn stranger_is_not_followed_while_a_lock_is_held() {
     let [old, new] = [(); 2].map(|()| RedisServer::start());
@@ -199,13 +206,14 @@ fn stranger_is_not_followed_while_a_lock_is_held() {
     held.unlock().unwrap();
     await_usable(&lock);
     assert!(has_clients(&new) && told.lock().contains(&(true, run_id(&new))));
-    // Named again, the known one would be followed at once; and a stranger is forgotten with it.
+    // The next grants are made by the new server, and not by the old one.
     let _held = take(&lock);
     assert!(new.probe().exists("other") && !old.probe().exists("other"));
 }
 
-/// Plain servers: a server of another deployment has the address of a replica. Its sentinel
-/// publishes its master there, whose name is the same, and all sentinels follow.
+/// Real sentinels: a server of another deployment takes over the address of a replica. The other
+/// deployment's sentinel publishes its master there under the same name, and all sentinels name
+/// that master. The client must not follow it while it holds a lock.
 #[test]
 fn merged_sentinels_lead_no_client_to_the_other_deployment_at_once() {
     let mut group = Group::steady();
@@ -215,7 +223,8 @@ fn merged_sentinels_lead_no_client_to_the_other_deployment_at_once() {
     let held = take(&client.mutex("held").unwrap());
     take(&lock).unlock().unwrap();
     let old = group.master();
-    // Else the sentinels make it a replica of the other one, and what it has is gone.
+    // Otherwise the sentinels make the old master a replica of the other master, which deletes its
+    // locks.
     keep_a_master(&group.servers[old]);
     let (id, other) = (run_id(&foreign.servers[0]), foreign.servers[0].port());
     let reused = (old + 1) % group.servers.len();
@@ -236,7 +245,8 @@ fn merged_sentinels_lead_no_client_to_the_other_deployment_at_once() {
     assert!(told.lock().contains(&(true, id)));
 }
 
-/// A replica that was started after the client, and one that was restarted, are known by then.
+/// A replica that was restarted after the client was connected is known by the time of its
+/// promotion.
 #[test]
 fn restarted_replica_takes_the_masters_place_at_once() {
     let mut group = Group::start();
@@ -255,8 +265,9 @@ fn restarted_replica_takes_the_masters_place_at_once() {
     assert!(told.lock().is_empty(), "{told:?}");
 }
 
-/// The sentinels list its `run_id` from before the restart, and name the new master without one for
-/// seconds. The old one is well, and its history goes on after the promotion.
+/// The sentinels still list the replica's `run_id` from before its restart, and name the new master
+/// without a `run_id` for seconds. The client follows it all the same, because the server continues
+/// the old master's data.
 #[test]
 fn replica_restarted_before_the_sentinels_looked_is_followed() {
     let mut group = Group::start_with(1, 3);

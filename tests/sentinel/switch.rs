@@ -1,7 +1,7 @@
-//! The signs by which a client notices a new master, each of them alone.
+//! The signs by which a client notices a new master, each one without the others.
 //!
-//! The sentinel is scripted, and the old master gives no sign of its own: a real master that
-//! becomes a replica closes all its connections, which any client would notice.
+//! The sentinel is fake, and the old master gives only the sign that the test is about. A real
+//! master that becomes a replica closes all its connections, which any client would notice.
 
 use crate::fake_sentinel::Liar;
 use crate::scene::{SOON, await_move, await_usable, connect, take};
@@ -14,10 +14,11 @@ use distlock_tests::time::{Stopwatch, always, eventually, late, retry_if_late, w
 use std::thread;
 use std::time::Duration;
 
-/// How long the client waits for the sentinels when the master has answered, at least.
+/// The shortest time for which the client waits for the sentinels when the master has answered.
+/// If the sentinel answers later, the machine was late, and the test is repeated.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// Two servers, a sentinel that names the first, and a client.
+/// Two servers, a fake sentinel that names the first one, and a client.
 struct Two {
     old: RedisServer,
     new: RedisServer,
@@ -38,15 +39,16 @@ impl Two {
         };
         take(&two.client.mutex("first").unwrap()).unlock().unwrap();
         assert_eq!(two.connections(&two.new), 0);
-        // A client asks once more when its subscription begins.
+        // The client queries the sentinel again when its subscription begins.
         eventually("it listens", SOON, || two.liar.listeners() == 1);
         two.quiet();
         two
     }
 
-    /// Waits until the client has no more questions for the sentinel.
+    /// Waits until the client sends no more queries to the sentinel.
     fn quiet(&self) {
-        // The client checks earlier news four times within a second.
+        // After a message or a new subscription, the client queries the sentinels four times within
+        // a second.
         always(
             "no client uses the new server",
             Duration::from_millis(1_500),
@@ -63,12 +65,12 @@ impl Two {
     }
 }
 
-/// A server that sends its data to a new replica at once.
+/// Starts a server that sends its data to a new replica at once.
 fn server() -> RedisServer {
     RedisServer::start_with(&["--repl-diskless-sync-delay", "0"])
 }
 
-/// Makes this server a replica of that one, or a master.
+/// Makes `server` a replica of `master`, or a master if there is none.
 pub(crate) fn follow(server: &RedisServer, master: Option<&RedisServer>) {
     let port = master.map(|master| master.port().to_string());
     let (host, port) = port
@@ -115,10 +117,12 @@ fn lock_inspection_asks_new_master_without_switch_message() {
     });
 }
 
-/// The old master answers every script with this error, on open connections. The sentinel names
-/// the new master without a message: the attempt that gets the error asks it, and continues.
+/// Checks that one attempt succeeds on the new master although the old master, on open connections,
+/// answers every script with this error. The sentinel sends no message, so the attempt must query
+/// it.
 fn must_move_client_at_once(two: &Two, code: &str) {
-    // So that the pause between two questions to the sentinel is over.
+    // Until the pause between two queries to the sentinel is over: otherwise the attempt would not
+    // query it.
     two.quiet();
     let says_so = || {
         let answer = two
@@ -165,7 +169,7 @@ fn loading_error_on_open_connection_moves_client_at_once() {
     two.new.fill();
     let mut old = two.old.probe();
     old.command(&["CONFIG", "SET", "key-load-delay", "20000"]);
-    // Redis before 7 lacks this setting, and answers after every 2 MiB.
+    // Redis before 7 lacks this setting, and answers requests after every 2 MiB that it loads.
     let _older = old.command(&[
         "CONFIG",
         "SET",
@@ -174,7 +178,7 @@ fn loading_error_on_open_connection_moves_client_at_once() {
     ]);
     old.command(&["REPLICAOF", "127.0.0.1", &two.new.port().to_string()]);
     must_move_client_at_once(&two, "LOADING");
-    // Else it would still be loading when the end of the test reads its ACL log.
+    // Otherwise the server would still be loading when the end of the test reads its ACL log.
     two.old
         .probe()
         .command(&["CONFIG", "SET", "key-load-delay", "0"]);
@@ -191,8 +195,8 @@ fn unreachable_master_is_left_at_once() {
         .unwrap();
 }
 
-/// Connecting to a host that is gone takes the whole time-out of a client: no time is left to ask
-/// the sentinels.
+/// Connecting to a host that is gone takes the whole time-out of a call, so that this call has no
+/// time left to query the sentinels.
 #[test]
 fn connect_timeout_at_a_paused_master_moves_the_client() {
     let two = Two::start("command_timeout=1200ms&connect_timeout=1200ms");
@@ -206,7 +210,7 @@ fn connect_timeout_at_a_paused_master_moves_the_client() {
     two.old.resume();
 }
 
-/// Has another client hold the lock, without a release.
+/// Writes the lock as held by another client, which never releases it.
 fn hold(server: &RedisServer, name: &str) {
     let mut probe = server.probe();
     probe.command(&["HSET", name, "other:1", "1"]);
@@ -230,14 +234,14 @@ fn waiter_moves_when_its_subscription_connection_breaks() {
     eventually("it waits", SOON, || is_watched(&two.old, "held"));
     two.liar.name(two.new.port(), 2);
     two.old.kill();
-    // Long before a lease or a wait is over.
+    // Long before the lease or the wait ends.
     within(Duration::from_secs(20), || waiting.join().unwrap());
 }
 
 #[test]
 fn switch_message_moves_waiters_off_a_healthy_master() {
     let two = Two::start("watchdog=60s");
-    // Both locks are held on the old master.
+    // Both locks are held on the old master, and one of them also on the new master.
     hold(&two.old, "free");
     hold(&two.old, "held");
     hold(&two.new, "held");
@@ -263,7 +267,7 @@ fn switch_message_moves_waiters_off_a_healthy_master() {
     let inboxes = probe.command(&["PUBSUB", "CHANNELS", "distlock_queue:2:{held}:*"]);
     probe.command(&["PUBLISH", &inboxes.texts()[0], "0"]);
     eventually("the other waiter is woken", SOON, || held.is_finished());
-    // Long before a lease or a wait is over.
+    // Long before the lease or the wait ends.
     assert!(
         start.elapsed() < Duration::from_secs(20),
         "{:?}",
@@ -304,7 +308,9 @@ fn failed_async_release_is_repeated_on_the_new_master() {
     eventually("it is free", SOON, || !two.new.probe().exists("dropped"));
 }
 
-/// The replica is promoted before the old master frees the locks, and no message has said so yet.
+/// If the old master frees locks after the promotion of its replica, and before the client knows of
+/// it, the client repeats the releases on the new master. Otherwise the locks would stay held there
+/// until their leases end.
 #[test]
 fn release_unknown_to_the_new_master_is_repeated_there() {
     let two = Two::start("watchdog=60s");
@@ -331,7 +337,8 @@ fn release_unknown_to_the_new_master_is_repeated_there() {
     kept.unlock().unwrap();
 }
 
-/// Where the value names no owner, a repeated release would free another client's lock.
+/// If the value names no owner, a repeated release would free another client's lock, so the client
+/// does not repeat it.
 #[test]
 fn release_without_owner_is_not_repeated_after_a_switch() {
     let two = Two::start("format=plain&lease=60s");
@@ -386,12 +393,12 @@ fn master_demoted_by_hand_loses_no_held_lock() {
     let renewed = two.old.probe().command_calls("hexists");
     let guard = take(&two.client.mutex("held").unwrap());
     let losses = guard.losses();
-    // So that there is a connection for renewals.
+    // Wait for a renewal, so that the client has its connection for renewals.
     eventually("it is renewed", SOON, || {
         two.old.probe().command_calls("hexists") > renewed
     });
-    // The new master has the lock. The old one keeps its connections and is a replica without
-    // data, as before its first synchronisation.
+    // The test writes the lock to the new master. The old master keeps its connections, but is now
+    // a replica without data, as before its first synchronisation.
     let owner = two.old.probe().hgetall("held").into_keys().next().unwrap();
     let third = server();
     follow(&two.old, Some(&third));

@@ -1,5 +1,5 @@
-//! What a failover loses when too few replicas are waited for: the lock is granted twice. The judge
-//! that detects it is the one that finds no error in `failover_safety`.
+//! Double grants in a failover if too few replicas had confirmed the lock. They are detected by the
+//! same [`judge`] that finds no error in `failover_safety`.
 
 use crate::fake_sentinel::Liar;
 use crate::scene::{SOON, client, connect, take};
@@ -12,12 +12,12 @@ use distlock_tests::time::eventually;
 
 const NAME: &str = "unconfirmed";
 
-/// Far longer than the test takes, so that neither a renewal nor the server reports the loss before
-/// its end.
+/// The lease of the lost lock: far longer than the test, so that neither a renewal nor the server's
+/// tracking reports the loss before the end of the test.
 const LEASE: &str = "watchdog=120s&tracking=off";
 
-/// A client that does not hear of the failover: else it would find its loss at once. Its sentinel,
-/// which is no other's, lists this replica, and knows no `run_id`.
+/// Makes a client that gets no message of the failover; otherwise it would find its loss at once.
+/// Its sentinel, a fake one that no other client uses, lists this replica and reports no `run_id`.
 fn uninformed(group: &Group, replica: usize, options: &str) -> (Liar, Client) {
     let sentinel = Liar::naming(group.servers[0].port(), 0);
     sentinel.list_replicas(&[(group.servers[replica].port(), String::new())]);
@@ -25,7 +25,7 @@ fn uninformed(group: &Group, replica: usize, options: &str) -> (Liar, Client) {
     (sentinel, client)
 }
 
-/// Cuts the links of all replicas: those that are not paused reconnect, and no data for the others
+/// Cuts the links of all replicas. The running replicas reconnect, and no data for the paused ones
 /// waits in a socket.
 fn cut_links(group: &Group) {
     group.servers[0]
@@ -33,8 +33,8 @@ fn cut_links(group: &Group) {
         .command(&["CLIENT", "KILL", "TYPE", "replica"]);
 }
 
-/// Kills the first master while `guard` is held and others contend with this policy. Returns the
-/// place of the new master and the claims of all holders.
+/// Kills the first master while `guard` is held and other processes contend with this policy.
+/// Returns the number of the new master, and the claims of all holders.
 fn claims_over_a_kill(group: &mut Group, guard: &LockGuard, policy: &str) -> (usize, Vec<Claim>) {
     let url = format!("{}?{policy}&watchdog=5s", group.url());
     let others = Contenders::start(&url, NAME, 2, 2);
@@ -74,7 +74,8 @@ fn policy_of_all_replicas_grants_nothing_without_replicas() {
     let lock = client(&group, "replicas=all&replication_timeout=300ms")
         .mutex(NAME)
         .unwrap();
-    // The replicas do not answer at first, and are marked down later: none at all is too few, too.
+    // At first the replicas do not answer; later they are marked down. In both cases too few
+    // confirm.
     eventually("all replicas are marked down", SOON, || {
         let error = lock.try_lock().unwrap_err();
         assert!(error.is_insufficient_replicas(), "{error:?}");
@@ -89,8 +90,8 @@ fn policy_of_all_replicas_grants_nothing_without_replicas() {
     take(&lock).unlock().unwrap();
 }
 
-/// A group whose second replica is preferred for promotion, paused, and cut off: only the first
-/// replica can confirm.
+/// Starts a group whose second replica is preferred for promotion, paused, and cut off, so that
+/// only the first replica can confirm.
 fn group_with_preferred_replica_paused() -> Group {
     let group = Group::start();
     group.prefer(2);

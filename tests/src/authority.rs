@@ -1,4 +1,4 @@
-//! [`Authority`]: certificates for one test, and servers that show them.
+//! [`Authority`]: certificates for one test, and servers that present them.
 
 use super::process::{RedisServer, free_port};
 use super::rights::LOGIN;
@@ -9,7 +9,7 @@ use std::fs;
 use std::path::PathBuf;
 use tempfile::TempDir;
 
-/// An authority, and the certificates that it has given.
+/// A certificate authority, and the files of the certificates that it has issued.
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     files: TempDir,
@@ -28,7 +28,7 @@ impl Authority {
         Self { issuer, files }
     }
 
-    /// The files alone, for a caller that goes on using a server of ours.
+    /// Returns the folder of the certificates, for a caller that keeps using one of the servers.
     pub fn into_files(self) -> TempDir {
         self.files
     }
@@ -41,7 +41,8 @@ impl Authority {
         self.path(file).display().to_string()
     }
 
-    /// Writes a certificate for `host`, or for none if that is empty, and its key.
+    /// Writes a certificate and its key for `host`, or for no host if that is empty, valid until
+    /// the end of `last_year`.
     pub fn certify(&self, file: &str, host: &str, last_year: i32) {
         let hosts = Some(host).filter(|host| !host.is_empty());
         let hosts: Vec<_> = hosts.into_iter().map(str::to_owned).collect();
@@ -55,8 +56,8 @@ impl Authority {
         fs::write(self.path(&format!("{file}.key")), key.serialize_pem()).unwrap();
     }
 
-    /// A server with a certificate for `host`, that asks for ours or does not; and its port for
-    /// TLS.
+    /// Starts a server with a certificate for `host`, and returns its TLS port, too. `asks` says if
+    /// the server requests a client certificate (`--tls-auth-clients`).
     pub fn server(
         &self,
         host: &str,
@@ -72,7 +73,8 @@ impl Authority {
         (RedisServer::start_with(&arguments), port)
     }
 
-    /// A server whose certificate is that of the authority itself, and its port for TLS.
+    /// Starts a server whose certificate is that of the authority itself, and returns its TLS port,
+    /// too.
     pub fn server_with_its_own(&self) -> (RedisServer, u16) {
         fs::write(self.path("server.crt"), self.issuer.pem()).unwrap();
         fs::write(self.path("server.key"), self.issuer.key().serialize_pem()).unwrap();
@@ -82,7 +84,8 @@ impl Authority {
         (RedisServer::start_with(&arguments), port)
     }
 
-    /// What a server with the certificate `server` is started with, and its port for TLS.
+    /// Returns a free TLS port, and the command-line arguments of a server with the certificate
+    /// `server`.
     pub fn arguments(&self) -> (u16, Vec<String>) {
         let port = free_port();
         let arguments = [
@@ -97,7 +100,7 @@ impl Authority {
         )
     }
 
-    /// The URL of a server of ours, which trusts us alone.
+    /// Returns the TLS URL of a server on this port. The client trusts only this authority.
     pub fn url(&self, port: u16) -> String {
         format!(
             "rediss://{LOGIN}@127.0.0.1:{port}?tls_ca={}",

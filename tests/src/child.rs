@@ -1,5 +1,5 @@
-//! [`Example`], which may also be the command `distlock`, and [`Child`]: second processes, to be
-//! talked to, paused and killed.
+//! [`Example`] and [`Child`]: an example or the command `distlock` as a second process, which a
+//! test can write to, read from, pause and kill.
 
 use super::lifeline::LifeLine;
 use super::time::{eventually, scaled};
@@ -17,21 +17,21 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-/// An example program of this package, to be started as another process.
+/// A program to be started as another process: an example, the command `distlock`, or any other.
 pub struct Example(Command);
 
 impl Example {
-    /// The example of this name, built if need be.
+    /// Returns the example of this name, which is built if necessary.
     pub fn new(name: &str) -> Self {
         Self(Command::new(built("--example", name)))
     }
 
-    /// The command `distlock`, built if need be.
+    /// Returns the command `distlock`, which is built if necessary.
     pub fn distlock(arguments: &[&str]) -> Self {
         Self::program(distlock()).args(arguments)
     }
 
-    /// Any other program.
+    /// Returns the program at this path.
     pub fn program(path: impl AsRef<Path>) -> Self {
         Self(Command::new(path.as_ref()))
     }
@@ -51,8 +51,8 @@ impl Example {
         self
     }
 
-    /// The same, started with the signals ignored that end a program, as `nohup` and a script's `&`
-    /// do.
+    /// Ignores the signals HUP, INT and TERM in the program from its start, as `nohup` and a
+    /// script's `&` do with some of them.
     pub fn with_signals_ignored(self) -> Self {
         let mut shell = Command::new("sh");
         shell.args(["-c", "trap '' HUP INT TERM; exec \"$@\"", "sh"]);
@@ -60,8 +60,8 @@ impl Example {
         Self(shell)
     }
 
-    /// The same, started with no signal ignored, as from an interactive shell. The tests may have
-    /// been started in the background, where Ctrl-C is ignored.
+    /// Ignores no signal in the program, as if started from an interactive shell. Otherwise tests
+    /// that were started in the background, where Ctrl-C is ignored, would pass this on to it.
     pub fn with_default_signals(self) -> Self {
         let mut env = Command::new("env");
         env.arg("--default-signal")
@@ -75,7 +75,7 @@ impl Example {
         Self(env)
     }
 
-    /// Starts it, in a process group of its own.
+    /// Starts the program in a process group of its own.
     pub fn spawn(mut self) -> Child {
         self.0
             .stdin(Stdio::piped())
@@ -105,16 +105,16 @@ impl Example {
     }
 }
 
-/// A running process: lines go in, lines (mostly JSON) come out. Killed and waited for when
-/// dropped.
+/// A running process that reads and writes lines (mostly JSON). Dropping it kills its process group
+/// and reaps the process.
 pub struct Child {
     what: String,
-    /// Gone as soon as the process is reaped.
+    /// `None` once the process is reaped.
     line: Option<LifeLine>,
     process: std::process::Child,
     input: Option<ChildStdin>,
     output: Receiver<String>,
-    /// Every line that was taken from the output, to be shown when something is missing.
+    /// Every line that was read from the output, for the message of a failed test.
     said: Vec<String>,
     errors: Collected,
     status: Option<ExitStatus>,
@@ -125,27 +125,27 @@ impl Child {
         self.process.id()
     }
 
-    /// Writes a line to its standard input.
+    /// Writes a line to the process's standard input.
     #[track_caller]
     pub fn send(&mut self, line: &str) {
         let input = self.input.as_mut().expect("its input is still open");
         writeln!(input, "{line}").unwrap_or_else(|error| panic!("{}: {error}", self.what));
     }
 
-    /// Writes these characters alone, as keys that are pressed on a terminal.
+    /// Writes these characters without a line end, as keys that are pressed on a terminal.
     #[track_caller]
     pub fn press(&mut self, keys: &str) {
         let input = self.input.as_mut().expect("its input is still open");
         write!(input, "{keys}").unwrap_or_else(|error| panic!("{}: {error}", self.what));
     }
 
-    /// Closes its standard input.
+    /// Closes the process's standard input.
     pub fn close_input(&mut self) {
         self.input = None;
     }
 
-    /// Reads lines until one is found by `pick`, which sees each that is JSON; panics after `bound`
-    /// (times the scale).
+    /// Reads lines until `pick`, which is called with each line that is JSON, returns a value.
+    /// Panics after `bound` (times the scale).
     #[track_caller]
     pub fn expect<T>(
         &mut self,
@@ -171,7 +171,7 @@ impl Child {
         }
     }
 
-    /// Waits for `{"event": event, ..}` and returns the line.
+    /// Waits for the line `{"event": event, ..}` and returns it.
     #[track_caller]
     pub fn expect_event(&mut self, event: &str, bound: Duration) -> Json {
         self.expect(event, bound, |json| {
@@ -179,36 +179,36 @@ impl Child {
         })
     }
 
-    /// SIGKILL, to it and all its descendants in the group.
+    /// Kills the process and all its descendants in the group, and waits for its end.
     pub fn kill(&mut self) {
         self.signal_group(Signal::KILL);
         self.wait_exit(Duration::from_secs(10));
     }
 
-    /// SIGSTOP, to the whole group.
+    /// Pauses the whole group by SIGSTOP.
     pub fn pause(&self) {
         self.signal_group(Signal::STOP);
     }
 
-    /// SIGCONT, to the whole group.
+    /// Resumes the whole group by SIGCONT.
     pub fn resume(&self) {
         self.signal_group(Signal::CONT);
     }
 
-    /// Ctrl-C, as a terminal sends it: SIGINT to the whole group.
+    /// Sends SIGINT to the whole group, as a terminal does on Ctrl-C.
     pub fn interrupt(&self) {
         self.signal_group(Signal::INT);
     }
 
-    /// SIGTERM to the one process, as a service manager sends it.
+    /// Sends SIGTERM to the process but not to its descendants, as some service managers do.
     pub fn terminate(&self) {
         if self.status.is_none() {
             let _gone = kill_process(self.pid(), Signal::TERM);
         }
     }
 
-    /// Waits until it has ended and returns its exit code; a signal's number plus 128 if one ended
-    /// it, as in a shell.
+    /// Waits until the process has ended, and returns its exit code, or as a shell does 128 plus
+    /// the number of the signal that ended it.
     #[track_caller]
     pub fn wait_exit(&mut self, bound: Duration) -> i32 {
         if self.status.is_none() {
@@ -226,7 +226,7 @@ impl Child {
             .expect("one of the two")
     }
 
-    /// Whether it still runs.
+    /// Returns whether the process still runs.
     pub fn is_running(&mut self) -> bool {
         if self.status.is_none() {
             self.status = self
@@ -240,7 +240,8 @@ impl Child {
         self.status.is_none()
     }
 
-    /// All lines of its standard output from the beginning; for after its end.
+    /// Returns all lines of the process's standard output. Called after its end; before, this
+    /// returns only once no line has arrived for five seconds (times the scale).
     pub fn output(&mut self) -> String {
         while let Ok(line) = self.output.recv_timeout(scaled(Duration::from_secs(5))) {
             self.said.push(line);
@@ -248,17 +249,18 @@ impl Child {
         self.said.join("\n")
     }
 
-    /// What it has written to standard error so far; all of it, once its end was waited for.
+    /// Returns the text that the process has written to standard error so far, or the whole text if
+    /// its end was awaited.
     pub fn errors(&self) -> String {
         if self.status.is_some() {
-            // A descendant may have the pipe still.
+            // A descendant may still hold the pipe open, so the wait is bounded.
             let _ended = self.errors.end.recv_timeout(scaled(Duration::from_secs(5)));
         }
         self.errors.text.lock().clone()
     }
 
     fn signal_group(&self, signal: Signal) {
-        // Once reaped, the number may be another process's.
+        // After the process is reaped, its number may belong to another process.
         if self.status.is_none() {
             let _gone = kill_process_group(self.pid(), signal);
         }
@@ -294,7 +296,7 @@ impl Drop for Child {
     }
 }
 
-/// The lines of a pipe, read by a thread that ends with the pipe.
+/// Returns the lines of a pipe, which a thread reads until the pipe ends.
 fn lines_of(pipe: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, receiver) = unbounded();
     thread::spawn(move || {
@@ -307,14 +309,14 @@ fn lines_of(pipe: impl Read + Send + 'static) -> Receiver<String> {
     receiver
 }
 
-/// The text of a pipe, as far as it has come.
+/// The text that has arrived from a pipe so far.
 struct Collected {
     text: Arc<Mutex<String>>,
     /// Disconnected when the pipe has ended.
     end: Receiver<()>,
 }
 
-/// Collects the text of a pipe.
+/// Collects the text of a pipe on a thread.
 fn collect(pipe: impl Read + Send + 'static) -> Collected {
     let text = Arc::new(Mutex::new(String::new()));
     let writer = Arc::clone(&text);
@@ -330,22 +332,22 @@ fn collect(pipe: impl Read + Send + 'static) -> Collected {
     Collected { text, end }
 }
 
-/// Where the command `distlock` is, which is built if need be.
+/// Returns the path of the command `distlock`, which is built if necessary.
 pub fn distlock() -> PathBuf {
     built("--bin", "distlock")
 }
 
-/// Where the example is that serves metrics, which is built if need be.
+/// Returns the path of the example that serves metrics, which is built if necessary.
 pub fn metrics_example() -> PathBuf {
     built("--bin", "distlock-metrics-example")
 }
 
-/// Where a program of this package is. Cargo builds it with the tests.
+/// Returns the path of a program of this package, which Cargo builds with the tests.
 pub fn own_program(name: &str) -> PathBuf {
     profile_dir().join(name)
 }
 
-/// `target/<profile>`: tests lie in its folder `deps`.
+/// Returns the folder `target/<profile>`, in whose folder `deps` the test binaries are.
 fn profile_dir() -> PathBuf {
     let own = std::env::current_exe().expect("a program knows where it is");
     own.ancestors()
@@ -354,8 +356,8 @@ fn profile_dir() -> PathBuf {
         .to_owned()
 }
 
-/// Where the binary of an example or a program is. Cargo is asked to build it, once in each run:
-/// with `cargo test --test it` it may be missing or, worse, old.
+/// Returns the path of the binary of an example or a program. Cargo builds it once in each run,
+/// because after `cargo test --test NAME` the binary may be missing or outdated.
 fn built(kind: &'static str, name: &str) -> PathBuf {
     static BUILT: LazyLock<Mutex<HashMap<String, Arc<OnceLock<PathBuf>>>>> =
         LazyLock::new(Mutex::default);
@@ -363,7 +365,8 @@ fn built(kind: &'static str, name: &str) -> PathBuf {
     cell.get_or_init(|| build(kind, name)).clone()
 }
 
-/// Set where all examples and programs have been built just before.
+/// The environment variable that the suite sets because it has just built all examples and
+/// programs.
 const BUILT: &str = "DISTLOCK_TEST_BUILT";
 
 fn build(kind: &str, name: &str) -> PathBuf {
@@ -374,14 +377,16 @@ fn build(kind: &str, name: &str) -> PathBuf {
     };
     let folder = if kind == "--example" { "examples" } else { "" };
     let binary = profile_dir.join(folder).join(name);
-    // The suite has built it, and may be building something else now.
+    // The suite has built it. Cargo may now be running for another job, and would make this test
+    // wait.
     if std::env::var_os(BUILT).is_some() && binary.exists() {
         return binary;
     }
     let target = profile_dir.parent().expect("a profile lies in target");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
-    // As `tests/run.sh` builds them: other features would have the library built once more here.
+    // With the features that `tests/run.sh` uses: with other features Cargo would build the library
+    // again.
     build.args([
         "build",
         "--quiet",
@@ -392,8 +397,9 @@ fn build(kind: &str, name: &str) -> PathBuf {
     ]);
     build.args(["--profile", profile, "--target-dir"]);
     build.arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
-    // Of the package whose test this is. There are build scripts that run again, and have all that
-    // follows built again, in the middle of the tests, if these are other ones than the last time.
+    // These variables describe the package of this test. If their values differ from the last
+    // build, some build scripts run again, and Cargo rebuilds all that depends on them in the
+    // middle of the tests.
     for (variable, _) in std::env::vars_os() {
         if variable
             .to_str()
@@ -407,7 +413,7 @@ fn build(kind: &str, name: &str) -> PathBuf {
         Ok(output) if !output.status.success() => {
             panic!("{name}: {}", String::from_utf8_lossy(&output.stderr))
         }
-        // Without cargo, what is there has to do.
+        // Without Cargo, the existing binary is used.
         Ok(_) | Err(_) => assert!(binary.exists(), "there is no {}", binary.display()),
     }
     binary

@@ -1,8 +1,8 @@
-//! [`Claim`] and [`judge`]: when each holder had a lock, by its own record, and whether two had it
-//! at once.
+//! [`Claim`] and [`judge`]: the times for which each holder held a lock, by its own record, and the
+//! check that no two of them overlap.
 //!
-//! One judge for all stores. The times are of the machine's clock, which is the same for all its
-//! processes.
+//! The judge is the same for all stores. The times are those of the machine's clock, which all
+//! processes share.
 
 use lock_conformance::violated;
 use lock_core::Moment;
@@ -14,20 +14,20 @@ use std::io::Write;
 use std::path::Path;
 use std::str::FromStr;
 
-/// That a thread had a lock, with a guard that was valid all the time.
+/// The record of a thread that it held a lock, with a valid guard, from one time to another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     pub lock: String,
     pub holder: String,
     pub token: u64,
-    /// When it was asked for.
+    /// The time of the request.
     pub asked: Moment,
     pub from: Moment,
-    /// When it was given back, or the guard was last seen to be valid.
+    /// The time just before the release, or the last time at which the guard was found valid.
     pub to: Moment,
 }
 
-/// One line, without names that have spaces.
+/// Writes the claim as one line. Names must not contain spaces, or the line could not be parsed.
 impl fmt::Display for Claim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -68,8 +68,7 @@ impl FromStr for Claim {
     }
 }
 
-/// A file of claims. Each is written at once, so that what a process has said stays when it is
-/// killed.
+/// A file of claims. Each claim is written at once, so that it remains when its process is killed.
 pub struct Log(Mutex<File>);
 
 impl Log {
@@ -87,10 +86,10 @@ impl Log {
             .expect("a file of our own");
     }
 
-    /// What is in the file by now.
+    /// Returns the claims in the file so far.
     pub fn read(path: &Path) -> Vec<Claim> {
         let text = std::fs::read_to_string(path).unwrap_or_default();
-        // The last line may be half written yet.
+        // The last line may not be complete yet.
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         whole
             .lines()
@@ -99,18 +98,18 @@ impl Log {
     }
 }
 
-/// What the claims say together.
+/// The result of [`judge`].
 #[derive(Default)]
 pub struct Verdict {
-    /// Those of each lock, in their order.
+    /// The claims of each lock, in the order of their beginnings.
     pub by_lock: BTreeMap<String, Vec<Claim>>,
-    /// Two that had the same lock at once.
+    /// Pairs of claims of one lock that overlap.
     pub together: Vec<[Claim; 2]>,
-    /// Two of which the later one has no larger token.
+    /// Pairs of claims of one lock of which the later one has no larger token.
     pub backwards: Vec<[Claim; 2]>,
 }
 
-/// Looks at the claims of all holders.
+/// Compares the claims of all holders of each lock.
 pub fn judge(claims: impl IntoIterator<Item = Claim>) -> Verdict {
     let mut verdict = Verdict::default();
     for claim in claims {
@@ -122,7 +121,7 @@ pub fn judge(claims: impl IntoIterator<Item = Claim>) -> Verdict {
     }
     for claims in verdict.by_lock.values_mut() {
         claims.sort_by_key(|claim| (claim.from, claim.to));
-        // Not only neighbours: a long claim may cover several others.
+        // Compare not only neighbours, because a long claim may cover several others.
         let (mut longest, mut largest) = (&claims[0], &claims[0]);
         for claim in &claims[1..] {
             if claim.from < longest.to {
@@ -147,8 +146,8 @@ pub fn judge(claims: impl IntoIterator<Item = Claim>) -> Verdict {
 }
 
 impl Verdict {
-    /// The holder called "test" and another one had it at once, and their tokens say that the other
-    /// one came later.
+    /// Checks that the holder called "test" and another one held the lock at once, and that the
+    /// other one has the larger token.
     #[track_caller]
     pub fn must_show_a_double_grant(&self) {
         let [one, other] = self
@@ -164,7 +163,7 @@ impl Verdict {
         assert!(self.backwards.is_empty(), "{:?}", self.backwards);
     }
 
-    /// What is wrong with them, if anything: two had it at once, or a token did not grow.
+    /// Describes the violation, if any: two claims overlap, or a token did not grow.
     pub fn violation(&self) -> Option<String> {
         let of = |what: &str, pairs: &[[Claim; 2]]| {
             let [first, ..] = pairs else { return None };
@@ -174,7 +173,8 @@ impl Verdict {
         together.or_else(|| of("a token did not grow", &self.backwards))
     }
 
-    /// The same, with how many there were of each if not.
+    /// Fails if there is a violation, after printing the numbers of grants and of violations of
+    /// each kind.
     #[track_caller]
     pub fn must_be_exact_after_a_switch(&self) {
         let grants: usize = self.by_lock.values().map(Vec::len).sum();
@@ -187,7 +187,7 @@ impl Verdict {
         }
     }
 
-    /// One at a time, and tokens that grow. Prints how many there were.
+    /// Fails if there is a violation. Otherwise prints the number of claims of each lock.
     #[track_caller]
     pub fn must_be_exact(&self) {
         if let Some(what) = self.violation() {

@@ -16,39 +16,42 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How many hash slots there are.
+/// The number of hash slots of a cluster.
 pub const SLOTS: u16 = 16_384;
 
 const MASTERS: usize = 3;
 
-/// The loopback address of the first node of a cluster whose nodes have different ones.
+/// The number of the loopback address of the first node, in a cluster whose nodes have different
+/// addresses.
 const FIRST_ADDRESS: u8 = 21;
 
-/// How long the nodes may take to agree. Measured: 2 to 4 s until all know each replica.
+/// The longest time until the nodes agree, so that a slow machine fails no test. Measured: 2 to 4 s
+/// until all nodes know each replica.
 const AGREEMENT: Duration = Duration::from_secs(120);
 
-/// How long a cluster may take to put a replica in the place of a master that is gone. Measured: 2
-/// to 3 s.
+/// The longest time until a replica replaces a dead master, so that a slow machine fails no test.
+/// Measured: 2 to 3 s.
 pub const TAKEOVER: Duration = Duration::from_secs(60);
 
-/// Six nodes on ports of their own, killed with us. Node `n` is one of the first masters below
-/// three, and `n + 3` its first replica. Later roles are read from the nodes.
+/// Six nodes, each on a port of its own, which are killed when the test process ends. At first the
+/// nodes 0 to 2 are masters, and node `n + 3` is the replica of node `n`. Later roles are read from
+/// the nodes.
 pub struct Cluster {
     nodes: Vec<RedisServer>,
 }
 
-/// How a replica takes its master's place.
+/// The way in which a replica replaces its master.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Failover {
-    /// The master agrees, and waits until the replica has everything.
+    /// The master agrees, and stops clients until the replica has all its data.
     Plain,
-    /// The others agree; the master is not asked.
+    /// The other masters elect the replica; the replaced master is not involved.
     Force,
-    /// No node is asked.
+    /// The replica promotes itself without an election.
     Takeover,
 }
 
-/// What makes a replica take the place of a master that says nothing for two seconds.
+/// The arguments with which a replica replaces a master that does not answer for two seconds.
 const REPLACES: [&str; 4] = [
     "--cluster-node-timeout",
     "2000",
@@ -56,16 +59,16 @@ const REPLACES: [&str; 4] = [
     "no",
 ];
 
-/// What holds while the cluster forms: nodes speak often with each other, and no master is replaced
+/// The settings while the cluster forms: nodes exchange messages often, and no master is replaced
 /// because it is busy.
 const FORMING: [[&str; 2]; 2] = [
     ["cluster-node-timeout", "1500"],
     ["cluster-replica-no-failover", "yes"],
 ];
 
-/// What every node is started with: no master is replaced unless the test asks for it. A replica is
-/// not shown by `CLUSTER SLOTS` before it has got something from its master, which with nothing
-/// written is the master's ping.
+/// The arguments of every node: no master is replaced unless the test starts a failover. The master
+/// pings its replicas each second, because `CLUSTER SLOTS` lists a replica only after it has
+/// received something, and a test may write nothing.
 const SETTINGS: [&str; 8] = [
     "--cluster-enabled",
     "yes",
@@ -77,12 +80,12 @@ const SETTINGS: [&str; 8] = [
     "1",
 ];
 
-/// The view of one node: which port serves which slots, and which ports replicate it.
+/// One node's view of the cluster: the slots and the replicas of each master, by the master's port.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct View(BTreeMap<u16, Shard>);
 
-/// What the nodes said that did not name the right owner of a slot, to be shown where a test waits
-/// in vain.
+/// The answers of the nodes that do not name the awaited owner of a slot. Printed if the test fails
+/// while it waits for that owner.
 struct Said {
     slot: u16,
     port: u16,
@@ -100,11 +103,12 @@ impl Drop for Said {
     }
 }
 
-/// The slots of a master, from and to, and the ports of its replicas.
+/// The slot ranges of a master, each as its first and last slot, and the ports of its replicas.
 type Shard = (BTreeSet<(i64, i64)>, BTreeSet<u16>);
 
 impl Cluster {
-    /// The one that tests share which do no harm to it. Each uses names of its own.
+    /// Returns the cluster that is shared by tests that do not disturb it. Each test uses names of
+    /// its own.
     pub fn shared() -> Arc<Self> {
         static SHARED: Mutex<Weak<Cluster>> = Mutex::new(Weak::new());
         let mut shared = SHARED.lock();
@@ -116,17 +120,17 @@ impl Cluster {
         cluster
     }
 
-    /// One of the test's own, which soon replaces a master that is gone.
+    /// Starts a cluster for one test, which replaces a dead master after two seconds.
     pub fn start() -> Self {
         Self::start_with(&REPLACES)
     }
 
-    /// One of the test's own in which no master is replaced unless a replica is told to.
+    /// Starts a cluster for one test, in which a master is replaced only by [`Self::fail_over`].
     pub fn steady() -> Self {
         Self::start_with(&[])
     }
 
-    /// The same as [`Self::steady`] with more on the command line of each node.
+    /// Starts a cluster as [`Self::steady`] does, with these additional arguments of each node.
     pub fn start_with(arguments: &[&str]) -> Self {
         Self::start_each(|_| {
             arguments
@@ -136,18 +140,21 @@ impl Cluster {
         })
     }
 
-    /// What makes [`Self::start`] replace masters, for those that add to it.
+    /// Returns the arguments with which [`Self::start`] replaces masters, for callers that add
+    /// more.
     pub fn replacing() -> [&'static str; 4] {
         REPLACES
     }
 
-    /// The same as [`Self::start`] with the nodes `n` and up on these clocks.
+    /// Starts a cluster as [`Self::start`] does, in which node `n` and the following ones run on
+    /// these clocks.
     pub fn start_on(n: usize, clocks: &[&TimeOfDay]) -> Self {
         let clock = |number: usize| clocks.get(number.checked_sub(n)?).copied();
         Self::launch(|_| REPLACES.map(str::to_owned).to_vec(), clock)
     }
 
-    /// The same with more for each node of its own.
+    /// Starts a cluster as [`Self::steady`] does, with additional arguments by the number of the
+    /// node.
     pub fn start_each(arguments: impl FnMut(usize) -> Vec<String>) -> Self {
         Self::launch(arguments, |_| None)
     }
@@ -157,8 +164,8 @@ impl Cluster {
         clock: impl Fn(usize) -> Option<&'a TimeOfDay>,
     ) -> Self {
         let mut settings = SETTINGS.to_vec();
-        // A replica is good for its master's place however long it has not heard of it: on a busy
-        // machine that is long.
+        // A replica may replace its master however long it has received nothing from it. On a busy
+        // machine that may be long, and by default such a replica is not promoted.
         settings.extend(["--cluster-replica-validity-factor", "0"]);
         settings.extend(["--repl-diskless-sync-delay", "0"]);
         let start = |number| {
@@ -188,8 +195,8 @@ impl Cluster {
         cluster
     }
 
-    /// Node `n` on the loopback address 127.0.0.(21 + `n`), with more for each of its own. Its URL
-    /// is [`Self::url_at`].
+    /// Starts a cluster as [`Self::start_each`] does, with node `n` on the loopback address
+    /// 127.0.0.(21 + `n`). [`Self::url_at`] returns its URL.
     pub fn start_apart(mut arguments: impl FnMut(usize) -> Vec<String>) -> Self {
         Self::start_each(|number| {
             let apart = addresses::arguments(Self::address(number), "--cluster-announce-ip");
@@ -197,7 +204,7 @@ impl Cluster {
         })
     }
 
-    /// The number of the loopback address of this node in [`Self::start_apart`].
+    /// Returns the number of the loopback address of this node in [`Self::start_apart`].
     pub fn address(number: usize) -> u8 {
         FIRST_ADDRESS + u8::try_from(number).expect("a cluster has few nodes")
     }
@@ -229,8 +236,9 @@ impl Cluster {
         self.wait_until_agreed(2 * MASTERS);
     }
 
-    /// Has a node meet the first one, and waits until both know each other. On a busy machine a
-    /// handshake may not be done in the time that it is given: then once more.
+    /// Makes a node meet the first one, and waits until the first one knows it. Starts the
+    /// handshake again every three seconds, because on a busy machine it may exceed the nodes' own
+    /// time-out.
     fn introduce(&self, node: &RedisServer) {
         const HANDSHAKE: Duration = Duration::from_secs(3);
         let (first, id) = (
@@ -254,8 +262,8 @@ impl Cluster {
         });
     }
 
-    /// Waits until every node that runs says the same, all slots are served, and `nodes` are there,
-    /// those replicas in sync with their masters.
+    /// Waits until all running nodes have the same view of `nodes` nodes, all slots are served, and
+    /// each replica is connected to its master.
     pub fn wait_until_agreed(&self, nodes: usize) {
         eventually("the nodes agree", AGREEMENT, || {
             let mut views = Vec::new();
@@ -284,12 +292,13 @@ impl Cluster {
         });
     }
 
-    /// `redis+cluster://`, with two of the nodes, for the user with the least rights.
+    /// Returns a URL with the first two nodes, for the user with the least rights.
     pub fn url(&self) -> String {
         self.url_of(&[0, 1])
     }
 
-    /// The same for `user:password`, whom every node is made to know, with these rights.
+    /// Makes this user (`user:password`) with these rights known to every node, and returns the URL
+    /// of [`Self::url`] for it.
     pub fn url_as(&self, login: &str, rights: &[&str]) -> String {
         let user = login.split(':').next().unwrap_or_default();
         let rights = rights::known(rights.to_vec());
@@ -302,20 +311,21 @@ impl Cluster {
         self.url().replace(rights::LOGIN, login)
     }
 
-    /// The same with these nodes.
+    /// Returns a URL with these nodes, for the user with the least rights.
     pub fn url_of(&self, nodes: &[usize]) -> String {
         self.url_at(nodes, |_| "127.0.0.1".to_owned())
     }
 
-    /// The same with these nodes, each at the host that `host` makes of the number of its
+    /// Returns a URL with these nodes. `host` makes the host of a node from the number of its
     /// [`address`](Self::address), as [`addresses::loopback`] and [`addresses::name`] do.
     pub fn url_at(&self, nodes: &[usize], host: impl Fn(u8) -> String) -> String {
         let place = |&node: &usize| (host(Self::address(node)), self.nodes[node].port());
         url(nodes.iter().map(place))
     }
 
-    /// The same over a network whose servers are all nodes, in their order, with the option that
-    /// keeps the client on it, and room for more behind it.
+    /// Returns a URL of all nodes through this network, which must have been made by
+    /// [`Self::network`]. Its option `address_map` keeps the client on the network; more options
+    /// may be appended with `&`.
     pub fn url_over(&self, network: &Network) -> String {
         let hosts = network
             .ports()
@@ -324,7 +334,7 @@ impl Cluster {
         format!("{}?{}", url(hosts), network.address_map())
     }
 
-    /// A network to all nodes, the `n`th of which is reached as `reach` says of `n`.
+    /// Makes a network to all nodes, in which node `n` has the reach `reach(n)`.
     pub fn network(&self, reach: impl Fn(usize) -> Reach) -> Network {
         Network::new(
             self.nodes
@@ -342,12 +352,12 @@ impl Cluster {
         &mut self.nodes[number]
     }
 
-    /// How many nodes there are, running or not.
+    /// Returns the number of nodes, running or not.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// One node more, a master without slots.
+    /// Adds a node, a master without slots, and returns its number.
     pub fn add(&mut self) -> usize {
         let node = RedisServer::start_cluster_node(&SETTINGS);
         self.introduce(&node);
@@ -367,7 +377,7 @@ impl Cluster {
         number
     }
 
-    /// Has all forget this node, and kills it.
+    /// Kills this node, and makes all other nodes forget it.
     pub fn remove(&mut self, number: usize) {
         let id = self.id(number);
         self.nodes[number].kill();
@@ -387,14 +397,13 @@ impl Cluster {
             .text()
     }
 
-    /// The slot of a key, by the word of a node.
+    /// Returns the slot of a key, as a node computes it.
     pub fn slot(&self, key: &str) -> u16 {
         let mut probe = self.running().next().expect("a node runs").probe();
         u16::try_from(probe.command(&["CLUSTER", "KEYSLOT", key]).int()).unwrap()
     }
 
-    /// Which node serves this slot, by the word of the nodes themselves: the one that says so of
-    /// itself, if there is one.
+    /// Returns the node that by its own view serves this slot.
     pub fn owner(&self, slot: u16) -> usize {
         self.find_owner(slot)
             .unwrap_or_else(|| panic!("no node serves the slot {slot}"))
@@ -411,7 +420,7 @@ impl Cluster {
         })
     }
 
-    /// A name that begins with `before` and lives on this node.
+    /// Returns a name that begins with `before` and belongs to a slot of this node.
     pub fn name_on(&self, node: usize, before: &str) -> String {
         let mut probe = self.nodes[node].probe();
         let view = View::of(&mut probe).expect("the node knows what it serves");
@@ -426,7 +435,7 @@ impl Cluster {
             .expect("one of a few names lives in a third of the slots")
     }
 
-    /// Waits until the replicas of this node have everything that it has.
+    /// Waits until a replica of this node has all of its data.
     pub fn wait_for_replicas(&self, master: usize) {
         let offset = |node: &RedisServer| {
             let field = node.probe().info_field("replication", "master_repl_offset");
@@ -438,8 +447,8 @@ impl Cluster {
         });
     }
 
-    /// From now on nothing that this node writes gets to its replica, which is to be paused
-    /// already.
+    /// Closes the connection of this node's replica, which must be paused already, so that the
+    /// replica gets no later write.
     pub fn cut_off_replicas(&self, master: usize) {
         let killed = self.nodes[master]
             .probe()
@@ -447,8 +456,8 @@ impl Cluster {
         assert_eq!(killed, Value::Int(1));
     }
 
-    /// How often the nodes redirected a client since they were started, by the first word of the
-    /// error.
+    /// Returns how often the running nodes have answered with this error code, as in `MOVED`, since
+    /// they were started.
     pub fn errors(&self, code: &str) -> u64 {
         let field = format!("errorstat_{code}");
         let stats = self
@@ -459,12 +468,12 @@ impl Cluster {
         counts.map(Option::unwrap_or_default).sum()
     }
 
-    /// The node that serves this key.
+    /// Returns the node that serves this key.
     pub fn owner_of(&self, key: &str) -> usize {
         self.owner(self.slot(key))
     }
 
-    /// A replica of this node, by the word of the node itself.
+    /// Returns a replica of this node, as a running node lists it.
     pub fn replica_of(&self, master: usize) -> usize {
         let port = self.nodes[master].port();
         let mut probe = self.running().next().expect("a node runs").probe();
@@ -475,7 +484,7 @@ impl Cluster {
         })
     }
 
-    /// Waits until all nodes that run list a replica of this one.
+    /// Waits until all running nodes list a replica of this node.
     pub fn await_listing(&self, master: usize) {
         let port = self.nodes[master].port();
         eventually("all know of a replica", AGREEMENT, || {
@@ -486,13 +495,13 @@ impl Cluster {
         });
     }
 
-    /// A connection of the test's own to the node that serves this key.
+    /// Connects the test itself to the node that serves this key.
     pub fn probe(&self, key: &str) -> Probe {
         self.nodes[self.owner_of(key)].probe()
     }
 
-    /// Puts a replica of `master` into its place, and waits until it serves the slots. Returns the
-    /// replica.
+    /// Makes a replica of `master` replace it, and waits until all running nodes know that. Returns
+    /// the replica.
     pub fn fail_over(&self, master: usize, how: Failover) -> usize {
         let replica = self.replica_of(master);
         let words: &[&str] = match how {
@@ -503,8 +512,8 @@ impl Cluster {
         let slots = View::of(&mut self.nodes[master].probe());
         let slot = slots.and_then(|view| view.slots(self.nodes[master].port()).next());
         let slot = slot.expect("a master has slots");
-        // On a busy machine it may not be done in the five seconds that it is given: then once
-        // more.
+        // On a busy machine the failover may exceed the five seconds that the nodes allow: then it
+        // is started again.
         for _ in 0..TAKEOVER.as_secs() / 6 {
             ok(&mut self.nodes[replica].probe(), words);
             let until = SystemClock.now() + Duration::from_secs(6);
@@ -521,12 +530,12 @@ impl Cluster {
         replica
     }
 
-    /// Waits until all nodes that run say that `node` serves the slot.
+    /// Waits until in the view of all running nodes `node` serves the slot.
     pub fn wait_for_owner(&self, slot: u16, node: usize) {
         self.wait_for_owner_but(slot, node, None);
     }
 
-    /// The same with one that cannot be asked.
+    /// Waits as [`Self::wait_for_owner`] does, without the node `apart`, which cannot be reached.
     pub fn wait_for_owner_but(&self, slot: u16, node: usize, apart: Option<usize>) {
         let port = self.nodes[node].port();
         let apart = apart.map(|apart| self.nodes[apart].port());
@@ -548,7 +557,8 @@ impl Cluster {
         });
     }
 
-    /// Waits until all nodes that run say that another node than this one serves the slot. Which.
+    /// Waits until in the view of all running nodes another node than `old` serves the slot, and
+    /// returns that node.
     pub fn await_other_than(&self, old: usize, slot: u16) -> usize {
         let new = eventually("the slot has another node", TAKEOVER, || {
             self.find_owner(slot).filter(|new| *new != old)
@@ -557,7 +567,7 @@ impl Cluster {
         new
     }
 
-    /// The slots that a node serves.
+    /// Returns the slots that a node serves.
     pub fn slots_of(&self, node: usize) -> Vec<u16> {
         let view = View::of(&mut self.nodes[node].probe()).expect("it knows what it serves");
         view.slots(self.nodes[node].port()).collect()
@@ -565,7 +575,7 @@ impl Cluster {
 }
 
 impl View {
-    /// The slots that the node on this port serves.
+    /// Returns the slots that the node on this port serves.
     fn slots(&self, port: u16) -> impl Iterator<Item = u16> {
         let ranges = self.0.get(&port).into_iter().flat_map(|(slots, _)| slots);
         ranges
@@ -615,7 +625,7 @@ fn info(probe: &mut Probe, field: &str) -> Option<String> {
         .map(|(_, value)| value.trim().to_owned())
 }
 
-/// `redis+cluster://`, with these hosts, for the user with the least rights.
+/// Returns a URL with these hosts, for the user with the least rights.
 fn url(places: impl Iterator<Item = (String, u16)>) -> String {
     let hosts: Vec<_> = places
         .map(|(host, port)| format!("{host}:{port}"))
@@ -623,8 +633,8 @@ fn url(places: impl Iterator<Item = (String, u16)>) -> String {
     format!("redis+cluster://{}@{}", rights::LOGIN, hosts.join(","))
 }
 
-/// How often a node was asked for the slot map; on Redis 6, which counts no parts of commands, how
-/// often for anything of the cluster.
+/// Returns how often a node has run `CLUSTER SHARDS`. Redis 6 does not count subcommands: there it
+/// is the number of all `CLUSTER` commands.
 pub fn map_requests(probe: &mut Probe) -> u64 {
     probe.command_calls(if is_before_7() {
         "cluster"
@@ -633,7 +643,7 @@ pub fn map_requests(probe: &mut Probe) -> u64 {
     })
 }
 
-/// Makes a cluster of this node alone, and waits until it serves all slots.
+/// Makes this node a cluster of one node, and waits until it serves all slots.
 pub fn serve_all_slots(node: &RedisServer) {
     let mut probe = node.probe();
     add_slots(&mut probe, 0..SLOTS);

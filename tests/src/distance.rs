@@ -1,8 +1,8 @@
-//! [`Distance`]: a network with a round trip, between clients and one server; [`Network`]: one
-//! between a client and several servers, each at a distance of its own.
+//! [`Distance`]: delays the bytes between clients and one server; [`Network`]: does so between a
+//! client and several servers, each at a distance of its own.
 //!
-//! It knows nothing of commands: bytes leave as they came, in order, half a round trip later.
-//! Loopback has no round trip, and hides by that what clients do to each other.
+//! Commands are not parsed: all bytes arrive unchanged and in order, half a round trip later. On
+//! plain loopback an answer arrives almost at once, which hides races between clients.
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use lock_core::{Clock, Moment, SystemClock};
@@ -13,23 +13,24 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// How a server is reached.
+/// The way to a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reach {
-    /// At once.
+    /// Bytes arrive at once.
     Near,
-    /// With this round trip.
+    /// Bytes arrive after half of this round trip.
     Far(Duration),
-    /// Connections are accepted and stay open, and no byte arrives, in either direction, before
-    /// this changes.
+    /// Connections are accepted and stay open, but no byte arrives in either direction until the
+    /// reach is changed.
     CutOff,
 }
 
-/// A round trip that is longer than what a client nearby waits for a second opinion, and shorter
-/// than any timeout: the far side of the earth.
+/// A round trip to the far side of the earth: longer than a client waits for further answers after
+/// the first one, and shorter than any time-out.
 pub const FAR: Reach = Reach::Far(Duration::from_millis(250));
 
-/// So many members: all near, then each of them [`FAR`] or cut off, alone.
+/// Returns layouts of so many members: one with all members near, and for each member one in which
+/// it alone is [`FAR`], and one in which it alone is cut off.
 pub fn layouts(members: usize) -> Vec<Vec<Reach>> {
     let mut layouts = vec![vec![Reach::Near; members]];
     for reach in [FAR, Reach::CutOff] {
@@ -42,16 +43,17 @@ pub fn layouts(members: usize) -> Vec<Vec<Reach>> {
     layouts
 }
 
-/// Bytes that are under way, and when they left. None: the connection was closed.
+/// Bytes that are under way, and when they left. No bytes mean that the connection was closed.
 type Parcel = (Moment, Vec<u8>);
 
-/// Listens on a port of its own until it is dropped.
+/// A proxy with a delay in front of one server. It listens on a port of its own until it is
+/// dropped.
 pub struct Distance {
     port: u16,
     way: Arc<Way>,
 }
 
-/// What all connections of a [`Distance`] share.
+/// The state that all connections of a [`Distance`] share.
 struct Way {
     state: Mutex<State>,
     changed: Condvar,
@@ -63,12 +65,12 @@ struct State {
 }
 
 impl Distance {
-    /// Puts the server on this port of ours so far away.
+    /// Delays the server on this port by this round trip.
     pub fn new(server: u16, round_trip: Duration) -> Self {
         Self::of(server, Reach::Far(round_trip))
     }
 
-    /// Puts the server on this port of ours where it is reached like this.
+    /// Makes the server on this port have this reach.
     pub fn of(server: u16, reach: Reach) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
         let port = listener.local_addr().expect("it is bound").port();
@@ -100,8 +102,8 @@ impl Distance {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// From now on the server is reached like this, over the open connections, too. What is under
-    /// way arrives by the new rule.
+    /// Changes the reach of the server, also for open connections and for the bytes that are under
+    /// way.
     pub fn set(&self, reach: Reach) {
         self.way.state.lock().reach = reach;
         self.way.changed.notify_all();
@@ -112,13 +114,14 @@ impl Drop for Distance {
     fn drop(&mut self) {
         self.way.state.lock().has_ended = true;
         self.way.changed.notify_all();
-        // Wakes the thread that accepts. Connections end with their clients or the server.
+        // Wakes the accepting thread, which then ends. Open connections end when the client or the
+        // server closes them.
         let _woken = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
     }
 }
 
 impl Way {
-    /// Waits until what left then arrives; `false` if it never does.
+    /// Waits until the bytes that left at this time arrive. Returns `false` if they never do.
     fn await_arrival(&self, left: Moment) -> bool {
         let mut state = self.state.lock();
         loop {
@@ -170,28 +173,29 @@ fn arrive(mut to: &TcpStream, receiver: &Receiver<Parcel>, way: &Way) {
     let _closed = to.shutdown(Shutdown::Both);
 }
 
-/// What is between one client and its servers, each of which is reached in its own way. Other
-/// clients, and the servers themselves, do without it.
+/// The network between one client and its servers, each with a reach of its own. Other clients, and
+/// the servers among each other, connect directly.
 pub struct Network(Vec<(u16, Distance)>);
 
 impl Network {
-    /// The servers on these ports, and how each is reached.
+    /// Makes a network to the servers on these ports, each with its reach.
     pub fn new(servers: impl IntoIterator<Item = (u16, Reach)>) -> Self {
         let way = |(server, reach)| (server, Distance::of(server, reach));
         Self(servers.into_iter().map(way).collect())
     }
 
-    /// From now on this server, by its place in the list, is reached like this.
+    /// Changes the reach of the server at this index of the list.
     pub fn set(&self, place: usize, reach: Reach) {
         self.0[place].1.set(reach);
     }
 
-    /// Where the client dials, in the order of the servers.
+    /// Returns the ports to which the client connects, in the order of the servers.
     pub fn ports(&self) -> Vec<u16> {
         self.0.iter().map(|(_, way)| way.port()).collect()
     }
 
-    /// The option that has a client dial here whom the servers announce at 127.0.0.1.
+    /// Returns the option `address_map` with which a client connects to this network instead of the
+    /// announced servers on 127.0.0.1.
     pub fn address_map(&self) -> String {
         let pair = |(server, way): &(u16, Distance)| {
             format!("127.0.0.1:{server}=127.0.0.1:{}", way.port())

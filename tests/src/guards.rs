@@ -1,17 +1,18 @@
-//! What a test reads of a guard while it is renewed.
+//! Reads the deadline of a guard, and waits for its renewals.
 
 use crate::time::{eventually, late};
 use distlock::time::{Clock, Moment, SystemClock};
 use distlock::{LockGuard, LossCause};
 use std::time::Duration;
 
-/// How long a renewal may take that is due within seconds.
+/// The bound on the wait for a renewal that is due within seconds, so that a slow machine fails no
+/// test.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Between the two looks of which a deadline is made.
+/// The longest time between the two clock readings for a deadline, so that the deadline is exact.
 const EXACT: Duration = Duration::from_millis(5);
 
-/// The guard's local deadline, exact to a few milliseconds.
+/// Returns the guard's local deadline, exact to a few milliseconds.
 pub fn deadline(guard: &LockGuard) -> Moment {
     loop {
         let before = SystemClock.now();
@@ -22,8 +23,8 @@ pub fn deadline(guard: &LockGuard) -> Moment {
     }
 }
 
-/// Checks that the lock is valid. On a late machine its lease may end before its renewal, which had
-/// as long as `left`.
+/// Checks that the lock is valid. If its lease has ended before the renewal, for which there was
+/// the time `left`, the test fails as late.
 #[track_caller]
 fn must_be_valid(guard: &LockGuard, left: Duration) {
     if guard.is_valid() {
@@ -36,8 +37,8 @@ fn must_be_valid(guard: &LockGuard, left: Duration) {
     }
 }
 
-/// Waits for two renewals, of which the second is sent from now on, and checks that the lock is
-/// valid all the time.
+/// Waits for two renewals, and checks that the lock is valid all the time. Two, because the first
+/// may have been under way before this call.
 #[track_caller]
 pub fn await_renewals(guard: &LockGuard) {
     for renewal in ["one that may be under way", "one that is sent from now on"] {

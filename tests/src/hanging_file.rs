@@ -1,4 +1,4 @@
-//! [`HangingFile`]: a file whose reads do not end, as on a file system whose server is gone.
+//! [`HangingFile`]: a file whose reads hang, as on a network file system whose server is down.
 
 use super::probe::Probe;
 use rustix::fs::{CWD, FileType, Mode, OFlags, link, mknodat, open, unlink};
@@ -6,7 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// Gives the server of this probe a password, which stands in a file in that folder.
+/// Sets a password on the server of this probe. Returns a folder, and the path of a file in it with
+/// the password.
 pub fn password_file(probe: &mut Probe) -> (TempDir, PathBuf) {
     probe.command(&["CONFIG", "SET", "requirepass", "s3cret"]);
     let folder = tempfile::tempdir().unwrap();
@@ -15,15 +16,15 @@ pub fn password_file(probe: &mut Probe) -> (TempDir, PathBuf) {
     (folder, file)
 }
 
-/// A FIFO that no process writes to. Reads of it end when it is dropped.
+/// A FIFO that no process writes to. Hanging reads of it end when this value is dropped.
 pub struct HangingFile {
     path: PathBuf,
-    /// The FIFO under a name of its own: the path may be another file by now.
+    /// The FIFO under a second name, because after `replace` the path is another file.
     fifo: PathBuf,
 }
 
 impl HangingFile {
-    /// Puts it in the place of the file at this path, if there is one.
+    /// Creates the FIFO at this path, and removes the file there, if any.
     pub fn at(path: &Path) -> Self {
         let fifo = path.with_extension("fifo");
         mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
@@ -35,7 +36,7 @@ impl HangingFile {
         }
     }
 
-    /// Puts a file with this content in its place, and ends the reads that hang.
+    /// Replaces the FIFO by a file with this content, and ends the hanging reads.
     pub fn replace(self, content: &str) {
         let new = self.path.with_extension("new");
         fs::write(&new, content).unwrap();
@@ -45,7 +46,7 @@ impl HangingFile {
 
 impl Drop for HangingFile {
     fn drop(&mut self) {
-        // Fails where no process reads.
+        // Opening and closing the FIFO ends the reads. Fails if no process reads.
         let _read = open(&self.fifo, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty());
         let _gone = unlink(&self.fifo);
     }

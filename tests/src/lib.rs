@@ -1,8 +1,8 @@
-//! What the tests share: servers, proxies, raw connections, clocks, second processes, bounded
-//! waiting.
+//! Helpers that the tests share: servers, proxies, raw connections, clocks, second processes,
+//! bounded waits.
 //!
-//! Nothing in here asks the library about its own state: a test does not ask its subject whether
-//! the subject is right.
+//! The helpers read the state of a store through connections of their own and not through the
+//! library: otherwise a defect of the library could hide itself.
 
 #![allow(
     clippy::unwrap_used,

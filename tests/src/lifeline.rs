@@ -1,21 +1,23 @@
-//! [`LifeLine`]: a process that must not outlive us, even when no thread is left to run a `Drop`.
+//! [`LifeLine`]: kills a child process when the test process ends, even if no `Drop` runs.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// Kills a process group when this test process ends in any way: a shell reads from our pipe until
-/// it ends. (`PR_SET_PDEATHSIG` needs unsafe code, and fires when the starting *thread* ends.) Drop
-/// it before the process is reaped, or its number may belong to another process by then.
+/// Kills a process group when this test process ends in any way: a shell reads from a pipe, whose
+/// other end closes with the test process. (`PR_SET_PDEATHSIG` would need unsafe code, and acts
+/// when the starting *thread* ends.) It must be dropped before the child is reaped. Otherwise it
+/// may kill another process that has got the child's number.
 pub struct LifeLine(Child);
 
 impl LifeLine {
-    /// Ties the group that `leader` leads to us.
+    /// Kills the group of `leader` when this test process ends.
     pub fn of(leader: &Child) -> Self {
         Self::tied(leader, "", Path::new(""))
     }
 
-    /// The same, and its files: for what lives as long as we do, and so has no `Drop` of its own.
+    /// Kills the group of `leader`, and deletes its `files`, when this test process ends: for
+    /// servers in statics, which are never dropped.
     pub fn with_files(leader: &Child, files: &Path) -> Self {
         Self::tied(leader, "; rm -rf -- \"$1\"", files)
     }
@@ -28,7 +30,8 @@ impl LifeLine {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // A group of its own, or Ctrl-C would end the shell before it can do its work.
+            // In a group of its own: otherwise Ctrl-C would end the shell before it kills the
+            // child.
             .process_group(0)
             .spawn()
             .expect("`sh` starts");
@@ -38,7 +41,7 @@ impl LifeLine {
 
 impl Drop for LifeLine {
     fn drop(&mut self) {
-        // Killed before its pipe is closed, so it has no time to kill anything itself.
+        // The shell is killed before its pipe is closed. Otherwise it would kill the child.
         let _already_gone = self.0.kill();
         let _reaped = self.0.wait();
     }

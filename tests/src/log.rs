@@ -1,15 +1,15 @@
-//! [`Log`]: what a program logs, kept in memory.
+//! [`Log`]: a log in memory.
 
 use parking_lot::Mutex;
 use std::io::Write;
 use std::sync::Arc;
 
-/// A writer for a subscriber. Clones are one and the same log.
+/// A writer for a `tracing` subscriber. Clones write to the same log.
 #[derive(Clone, Default)]
 pub struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    /// What was written so far.
+    /// Returns the text that was written so far.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.0.lock()).into_owned()
     }

@@ -1,4 +1,4 @@
-//! [`Recorded`]: what clients recorded as metrics.
+//! [`Recorded`]: the metrics that clients have recorded.
 
 use metrics::Unit;
 use metrics_util::MetricKind;
@@ -6,13 +6,14 @@ use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
-/// What was recorded so far. Each snapshot empties the recorder, so they are added up here.
+/// The metrics that were recorded so far. Each snapshot empties the recorder, so the snapshots are
+/// added up here.
 pub struct Recorded {
     snapshotter: Snapshotter,
     series: Mutex<BTreeMap<String, Series>>,
 }
 
-/// A metric with these labels.
+/// A metric with one combination of labels.
 #[derive(Clone, Debug)]
 pub struct Series {
     pub kind: MetricKind,
@@ -20,14 +21,14 @@ pub struct Series {
     pub labels: BTreeMap<String, String>,
     pub unit: Option<Unit>,
     pub meaning: String,
-    /// Of a counter or a gauge.
+    /// The value of a counter or a gauge.
     pub value: f64,
-    /// Of a histogram.
+    /// The samples of a histogram.
     pub samples: Vec<f64>,
 }
 
 impl Recorded {
-    /// Calls `make`, and records what the clients do that it makes.
+    /// Calls `make`, and records the metrics of the clients that it makes.
     pub fn of<T>(make: impl FnOnce() -> T) -> (Self, T) {
         let recorder = DebuggingRecorder::new();
         let made = metrics::with_local_recorder(&recorder, make);
@@ -49,7 +50,7 @@ impl Recorded {
         }
     }
 
-    /// All series that were registered so far.
+    /// Returns all series that were registered so far.
     pub fn all(&self) -> Vec<Series> {
         let mut all = self.series.lock();
         for (key, unit, meaning, value) in self.snapshotter.snapshot().into_vec() {
@@ -77,7 +78,8 @@ impl Recorded {
         all.values().cloned().collect()
     }
 
-    /// The series of this name with this label (`name=value`, or all if it is empty).
+    /// Returns the series of this name with this label (`name=value`); those with any labels if
+    /// `label` is empty.
     #[track_caller]
     fn matching(&self, name: &str, label: &str) -> Vec<Series> {
         let has = |series: &Series| {
@@ -93,7 +95,7 @@ impl Recorded {
         matching
     }
 
-    /// The value of a counter or a gauge, over all series with this label.
+    /// Returns the sum of a counter's or gauge's values, over all series with this label.
     #[track_caller]
     pub fn value(&self, name: &str, label: &str) -> f64 {
         self.matching(name, label)
@@ -102,7 +104,7 @@ impl Recorded {
             .sum()
     }
 
-    /// The samples of a histogram, over all series with this label.
+    /// Returns the samples of a histogram, of all series with this label.
     #[track_caller]
     pub fn samples(&self, name: &str, label: &str) -> Vec<f64> {
         self.matching(name, label)

@@ -1,17 +1,18 @@
-//! [`alone`]: a test in a process of its own, for tests that count threads, connections or
+//! [`alone`]: runs a test in a process of its own, for tests that count threads, connections or
 //! processor time.
 
 use parking_lot::Mutex;
 use std::process::Command;
 
-/// The variable that marks the second process.
+/// The environment variable that marks the second process.
 const ALONE: &str = "DISTLOCK_TEST_ALONE";
 
-/// One after the other.
+/// Held while a second process runs, so that these processes run one after the other.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Runs `test` in a second process of this binary, in which no other test runs, nor beside it.
-/// `name` is the test's own full name.
+/// Runs `test` in a second process of this binary, which runs no other test. At most one such
+/// process runs at a time, but other tests continue in this process. `name` is the test's own full
+/// name.
 pub fn alone(name: &str, test: impl FnOnce()) {
     if std::env::var_os(ALONE).is_some_and(|only| only == name) {
         test();
@@ -42,8 +43,8 @@ pub fn alone(name: &str, test: impl FnOnce()) {
     );
 }
 
-/// The names of this process's threads that the library started, as the system has them (cut at 15
-/// characters).
+/// Returns the names of this process's threads that the library started, which the system cuts at
+/// 15 characters.
 pub fn own_threads() -> Vec<String> {
     let tasks = std::fs::read_dir("/proc/self/task").expect("this is Linux");
     let mut names: Vec<_> = tasks
@@ -55,11 +56,11 @@ pub fn own_threads() -> Vec<String> {
     names
 }
 
-/// The processor time of this process so far.
+/// Returns the processor time of this process so far.
 pub fn own_cpu_time() -> std::time::Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("this is Linux");
-    // After the name, which may have spaces: the 12th and 13th field, in ticks of a hundredth of a
-    // second.
+    // User and system time are the 12th and 13th fields after the name (which may contain spaces),
+    // in ticks of a hundredth of a second.
     let fields: Vec<_> = stat
         .rsplit(')')
         .next()

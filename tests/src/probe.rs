@@ -1,5 +1,5 @@
-//! [`Probe`]: other eyes on the store. A connection of the test's own and a client of sixty lines,
-//! so that no mistake of the library can hide itself.
+//! [`Probe`]: a view of the store that does not depend on the library: a raw connection with a
+//! minimal client, so that no defect of the library can hide itself.
 
 use super::process::exchange_bound;
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
 
-/// What a server answers (RESP2).
+/// An answer of a server (RESP2).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Value {
     Nil,
@@ -59,7 +59,7 @@ impl Probe {
         Ok(Self(BufReader::new(stream)))
     }
 
-    /// One command and its answer; an error answer is a value, too.
+    /// Sends one command and returns its answer. An error answer is returned as a value, too.
     #[track_caller]
     pub fn command(&mut self, words: &[&str]) -> Value {
         self.try_command(words)
@@ -75,7 +75,7 @@ impl Probe {
         self.read_value()
     }
 
-    /// The next value that the server sends: an answer, or a message to a subscriber.
+    /// Returns the next value that the server sends: an answer, or a message to a subscriber.
     pub fn read_value(&mut self) -> io::Result<Value> {
         let mut line = String::new();
         if self.0.read_line(&mut line)? == 0 {
@@ -107,9 +107,8 @@ impl Probe {
         self.command(&["EXISTS", key]).int() == 1
     }
 
-    /// The fields of a hash and their values; empty if there is none.
+    /// Returns the text under a key, if there is one.
     #[track_caller]
-    /// The text under a key, if there is one.
     pub fn get(&mut self, key: &str) -> Option<String> {
         match self.command(&["GET", key]) {
             Value::Nil => None,
@@ -117,6 +116,7 @@ impl Probe {
         }
     }
 
+    /// Returns the fields of a hash and their values; empty if there is no hash.
     pub fn hgetall(&mut self, key: &str) -> BTreeMap<String, String> {
         let words = self.command(&["HGETALL", key]).texts();
         words
@@ -125,18 +125,19 @@ impl Probe {
             .collect()
     }
 
-    /// What is left of a key's life; `None` if there is no key, or it has no end.
+    /// Returns the remaining time to live of a key; `None` if there is no key, or if it does not
+    /// expire.
     pub fn pttl(&mut self, key: &str) -> Option<Duration> {
         u64::try_from(self.command(&["PTTL", key]).int())
             .ok()
             .map(Duration::from_millis)
     }
 
-    /// When a key's life ends, in milliseconds of the server's clock.
+    /// Returns the time at which a key expires, in milliseconds of the server's clock.
     #[track_caller]
     pub fn expires_at(&mut self, key: &str) -> i64 {
-        // Redis before 7 lacks PEXPIRETIME. There it is what is left plus the time, if that was the
-        // same before and after.
+        // Redis before 7 lacks PEXPIRETIME. There a script adds PTTL to the time, and repeats that
+        // until the time before and after PTTL is the same.
         const BY_TIME: &str = "local function now() \
              local time = redis.call('TIME') return time[1] * 1000 + math.floor(time[2] / 1000) \
              end \
@@ -151,8 +152,8 @@ impl Probe {
         }
     }
 
-    /// The keys that match, in order. Among all keys (`*`) labels of holders do not count: where
-    /// the machine is slow, a quick hold is renewed and has one.
+    /// Returns the matching keys in order. For the pattern `*` the labels of holders are left out:
+    /// on a slow machine a short hold may have been renewed, and then has a label.
     pub fn keys(&mut self, pattern: &str) -> Vec<String> {
         let mut keys = self.command(&["KEYS", pattern]).texts();
         keys.retain(|key| pattern != "*" || !key.starts_with("distlock_owner:"));
@@ -160,12 +161,12 @@ impl Probe {
         keys
     }
 
-    /// How often the server has run this command (lower case), inside scripts too.
+    /// Returns how often the server has run this command (lower case), including calls in scripts.
     pub fn command_calls(&mut self, command: &str) -> u64 {
         self.command_stats(command, "calls=")
     }
 
-    /// How often this command was refused before it was run.
+    /// Returns how often this command was refused before it was run.
     pub fn rejected_calls(&mut self, command: &str) -> u64 {
         self.command_stats(command, "rejected_calls=")
     }
@@ -180,7 +181,7 @@ impl Probe {
             .expect("the stats of a command say its calls")
     }
 
-    /// How often every command was run, this probe's own included.
+    /// Returns how often each command was run, including the commands of this probe.
     pub fn all_command_calls(&mut self) -> BTreeMap<String, u64> {
         self.info("commandstats")
             .into_iter()
@@ -204,7 +205,7 @@ impl Probe {
         );
     }
 
-    /// The connections that are open now, except this one, each as `CLIENT LIST` describes it.
+    /// Returns the open connections except this one, each as `CLIENT LIST` describes it.
     pub fn clients(&mut self) -> Vec<String> {
         let own = format!("id={} ", self.command(&["CLIENT", "ID"]).int());
         let list = self.command(&["CLIENT", "LIST"]).text();
@@ -214,23 +215,23 @@ impl Probe {
             .collect()
     }
 
-    /// How many connections are subscribed to a channel.
+    /// Returns the number of connections that are subscribed to a channel.
     pub fn listeners(&mut self) -> usize {
         let list = self.command(&["CLIENT", "LIST", "TYPE", "pubsub"]).text();
         list.lines().count()
     }
 
-    /// How many connections are open now, except this one.
+    /// Returns the number of open connections except this one.
     pub fn connections(&mut self) -> usize {
         self.clients().len()
     }
 
-    /// One field of a section of `INFO`.
+    /// Returns one field of a section of `INFO`.
     pub fn info_field(&mut self, section: &str, field: &str) -> Option<String> {
         self.info(section).remove(field)
     }
 
-    /// A field of `INFO stats` that is a number, such as `total_connections_received`.
+    /// Returns a numeric field of `INFO stats`, such as `total_connections_received`.
     pub fn stat(&mut self, field: &str) -> u64 {
         let value = self.info_field("stats", field);
         value
@@ -246,7 +247,7 @@ impl Probe {
             .collect()
     }
 
-    /// The server's process, if it answers yet.
+    /// Returns the ID of the server's process, if the server already answers.
     pub(super) fn process_id(&mut self) -> Option<u32> {
         let Value::Text(pong) = self.try_command(&["PING"]).ok()? else {
             return None;

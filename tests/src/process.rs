@@ -18,21 +18,22 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// How long a server may take until it answers. Measured: about 10 ms.
+/// The longest time until a started server answers, so that a slow machine fails no test. Measured:
+/// about 10 ms.
 const START: Duration = Duration::from_secs(60);
 
-/// How far above its port a cluster node's bus is.
+/// The distance of a cluster node's bus port above its port.
 const BUS: u16 = 10_000;
 
-/// How much of a server's log is shown when a test fails.
+/// The largest number of bytes of a server's log that are shown when a test fails.
 const LOG_TAIL: usize = 4_000;
 
-/// A `redis-server` of our own on a free port: no persistence, a directory of its own, killed with
-/// us. Its log is shown when the test fails. It knows the user of [`rights`], and a test fails
-/// where that user was refused something.
+/// A `redis-server` for one test, on a free port and without persistence. It has a directory of its
+/// own, and is killed when the test process ends. Its log is shown when the test fails. It knows
+/// the user of [`rights`], and the test fails if the server refused that user a command.
 pub struct RedisServer {
     port: u16,
-    /// How it was started, for a restart.
+    /// The settings of the start, for a restart.
     setup: Setup,
     directory: TempDir,
     running: Option<Running>,
@@ -40,15 +41,16 @@ pub struct RedisServer {
 
 #[derive(Default)]
 struct Setup {
-    /// What is added to the command line.
+    /// The additional arguments of the command line.
     arguments: Vec<String>,
     environment: Vec<(&'static str, PathBuf)>,
-    /// For servers that are too old to know users.
+    /// True for a server that does not get the library's user: one that is too old for users, and a
+    /// sentinel.
     without_user: bool,
-    /// For a sentinel: what stands in the file of its settings, which it rewrites.
+    /// For a sentinel: the initial content of its settings file, which the sentinel rewrites.
     sentinel: Option<String>,
-    /// A node of a cluster: its user has the rights that are needed there, and its bus a port of
-    /// its own.
+    /// True for a node of a cluster: its user has the additional rights for a cluster, and a port
+    /// is reserved for its bus.
     on_cluster: bool,
 }
 
@@ -68,7 +70,7 @@ impl Setup {
 }
 
 struct Running {
-    // In this order: the line goes before the process is reaped.
+    // In this order, so that the line is dropped before the process.
     line: LifeLine,
     process: Child,
 }
@@ -79,13 +81,13 @@ impl RedisServer {
         Self::start_with(&[])
     }
 
-    /// The same with more on the command line, as in `["--maxclients", "20"]`; it wins over our own
-    /// settings.
+    /// Starts a server with these additional arguments, as in `["--maxclients", "20"]`, which
+    /// override the default ones.
     pub fn start_with(arguments: &[&str]) -> Self {
         Self::start_with_clock(arguments, None)
     }
 
-    /// One that knows no user but its default one.
+    /// Starts a server that knows no user but its default one.
     pub fn start_without_user() -> Self {
         Self::launch(Setup {
             without_user: true,
@@ -93,22 +95,23 @@ impl RedisServer {
         })
     }
 
-    /// One that looks at this clock for the time of day.
+    /// Starts a server that reads the time of day from this clock.
     pub fn start_on(clock: &TimeOfDay) -> Self {
         Self::start_with_clock(&[], Some(clock))
     }
 
-    /// The same with more on the command line; `None` is the machine's clock.
+    /// Starts a server with these additional arguments on this clock; `None` is the machine's
+    /// clock.
     pub fn start_with_clock(arguments: &[&str], clock: Option<&TimeOfDay>) -> Self {
         Self::launch(Setup::of(arguments, clock))
     }
 
-    /// A sentinel, with these lines in its settings.
+    /// Starts a sentinel with these lines in its settings file.
     pub fn start_sentinel(settings: &str) -> Self {
         Self::start_sentinel_with(settings, Vec::new())
     }
 
-    /// The same with more on the command line.
+    /// Starts a sentinel with these lines in its settings file and these additional arguments.
     pub fn start_sentinel_with(settings: &str, arguments: Vec<String>) -> Self {
         let sentinel = Some(settings.to_owned());
         Self::launch(Setup {
@@ -119,13 +122,14 @@ impl RedisServer {
         })
     }
 
-    /// One on a port whose cluster bus, 10,000 above, is below the ports of outgoing connections,
-    /// too. Its user has the rights that are needed on a cluster.
+    /// Starts a cluster node. Its port and its bus port, 10,000 above, are both below the ports of
+    /// outgoing connections. Its user has the rights that are needed on a cluster.
     pub fn start_cluster_node(arguments: &[&str]) -> Self {
         Self::start_cluster_node_on(arguments, None)
     }
 
-    /// The same that looks at this clock for the time of day.
+    /// Starts a cluster node that reads the time of day from this clock; `None` is the machine's
+    /// clock.
     pub fn start_cluster_node_on(arguments: &[&str], clock: Option<&TimeOfDay>) -> Self {
         Self::launch(Setup {
             on_cluster: true,
@@ -144,8 +148,8 @@ impl RedisServer {
         if let Some(settings) = &server.setup.sentinel {
             std::fs::write(server.settings_file(), settings).unwrap();
         }
-        // A port that was free a moment ago may be taken when the server binds it: then another
-        // one.
+        // A port that was free a moment ago may be taken when the server binds it. Then another
+        // port is tried.
         for _ in 0..20 {
             server.port = if server.setup.on_cluster {
                 free_pair_of_ports()
@@ -162,12 +166,13 @@ impl RedisServer {
         );
     }
 
-    /// `redis://127.0.0.1:PORT`, for the user with the least rights.
+    /// Returns `redis://127.0.0.1:PORT` with the login of the user with the least rights.
     pub fn url(&self) -> String {
         self.url_as(rights::LOGIN)
     }
 
-    /// The same for `user`, `user:password` or `:password`, or for no user in particular.
+    /// Returns `redis://127.0.0.1:PORT` with this login: `user`, `user:password` or `:password`, or
+    /// empty for none.
     pub fn url_as(&self, login: &str) -> String {
         let at = if login.is_empty() { "" } else { "@" };
         format!("redis://{login}{at}127.0.0.1:{}", self.port)
@@ -177,12 +182,12 @@ impl RedisServer {
         self.port
     }
 
-    /// Where a cluster node speaks with the others.
+    /// Returns the port on which a cluster node communicates with the other nodes.
     pub fn bus_port(&self) -> u16 {
         self.port + BUS
     }
 
-    /// Whether it runs and was not [paused](Self::pause).
+    /// Returns whether the server runs and is not [paused](Self::pause).
     pub fn is_running(&self) -> bool {
         let stopped = || {
             let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process_id()));
@@ -195,7 +200,7 @@ impl RedisServer {
         self.running.is_some() && !stopped()
     }
 
-    /// Where a cluster node takes keys from others.
+    /// Returns the port on which a cluster node takes keys from other nodes.
     pub fn port_for_nodes(&self) -> u16 {
         let tls = self
             .argument("--tls-cluster")
@@ -203,18 +208,19 @@ impl RedisServer {
         tls.map_or(self.port, |port| port.parse().expect("a port is a number"))
     }
 
-    /// What stands behind this word on the command line.
+    /// Returns the word after this one on the command line.
     fn argument(&self, name: &str) -> Option<&str> {
         let mut words = self.setup.arguments.iter().skip_while(|word| *word != name);
         words.nth(1).map(String::as_str)
     }
 
-    /// A new connection of the test's own.
+    /// Makes a connection of the test's own.
     pub fn probe(&self) -> Probe {
         Probe::connect(self.port)
     }
 
-    /// SIGKILL: the port refuses connections from now on, and what was not on disk is gone.
+    /// Kills the server by SIGKILL: its port refuses connections from now on, and data that is not
+    /// on disk is lost.
     pub fn kill(&mut self) {
         if let Some(Running { line, mut process }) = self.running.take() {
             drop(line);
@@ -224,14 +230,14 @@ impl RedisServer {
         }
     }
 
-    /// SIGSTOP: connections stay open and are accepted, and nothing is answered. Waits until it has
-    /// stopped.
+    /// Stops the server by SIGSTOP, and waits until it has stopped: connections stay open and are
+    /// accepted, but nothing is answered.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
         eventually("the server has stopped", START, || !self.is_running());
     }
 
-    /// SIGCONT.
+    /// Continues a stopped server by SIGCONT.
     pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
@@ -244,7 +250,7 @@ impl RedisServer {
         });
     }
 
-    /// The same as a replica of the server on this port, whatever it was before.
+    /// Restarts the server as a replica of the server on this port, whatever it was before.
     pub fn restart_as_replica_of(&mut self, port: u16) {
         const OPTION: &str = "--replicaof";
         let arguments = &mut self.setup.arguments;
@@ -255,19 +261,19 @@ impl RedisServer {
         self.restart();
     }
 
-    /// The processor time that the server has used, its own and the system's.
+    /// Returns the processor time that the server has used, in user and system mode.
     pub fn cpu_time(&self) -> Duration {
         let mut probe = self.probe();
         let seconds = |field| -> f64 { probe.info_field("cpu", field).unwrap().parse().unwrap() };
         Duration::from_secs_f64(["used_cpu_user", "used_cpu_sys"].map(seconds).iter().sum())
     }
 
-    /// The server's process, for tests that look at it from outside.
+    /// Returns the ID of the server's process, for tests that inspect the process.
     pub fn process_id(&self) -> u32 {
         self.running.as_ref().expect("the server runs").process.id()
     }
 
-    /// Starts the process, and says whether it is *our* server that answers on the port.
+    /// Starts the process. Returns whether the server that answers on the port is this process.
     fn try_launch(&mut self) -> bool {
         let mut process = self.spawn();
         let line = LifeLine::with_files(&process, self.directory.path());
@@ -280,7 +286,7 @@ impl RedisServer {
                 return Some(false);
             }
             let answered_by = Probe::try_connect(self.port).ok()?.process_id()?;
-            // Another server on this port: ours will fail to bind it, but may not have noticed yet.
+            // If another server answers on this port, ours cannot bind the port, and ends soon.
             (answered_by == process.id()).then_some(true)
         });
         if up {
@@ -306,7 +312,8 @@ impl RedisServer {
             rights::without_prefix()
         });
         user.retain(|_| !without_user);
-        // By itself it is above the port for TLS where the nodes speak that with each other.
+        // If the nodes use TLS among each other, the server would otherwise choose its bus port
+        // relative to its TLS port.
         let bus = self
             .argument("--tls-cluster")
             .map(|_| self.bus_port().to_string());
@@ -371,9 +378,10 @@ impl RedisServer {
 }
 
 impl RedisServer {
-    /// Puts 500 keys on it, few enough for a delay of each to be kept on a busy machine, and so
-    /// much into each that questions are answered while another one reads them, or this one when it
-    /// starts: after every 2 MiB (Redis before 7 has no setting for it).
+    /// Writes 500 keys with 20 MB in all. The keys are few, so that a delay for each key lasts
+    /// about as long as planned on a busy machine. They are large, so that a server that loads them
+    /// answers requests meanwhile: it does so after every 2 MiB, which Redis before 7 has no
+    /// setting for.
     pub fn fill(&self) {
         const MANY: &str =
             "for i = 1, 500 do redis.call('SET', 'key' .. i, string.rep('x', 40000)) end";
@@ -382,8 +390,8 @@ impl RedisServer {
         probe.command(&["EVAL", MANY, "0"]);
     }
 
-    /// From its next start on, it answers every few keys while it reads its data (if it has a
-    /// setting for it: since Redis 7).
+    /// Makes the server answer requests after every few keys while it loads its data, from its next
+    /// start on. Does nothing before Redis 7, which lacks the setting.
     pub fn answer_while_loading(&mut self) {
         const SETTING: &str = "loading-process-events-interval-bytes";
         if !self
@@ -398,7 +406,7 @@ impl RedisServer {
         }
     }
 
-    /// Changes these settings while it runs, and returns what they were before.
+    /// Changes these settings of the running server, and returns their previous values.
     pub fn configure<const N: usize>(&self, settings: [[&str; 2]; N]) -> [[String; 2]; N] {
         let mut probe = self.probe();
         settings.map(|[name, value]| {
@@ -409,7 +417,8 @@ impl RedisServer {
         })
     }
 
-    /// What the library was refused here; none of it may be.
+    /// Returns the commands that the server refused to the library's user. A test fails if there
+    /// are any.
     pub fn refused(&self) -> Vec<String> {
         rights::refused(self.port)
     }
@@ -438,9 +447,9 @@ impl Drop for RedisServer {
     }
 }
 
-/// A new directory for it. A sentinel waits until its settings are on the disk before each vote: on
-/// a busy machine that takes seconds, and they never elect one of them. So theirs are in memory,
-/// where there is such a place.
+/// Makes a directory for the server. Before each vote a sentinel waits until its settings are on
+/// the disk. On a busy machine this takes seconds, and the sentinels would elect no leader.
+/// Therefore their directories are in memory, if the system has such a file system.
 fn directory(setup: &Setup) -> TempDir {
     const IN_MEMORY: &str = "/dev/shm";
     let mut directory = tempfile::Builder::new();
@@ -454,9 +463,10 @@ fn directory(setup: &Setup) -> TempDir {
         .unwrap_or_else(|| directory.tempdir().unwrap())
 }
 
-/// A port without a listener, below the ports of outgoing connections: a client that redials a dead
-/// server at one of these can connect to itself. No process gets a port again during a run: a
-/// sentinel that still looks for a killed server would make the next one on its port a replica.
+/// Returns a port without a listener, below the ports of outgoing connections: on one of those, a
+/// client that reconnects to a dead server could connect to itself. No port is returned twice
+/// during a run: a sentinel that still watches a killed server would make the next server on its
+/// port a replica.
 pub fn free_port() -> u16 {
     Ports {
         name: "single",
@@ -466,7 +476,7 @@ pub fn free_port() -> u16 {
     .next()
 }
 
-/// The first of two ports, of which the second is for the bus of a cluster node.
+/// Returns the first of two free ports. The second is for the bus of a cluster node.
 fn free_pair_of_ports() -> u16 {
     Ports {
         name: "pair",
@@ -476,12 +486,13 @@ fn free_pair_of_ports() -> u16 {
     .next()
 }
 
-/// A range of ports that all processes of this user take from in turn, so that a port comes again
-/// only after all others. The last one is in a file, which is locked while it is read and written.
+/// A range of ports from which all processes of this user take the next one in turn, so that a port
+/// is taken again only after all others. The last port is in a file, which is locked while it is
+/// read and written.
 struct Ports {
     name: &'static str,
     range: Range<u16>,
-    /// What is taken with each port: the ports at these distances from it.
+    /// The distances of the ports that are taken together, from the returned one.
     distances: &'static [u16],
 }
 
@@ -496,7 +507,7 @@ impl Ports {
             .truncate(false)
             .open(&path)
             .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        // Unlocked when the file is closed, which it also is when this process is killed.
+        // The lock ends when the file is closed, even if this process is killed.
         rustix::fs::flock(&file, FlockOperation::LockExclusive).expect("a file can be locked");
         let mut last = String::new();
         file.read_to_string(&mut last).expect("a file of our own");
@@ -522,12 +533,12 @@ impl Ports {
     }
 }
 
-/// The server that the tests run on.
+/// Returns the server binary that the tests run on.
 pub(super) fn binary() -> String {
     std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned())
 }
 
-/// The bound on one exchange between a test and a server.
+/// Returns the bound on one exchange between a test and a server.
 pub(super) fn exchange_bound() -> Duration {
     scaled(Duration::from_secs(60))
 }

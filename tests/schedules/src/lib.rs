@@ -1,6 +1,6 @@
-//! lock-core with shuttle's primitives and with mutants, for tests.
+//! A copy of lock-core for tests: with shuttle's primitives, and with mutants in it.
 //!
-//! `build` makes the copy of its sources that is compiled here.
+//! The build script in `build` copies the sources of lock-core, and this crate compiles the copy.
 
 #![forbid(unsafe_code)]
 // The examples in the copied documentation are tested in lock-core.

@@ -1,15 +1,15 @@
-//! Which of the [mutants](ALL) is switched on.
+//! [`is_on`]: whether one of the [mutants](ALL) is switched on.
 
 use std::sync::OnceLock;
 
-/// The name of each mutant, in order, and the scenario that finds it.
+/// The mutants in the order of their names, each with the scenario that must find it.
 pub const ALL: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/mutants.rs"));
 
-/// Whether the environment variable `DISTLOCK_MUTANT` switches this mutant on.
+/// Returns whether the environment variable `DISTLOCK_MUTANT` switches this mutant on.
 ///
 /// # Panics
 ///
-/// If it names no mutant.
+/// If the variable is set and names no mutant.
 #[must_use]
 pub fn is_on(name: &str) -> bool {
     static CHOSEN: OnceLock<Option<String>> = OnceLock::new();

@@ -1,8 +1,9 @@
-//! Runs loom's models of the signal, each run in a process of its own: loom aborts on a deadlock.
+//! Runs the loom models of the signal. Each run is a process of its own, because loom aborts on a
+//! deadlock.
 
 use std::process::Command;
 
-/// What the models print when they fail.
+/// Runs the models, with this mutant if any. Returns what they print if they fail.
 fn failure(mutant: Option<&str>) -> Option<String> {
     let mut models = Command::new(env!("CARGO_BIN_EXE_signal-models"));
     models

@@ -1,4 +1,4 @@
-//! One of the processes of [`distlock_tests::contenders`].
+//! The program of the processes that [`distlock_tests::contenders`] starts.
 
 fn main() {
     let arguments: Vec<_> = std::env::args().skip(1).collect();

@@ -1,16 +1,16 @@
-//! Slots that move from node to node.
+//! Moves of slots from node to node.
 
 use super::{AGREEMENT, Cluster, TAKEOVER, info, ok};
 use crate::probe::Value;
 use crate::time::eventually;
 
-/// The command that moves slots at once (Valkey 9).
+/// The subcommand that moves slots atomically (Valkey 9).
 const AT_ONCE: &str = "MIGRATESLOTS";
 
 impl Cluster {
-    /// Waits until the next node of a slot knows the epoch of the present one. It takes a new epoch
-    /// with the slot only if it knows one as new as its own, and no node believes an owner with an
-    /// older epoch than the slot's. The present node's epoch may be new, too: it just got the slot.
+    /// Waits until the slot's next node (`to`) knows the epoch of its present node (`from`), which
+    /// may be new. Otherwise the next node might take over the slot with an older epoch, and the
+    /// other nodes would not accept it as the owner.
     fn wait_for_epoch(&self, from: usize, to: usize) {
         let epoch = |node: usize, field| {
             info(&mut self.nodes[node].probe(), field).and_then(|epoch| epoch.parse::<u64>().ok())
@@ -23,7 +23,8 @@ impl Cluster {
         );
     }
 
-    /// Begins to move a slot: keys that are not there any more are asked for at its new node.
+    /// Begins to move a slot: from now on its old node redirects requests for keys that it no
+    /// longer has to the new node.
     pub fn begin_to_move(&self, slot: u16, from: usize, to: usize) {
         self.wait_for_epoch(from, to);
         let (slot, source, target) = (slot.to_string(), self.id(from), self.id(to));
@@ -37,7 +38,7 @@ impl Cluster {
         );
     }
 
-    /// Moves the keys that are in a slot.
+    /// Moves all keys of a slot that is being moved.
     pub fn move_keys(&self, slot: u16, from: usize, to: usize) {
         let (mut probe, slot) = (self.nodes[from].probe(), slot.to_string());
         loop {
@@ -60,12 +61,14 @@ impl Cluster {
         assert!(matches!(answer, Value::Text(_)), "{answer:?}");
     }
 
-    /// Tells the nodes that a slot has a new owner: the new and the old owner first.
+    /// Ends the move of a slot: makes its new owner known to the new and then the old owner. The
+    /// other nodes learn it from the new owner.
     pub fn end_to_move(&self, slot: u16, from: usize, to: usize) {
         let (slot, target) = (slot.to_string(), self.id(to));
         let words = ["CLUSTER", "SETSLOT", &slot, "NODE", &target];
         ok(&mut self.nodes[to].probe(), &words);
-        // A node that has given its last slot away may be a replica by now, and knows the owner.
+        // A node that has given away its last slot may have become a replica, which refuses the
+        // command but knows the owner.
         let answer = self.nodes[from].probe().command(&words);
         let is_replica = matches!(&answer, Value::Error(why) if why.contains("only with masters"));
         assert!(
@@ -74,7 +77,7 @@ impl Cluster {
         );
     }
 
-    /// Moves many slots, each with its keys, one after the other, over the same two connections.
+    /// Moves many slots with their keys, one after the other, over the same two connections.
     pub fn move_slots(&self, slots: &[u16], from: usize, to: usize) {
         self.wait_for_epoch(from, to);
         let (source, target) = (self.id(from), self.id(to));
@@ -105,8 +108,8 @@ impl Cluster {
             ok(&mut right, &["CLUSTER", "SETSLOT", &slot, "NODE", &target]);
             ok(&mut left, &["CLUSTER", "SETSLOT", &slot, "NODE", &target]);
         }
-        // Moved back before all have heard, the two nodes may be in the same epoch, and the slots
-        // be either's.
+        // Wait until all nodes know the owner: if the slots were moved back before, both nodes
+        // could have the same epoch, and the owner would be undecided.
         slots
             .last()
             .into_iter()
@@ -120,13 +123,14 @@ impl Cluster {
         self.end_to_move(slot, from, to);
     }
 
-    /// Whether the servers can [`Self::move_at_once`].
+    /// Returns whether the servers have the command of [`Self::move_at_once`].
     pub fn can_move_at_once(&self) -> bool {
         let help = self.nodes[0].probe().command(&["CLUSTER", "HELP"]).texts();
         help.iter().any(|line| line.starts_with(AT_ONCE))
     }
 
-    /// Has the servers move a slot with all its keys: no client is told to ask elsewhere for a key.
+    /// Makes the servers move a slot with all its keys atomically, so that no client gets an `ASK`
+    /// redirect.
     pub fn move_at_once(&self, slot: u16, from: usize, to: usize) {
         self.wait_for_epoch(from, to);
         let (id, range) = (self.id(to), slot.to_string());
@@ -146,7 +150,8 @@ impl Cluster {
             if owner == Some(to) {
                 return true;
             }
-            // On a busy machine it may not be done in the time that it is given: then once more.
+            // On a busy machine the migration may exceed the servers' time-out: then it is started
+            // again.
             let migrations = probe.command(&["CLUSTER", "GETSLOTMIGRATIONS"]);
             let Value::List(migrations) = migrations else {
                 panic!("{migrations:?}")

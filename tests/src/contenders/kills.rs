@@ -1,7 +1,7 @@
-//! [`rounds`]: a lock's master is killed with the lock held, again and again, while threads of
-//! several processes want it.
+//! [`rounds`]: repeatedly kills the master of a held lock, while threads of several processes
+//! contend for the lock.
 //!
-//! For any store in which another server takes a master's place. Every grant is confirmed by all
+//! For any store in which a replica replaces a dead master. Every grant is confirmed by all
 //! replicas.
 
 use super::{Contenders, stay};
@@ -19,64 +19,65 @@ use std::time::Duration;
 const PROCESSES: usize = 4;
 const THREADS: usize = 4;
 
-/// The bound on a wait that includes a failover.
+/// The bound on a wait that includes a failover, so that a hanging test ends.
 const SOON: Duration = Duration::from_secs(30);
 
-/// The lock of all contenders. Names with the same tag are on the same node.
+/// The name of the contended lock. Other names with its hash tag are on the same node.
 pub const NAME: &str = "{judged}";
 
-/// The servers of a store.
+/// The servers of a store, with failovers of their masters.
 pub trait Masters: Send + Sync {
-    /// Without options.
+    /// Returns the URL of the store, without options.
     fn url(&self) -> String;
 
-    /// The master that has the lock.
+    /// Returns the number of the master that has the lock.
     fn master(&self) -> usize;
 
     fn kill(&mut self, server: usize);
 
-    /// Waits until all observers name another master, and returns it.
+    /// Waits until all observers (the sentinels, or the other nodes) name another master, and
+    /// returns its number.
     fn await_successor(&self, killed: usize) -> usize;
 
-    /// Whether a replica is left to confirm what a successor writes while the server that was
-    /// killed is away.
+    /// Returns whether the new master has a replica while the killed server is down. Otherwise no
+    /// replica can confirm a grant before that server is back.
     fn has_spare_replicas(&self) -> bool;
 
-    /// Starts the server that was killed, as a replica.
+    /// Restarts the killed server, which becomes a replica.
     fn bring_back(&mut self, killed: usize);
 
-    /// Waits until all replicas that count confirm what this master writes, and one does.
+    /// Waits until a replica confirms the writes of this master.
     fn await_replica(&self, master: usize);
 
-    /// Waits until all observers see all of them, and the replicas have everything.
+    /// Waits until all observers see all servers up, and the replicas are in sync.
     fn await_quiet(&self);
 }
 
-/// What the holder does when its master is killed.
+/// The holder's reaction to the kill of its master.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Holder {
-    /// Goes on holding until the next master is there.
+    /// Keeps holding the lock until there is a new master.
     Stays,
-    /// Gives the lock back when there is no master.
+    /// Releases the lock while there is no master.
     LetsGo,
 }
 
-/// The times of one round's events, counted from the kill.
+/// The times of the events of one round, counted from the kill.
 struct Round {
     holder: Holder,
-    /// All observers name the new master.
+    /// When all observers named the new master.
     failed_over: Duration,
-    /// A replica confirms what the new master writes, and all observers know of it.
+    /// When a replica confirmed the writes of the new master.
     replica: Duration,
-    /// The holder gave the lock back.
+    /// When the holder released the lock.
     let_go: Duration,
-    /// Another lock of that master, which was free, was taken.
+    /// When another lock of that master, which was free at the kill, was acquired.
     usable: Duration,
-    /// The lock that was held at the kill was taken by the next one.
+    /// When the next holder acquired the lock that was held at the kill.
     next: Duration,
 }
 
-/// The progress of a round, for the threads that wait for it.
+/// The steps of a round that its threads wait for.
 #[derive(Default)]
 struct Stage {
     gone: AtomicBool,
@@ -86,7 +87,8 @@ struct Stage {
 }
 
 impl Stage {
-    /// Set for the waiting threads also where the test has failed: they would never end.
+    /// Returns a value whose drop sets the flag, even if the test fails before: otherwise the
+    /// waiting threads would never end.
     fn raise(flag: &AtomicBool) -> impl Drop {
         struct Raised<'a>(&'a AtomicBool);
         impl Drop for Raised<'_> {
@@ -110,7 +112,7 @@ struct Scene<M> {
     client: Client,
     lock: Mutex,
     contenders: Contenders,
-    /// Of the holder that the test is itself.
+    /// The claims of the test itself, which is one of the holders.
     claims: Vec<Claim>,
 }
 
@@ -147,7 +149,8 @@ impl<M: Masters> Scene<M> {
         });
     }
 
-    /// Kills the master while the lock is held, and brings it back as a replica.
+    /// Runs one round: kills the master while the test holds the lock, and brings it back as a
+    /// replica.
     fn round(&mut self, holder: Holder, number: usize) -> Round {
         let old = self.masters.master();
         let free = self.client.mutex(format!("free{number}:{NAME}")).unwrap();
@@ -215,7 +218,7 @@ impl<M: Masters> Scene<M> {
         }
     }
 
-    /// What all contenders said.
+    /// Stops the contenders, and returns the claims of all holders.
     fn end(self) -> Vec<Claim> {
         let Self {
             contenders,
@@ -227,8 +230,8 @@ impl<M: Masters> Scene<M> {
     }
 }
 
-/// Kills this server, and returns when the next master has a replica that confirms. Where that can
-/// only be the one that was killed, no client gets a lock of it until it is back.
+/// Kills this server, and returns once the new master has a replica that confirms. If only the
+/// killed server can be that replica, checks that no client gets a lock before the server is back.
 fn kill<M: Masters>(masters: &mut M, old: usize, stage: &Stage, others: &Contenders) -> Times {
     let (gone, replaced) = (Stage::raise(&stage.gone), Stage::raise(&stage.replaced));
     let killed = SystemClock.now();
@@ -259,23 +262,23 @@ fn kill<M: Masters>(masters: &mut M, old: usize, stage: &Stage, others: &Contend
     }
 }
 
-/// Waits until a replica of the server at the other end confirms.
+/// Waits until a replica of this master confirms a write.
 pub fn await_confirmation(mut master: Probe) {
     eventually("a replica confirms", SOON, || {
-        // Something that reaches it and leaves nothing behind.
+        // A message is replicated, and leaves no key in the store.
         master.command(&["PUBLISH", "x", "x"]);
         master.command(&["WAIT", "1", "20"]) == Value::Int(1)
     });
 }
 
-/// Takes the lock, which comes free, on a master that may be just being replaced.
+/// Waits for the lock and acquires it; its master may be being replaced meanwhile.
 #[track_caller]
 fn take(lock: &Mutex) -> LockGuard {
     lock.try_lock_for(SOON).unwrap().expect("it comes free")
 }
 
-/// So many kills; then the judge looks at what all holders say. With a replica there, a lock is
-/// taken at most so much later.
+/// Runs `count` rounds, and checks the claims of all holders. Once there is a master with a
+/// replica, each lock must be acquired within `bound`.
 pub fn rounds<M: Masters>(masters: M, count: usize, bound: Duration) {
     let mut scene = Scene::start(masters);
     let (rounds, tolerance) = with_tolerance(|| {
@@ -309,7 +312,8 @@ pub fn rounds<M: Masters>(masters: M, count: usize, bound: Duration) {
         let what = format!("the lock that was held, given back {what}, from when it could be");
         print(&what, of_kind.map(Round::next_late));
     }
-    // Only lateness is left to check. A release without an answer is tried again every second.
+    // The last check is of lateness. A release without an answer is repeated every second, so the
+    // next holder is allowed half a second more.
     for (number, round) in rounds.iter().enumerate() {
         let after = round.late().max(round.next_late().saturating_sub(ms(500)));
         let (overdue, most) = (after.saturating_sub(bound), scaled(SOON) / 4);
@@ -318,17 +322,19 @@ pub fn rounds<M: Masters>(masters: M, count: usize, bound: Duration) {
 }
 
 impl Round {
-    /// From when locks could be taken again: there is a master, and a replica.
+    /// Returns the time from which locks could be acquired again: there were a master and a
+    /// replica.
     fn possible(&self) -> Duration {
         self.failed_over.max(self.replica)
     }
 
-    /// How long it took from then.
+    /// Returns the time from then until the free lock was acquired.
     fn late(&self) -> Duration {
         self.usable.saturating_sub(self.possible())
     }
 
-    /// The same for the lock that was held, which could be taken when it was given back.
+    /// Returns the time until the held lock was acquired again, from when that was possible: there
+    /// were a master and a replica, and the holder had released the lock.
     fn next_late(&self) -> Duration {
         self.next.saturating_sub(self.possible().max(self.let_go))
     }
@@ -355,7 +361,7 @@ impl Round {
     }
 }
 
-/// The distribution.
+/// Prints the shortest, the median and the longest of these times.
 fn print(what: &str, times: impl Iterator<Item = Duration>) {
     let mut times: Vec<_> = times.collect();
     times.sort_unstable();
@@ -417,7 +423,7 @@ impl Masters for Cluster {
         self.await_other_than(killed, self.slot(NAME))
     }
 
-    /// A replica to each master, which is the master now.
+    /// Returns `false`: the only replica of the killed master is the new master.
     fn has_spare_replicas(&self) -> bool {
         false
     }

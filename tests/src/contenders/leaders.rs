@@ -1,4 +1,4 @@
-//! Processes that take part in an election, and record when they led.
+//! Processes that campaign in an election, and record when they led.
 
 use super::{Contenders, LOOK};
 use crate::child::Child;
@@ -12,17 +12,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// What a process takes for its leadership.
+/// The way in which a process decides whether it leads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// What the election says now.
+    /// Asks the election each time.
     Valid,
-    /// What it was last told, which it looks at from time to time: the control.
+    /// Trusts the last change that it has read, and reads changes seldom. This is the control, for
+    /// which the judge must detect two leaders at once.
     Told,
 }
 
 impl Role {
-    /// How often the control looks at what it was told.
+    /// The pause after which the control reads the changes again: long, because it must overlook
+    /// the loss of its leadership.
     const SELDOM: Duration = Duration::from_millis(500);
 
     pub(super) fn of(word: &str) -> Option<Self> {
@@ -40,12 +42,12 @@ impl Role {
 }
 
 impl Contenders {
-    /// So many processes that take part in an election.
+    /// Starts so many processes that campaign in an election.
     pub fn candidates(role: Role, url: &str, name: &str, processes: usize) -> Self {
         Self::start_as(role.word(), url, name, processes)
     }
 
-    /// When each of them led, one claim for each term.
+    /// Returns the terms of all processes, one claim for each term.
     pub fn terms(&self) -> Vec<Claim> {
         let mut terms = BTreeMap::<(String, u64), Claim>::new();
         for claim in self.claims() {
@@ -56,7 +58,7 @@ impl Contenders {
         terms.into_values().collect()
     }
 
-    /// The process of this number.
+    /// Returns the process with this ID.
     pub fn of(&mut self, id: u32) -> &mut Child {
         self.children
             .iter_mut()
@@ -64,7 +66,7 @@ impl Contenders {
             .expect("one of ours")
     }
 
-    /// The process that led last, after this moment.
+    /// Returns the process that led last, if it led after this moment.
     pub fn leader(&mut self, after: Moment) -> Option<&mut Child> {
         let last = self.terms().into_iter().max_by_key(|term| term.to)?;
         let is_it = |child: &&mut Child| child.id().to_string() == last.holder;
@@ -75,8 +77,8 @@ impl Contenders {
     }
 }
 
-/// Takes part, and records each moment at which it leads: what a process has said stays when it is
-/// killed.
+/// Campaigns, and records each moment at which this process leads. Each record is written at once,
+/// so that it remains when the process is killed.
 pub(super) fn lead(file: &Path, role: Role, name: &str, url: &str) {
     let election = distlock::connect(url).unwrap().election(name).unwrap();
     let (log, ended) = (Log::create(file), AtomicBool::new(false));
@@ -89,7 +91,7 @@ pub(super) fn lead(file: &Path, role: Role, name: &str, url: &str) {
         });
         let mut began = None;
         while !ended.load(Ordering::SeqCst) {
-            // First the clock: a leader that is one after it was one then.
+            // The clock is read first: a process that leads afterwards led at that time, too.
             let now = SystemClock.now();
             let term = match role {
                 Role::Valid => election.term(),
@@ -115,7 +117,7 @@ pub(super) fn lead(file: &Path, role: Role, name: &str, url: &str) {
     election.resign().unwrap();
 }
 
-/// What the control believes.
+/// The leadership of the control, by the changes that it has read.
 struct Told {
     changes: crossbeam_channel::Receiver<LeadershipChange>,
     term: Option<FencingToken>,

@@ -1,7 +1,7 @@
-//! [`Contenders`]: processes whose threads contend for one lock all the time, and record in a file
+//! [`Contenders`]: processes whose threads constantly contend for one lock, and record in files
 //! when they held it.
 //!
-//! For any suite that has the harness: whatever happens to the store meanwhile, the judge of
+//! Any suite can use them: whatever happens to the store meanwhile, the judge of
 //! [`claims`](crate::claims) detects two holders at once.
 
 pub mod kills;
@@ -21,31 +21,35 @@ use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// How long one wait for the lock may take. Then the next one begins.
+/// The longest wait of one attempt, so that a thread notices in time that it should stop. Then its
+/// next attempt begins.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How often a holder looks whether its guard is valid.
+/// The pause between two checks of a holder's guard, so that a claim ends at most this long before
+/// the loss of the lock.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// For how many milliseconds a holder stays.
+/// The range of the time for which a holder keeps the lock, in milliseconds.
 const STAY: std::ops::Range<u64> = 5..40;
 
-/// They run until they are stopped, and are killed when dropped.
+/// Contending processes. They run until [`Self::stop`], and are killed when this value is dropped.
 pub struct Contenders {
     children: Vec<Child>,
     files: Vec<PathBuf>,
-    /// What follows the file.
+    /// The arguments of a process after its file.
     arguments: [String; 3],
     directory: TempDir,
 }
 
 impl Contenders {
-    /// So many processes of so many threads, which all want this lock of this store.
+    /// Starts so many processes with so many threads each, which all contend for this lock of this
+    /// store.
     pub fn start(url: &str, lock: &str, processes: usize, threads: usize) -> Self {
         Self::start_as(&threads.to_string(), url, lock, processes)
     }
 
-    /// The same with what they are: a number of threads, or a [role](leaders::Role).
+    /// Starts the processes. `what` is their number of threads, or their [role](leaders::Role) in
+    /// an election.
     fn start_as(what: &str, url: &str, lock: &str, processes: usize) -> Self {
         let arguments = [what, lock, url].map(str::to_owned);
         let directory = tempfile::tempdir().unwrap();
@@ -68,23 +72,23 @@ impl Contenders {
         self.files.push(file);
     }
 
-    /// Kills the first process, and starts another one.
+    /// Kills the first process, and starts another one instead.
     pub fn replace_first(&mut self) {
         self.children.remove(0).kill();
         self.start_another();
     }
 
-    /// One of the processes.
+    /// Returns one of the processes.
     pub fn child(&mut self, number: usize) -> &mut Child {
         &mut self.children[number]
     }
 
-    /// Their claims so far.
+    /// Returns the claims of all processes so far.
     pub fn claims(&self) -> Vec<Claim> {
         self.files.iter().flat_map(|file| Log::read(file)).collect()
     }
 
-    /// Ends all of them in order, and returns their claims.
+    /// Ends all processes normally, and returns their claims.
     #[track_caller]
     pub fn stop(mut self) -> Vec<Claim> {
         self.children.iter_mut().for_each(Child::close_input);
@@ -101,8 +105,8 @@ impl Contenders {
     }
 }
 
-/// What the other processes run, until their input ends: `FILE THREADS LOCK URL`, or a role in
-/// place of the threads.
+/// Runs one of the processes until its standard input ends. Its arguments are
+/// `FILE THREADS LOCK URL`, with a role in place of the number of threads for an election.
 pub fn contend(arguments: &[String]) {
     if let [how, rest @ ..] = arguments
         && how == "read-write"
@@ -148,7 +152,7 @@ pub fn contend(arguments: &[String]) {
     }
 }
 
-/// Takes the lock, stays for a moment, and gives it back.
+/// Acquires the lock, holds it for a moment, and releases it.
 fn visit(lock: &distlock::Mutex, holder: &str, log: &Log) -> Result<(), Error> {
     let asked = SystemClock.now();
     let Some(guard) = lock.try_lock_for(PATIENCE)? else {
@@ -161,8 +165,8 @@ fn visit(lock: &distlock::Mutex, holder: &str, log: &Log) -> Result<(), Error> {
     guard.unlock()
 }
 
-/// Stays for as long as the guard is valid, until it is `enough`, and says from when to when it
-/// was.
+/// Holds the lock while the guard is valid, until `enough` returns `true`. Returns the claim of the
+/// time for which the guard was valid.
 pub fn stay(
     guard: &LockGuard,
     holder: &str,
@@ -171,7 +175,7 @@ pub fn stay(
 ) -> Option<Claim> {
     let mut claimed = None;
     loop {
-        // First the clock: a guard that is valid after it was valid then.
+        // The clock is read first: a guard that is valid afterwards was valid at that time, too.
         let now = SystemClock.now();
         if !guard.is_valid() {
             break;
@@ -184,7 +188,7 @@ pub fn stay(
         let_pass(LOOK);
     }
     let (from, to) = claimed?;
-    // None only of a reader before the first writer.
+    // Only a reader before the first writer has no token.
     let token = guard.fencing_token().map_or(0, |token| token.get());
     Some(Claim {
         lock: guard.name().to_string(),
@@ -196,8 +200,8 @@ pub fn stay(
     })
 }
 
-/// What kind of trouble it is. Anything that a store in trouble may not lead to is a failure of the
-/// test.
+/// Returns the kind of this error. Fails the test if a store with faults must not cause such an
+/// error.
 fn kind(error: &Error) -> String {
     let is_expected = error.is_unavailable() || error.is_insufficient_replicas() || error.is_lost();
     assert!(is_expected, "{error:?}");

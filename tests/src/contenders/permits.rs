@@ -1,4 +1,4 @@
-//! The same for permits of a semaphore, of which several are held at once.
+//! Contenders for permits of a semaphore, of which several may be held at once.
 
 use super::{LOOK, PATIENCE, STAY, kind};
 use crate::claims::{Claim, Log};
@@ -7,23 +7,24 @@ use distlock::time::{Clock, SystemClock};
 use distlock::{Error, LockOptions, Semaphore};
 use std::time::Duration;
 
-/// What stands between the name of a semaphore and its limit.
+/// The separator between the name of a semaphore and its limit.
 const LIMIT: char = '#';
 
-/// What stands behind the limit of a fair one.
+/// The suffix of a fair semaphore's limit.
 const FAIR: char = '!';
 
-/// What the contenders are to want instead of a lock: a permit of this semaphore.
+/// Returns the text that makes [`Contenders`](super::Contenders) contend for permits of this
+/// semaphore instead of a lock.
 pub fn semaphore(name: &str, limit: u32) -> String {
     format!("{name}{LIMIT}{limit}")
 }
 
-/// The same, in the order of arrival.
+/// Returns the text that makes contenders contend for permits of this fair semaphore.
 pub fn fair_semaphore(name: &str, limit: u32) -> String {
     format!("{}{FAIR}", semaphore(name, limit))
 }
 
-/// The semaphore that is meant, if it is none of the locks.
+/// Returns the semaphore that this text names; `None` if the text names a lock.
 pub(super) fn named(client: &distlock::Client, wanted: &str) -> Option<Semaphore> {
     let (name, limit) = wanted.rsplit_once(LIMIT)?;
     Some(match limit.strip_suffix(FAIR) {
@@ -32,7 +33,8 @@ pub(super) fn named(client: &distlock::Client, wanted: &str) -> Option<Semaphore
     })
 }
 
-/// Takes one permit or two, stays for a moment, and gives them back. What kind of trouble it met.
+/// Acquires one permit or two, holds them for a moment, and releases them. Returns the kind of the
+/// error, if any.
 pub(super) fn visit(semaphore: &Semaphore, holder: &str, log: &Log) -> Option<String> {
     try_visit(semaphore, holder, log)
         .err()
@@ -48,7 +50,7 @@ fn try_visit(semaphore: &Semaphore, holder: &str, log: &Log) -> Result<(), Error
     let until = SystemClock.now() + Duration::from_millis(fastrand::u64(STAY));
     let mut claimed = None;
     loop {
-        // First the clock: a guard that is valid after it was valid then.
+        // The clock is read first: a guard that is valid afterwards was valid at that time, too.
         let now = SystemClock.now();
         if !guard.is_valid() {
             break;
@@ -61,7 +63,7 @@ fn try_visit(semaphore: &Semaphore, holder: &str, log: &Log) -> Result<(), Error
     }
     if let Some((from, to)) = claimed {
         let (lock, holder) = (semaphore.name().to_string(), holder.to_owned());
-        // The number of permits takes the place of the token, which there is none of.
+        // A semaphore has no tokens, so the claim has the number of permits instead.
         log.write(&Claim {
             lock,
             holder,
@@ -74,14 +76,15 @@ fn try_visit(semaphore: &Semaphore, holder: &str, log: &Log) -> Result<(), Error
     guard.unlock()
 }
 
-/// How many permits were held at once at most.
+/// Returns the largest number of permits that were held at once.
 pub fn most_at_once(claims: &[Claim]) -> u64 {
     let ends = claims.iter().flat_map(|claim| {
         let count = i64::try_from(claim.token).expect("a small number");
         [(claim.from, count), (claim.to, -count)]
     });
     let mut ends: Vec<_> = ends.collect();
-    // Of one moment the end comes first: the next may have it then.
+    // At the same moment an end sorts before a beginning, because a released permit may be acquired
+    // at once.
     ends.sort_unstable();
     let mut now = 0;
     let held = ends.into_iter().map(|(_, change)| {

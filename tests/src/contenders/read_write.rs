@@ -1,5 +1,5 @@
-//! [`ReadersAndWriters`]: processes whose threads read and write under one lock all the time, and
-//! record in files when they did.
+//! [`ReadersAndWriters`]: processes whose threads constantly acquire one lock for reading or
+//! writing, and record in files when they held it.
 
 use super::{PATIENCE, STAY, stay};
 use crate::child::{Child, Example, own_program};
@@ -13,13 +13,14 @@ use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// They run until they are stopped, and are killed when dropped.
+/// Processes of readers and writers. They run until [`Self::stop`], and are killed when this value
+/// is dropped.
 pub struct ReadersAndWriters {
     pub children: Vec<Child>,
     directory: TempDir,
 }
 
-/// What they did.
+/// The claims of all readers and writers.
 #[derive(Default)]
 pub struct Account {
     pub reads: Vec<Claim>,
@@ -27,7 +28,7 @@ pub struct Account {
 }
 
 impl ReadersAndWriters {
-    /// So many processes, each of so many reading and so many writing threads.
+    /// Starts so many processes, each with so many reading and writing threads.
     pub fn start(url: &str, processes: usize, readers: usize, writers: usize) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let spawn = |process: usize| {
@@ -47,7 +48,7 @@ impl ReadersAndWriters {
         }
     }
 
-    /// What they did so far, those that were killed included.
+    /// Returns the claims of all processes so far, including the processes that were killed.
     pub fn account(&self) -> Account {
         let mut account = Account::default();
         for entry in std::fs::read_dir(self.directory.path()).unwrap() {
@@ -61,7 +62,7 @@ impl ReadersAndWriters {
         account
     }
 
-    /// Ends those that live, in order, and judges what all of them did.
+    /// Ends the running processes normally, and judges the claims of all processes.
     #[track_caller]
     pub fn stop(mut self) -> Account {
         for child in &mut self.children {
@@ -78,7 +79,7 @@ impl ReadersAndWriters {
 }
 
 impl Account {
-    /// No writer was there at the same time as another or as a reader; and tokens grew.
+    /// Fails unless every writer was alone and the writers' tokens grew.
     #[track_caller]
     pub fn judge(&self) {
         let mut writes: Vec<_> = self.writes.iter().collect();
@@ -99,7 +100,8 @@ impl Account {
         }
         for read in &self.reads {
             let behind = writes.partition_point(|write| write.from < read.to);
-            // Writers do not overlap: the last that began before its end is the one to look at.
+            // Writers do not overlap, so it is enough to compare the read with the last write that
+            // began before its end.
             if let Some(write) = writes[..behind].last().filter(|write| read.from < write.to) {
                 violated(format_args!("a reader beside a writer: {read} and {write}"));
             }
@@ -107,7 +109,8 @@ impl Account {
     }
 }
 
-/// What the other processes run, until their input ends: `FILE READERS WRITERS URL`.
+/// Runs one of the processes until its standard input ends. Its arguments are
+/// `FILE READERS WRITERS URL`.
 pub(super) fn contend(arguments: &[String]) {
     let [file, readers, writers, url] = arguments else {
         panic!("{arguments:?}")

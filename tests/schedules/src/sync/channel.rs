@@ -1,4 +1,4 @@
-//! Bounded channels with the methods of crossbeam's, which would block the one OS thread.
+//! Channels with the methods of crossbeam's channels, whose waits would block the only OS thread.
 
 use super::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -22,7 +22,7 @@ struct State<T> {
 /// The sending end.
 pub struct Sender<T>(Arc<Channel<T>>);
 
-/// The receiving end. Clones are ends of the same channel.
+/// The receiving end. Its clones receive from the same channel.
 pub struct Receiver<T>(Arc<ReceivingEnd<T>>);
 
 struct ReceivingEnd<T>(Arc<Channel<T>>);
@@ -52,11 +52,11 @@ pub fn unbounded<T>() -> (Sender<T>, Receiver<T>) {
 }
 
 impl<T> Sender<T> {
-    /// Puts a message in, without waiting.
+    /// Sends a message without waiting.
     ///
     /// # Errors
     ///
-    /// If it is full, or the receiver was dropped.
+    /// If the channel is full, or all receivers were dropped.
     pub fn try_send(&self, message: T) -> Result<(), TrySendError<T>> {
         let mut state = self.0.state.lock();
         if !state.has_receiver {
@@ -73,11 +73,11 @@ impl<T> Sender<T> {
 }
 
 impl<T> Receiver<T> {
-    /// Takes a message out, without waiting.
+    /// Receives a message without waiting.
     ///
     /// # Errors
     ///
-    /// If there is none.
+    /// `Empty` if there is no message, `Disconnected` if the sender was dropped, too.
     pub fn try_recv(&self) -> Result<T, TryRecvError> {
         let mut state = self.0.0.state.lock();
         match state.queue.pop_front() {
@@ -91,7 +91,7 @@ impl<T> Receiver<T> {
     ///
     /// # Errors
     ///
-    /// If there is none, and the sender was dropped.
+    /// If the channel is empty and the sender was dropped.
     pub fn recv(&self) -> Result<T, RecvError> {
         let mut state = self.0.0.state.lock();
         loop {

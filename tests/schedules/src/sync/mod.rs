@@ -1,7 +1,8 @@
-//! What `crate::sync` is for the copy of lock-core: shuttle's primitives, with virtual time.
+//! The module `crate::sync` of the copy of lock-core: shuttle's primitives, with virtual time.
 //!
-//! The interface is that of `lock-core/src/sync.rs`, as far as this copy needs it.
-//! Statics here are per OS thread: shuttle runs all tasks of an execution on one.
+//! The interface is that of `lock-core/src/sync.rs`, as far as the copy needs it. The state of the
+//! virtual time is in a thread-local of the OS thread, because shuttle runs all tasks of an
+//! execution on one OS thread.
 
 pub mod channel;
 pub mod thread;
@@ -17,31 +18,32 @@ use std::time::Duration;
 pub use shuttle::sync::atomic;
 pub use shuttle::thread_local;
 
-/// Hashes that are the same in every execution.
+/// A hasher with fixed keys, so that a seed always replays the same execution.
 pub type RandomState = BuildHasherDefault<DefaultHasher>;
-/// A map whose order is the same in every execution.
+/// A map whose iteration order is the same in every execution.
 pub type HashMap<K, V> = std::collections::HashMap<K, V, RandomState>;
 
-/// `parking_lot::Mutex` over shuttle's, which is unfair: the first task that runs takes it.
+/// `parking_lot::Mutex` over shuttle's mutex, which is unfair: after an unlock, the first waiting
+/// task that runs locks it.
 #[derive(Default)]
 pub struct Mutex<T: ?Sized>(shuttle::sync::Mutex<T>);
 
-/// `parking_lot::MutexGuard`.
+/// The guard of a [`Mutex`], as `parking_lot::MutexGuard`.
 pub struct MutexGuard<'a, T: ?Sized> {
     mutex: &'a Mutex<T>,
-    /// `None` only while a condition variable has it.
+    /// `None` only during the waits of a [`Condvar`], which unlock the mutex.
     inner: Option<shuttle::sync::MutexGuard<'a, T>>,
 }
 
 impl<T> Mutex<T> {
-    /// A mutex that is not locked.
+    /// Makes an unlocked mutex.
     pub const fn new(value: T) -> Self {
         Self(shuttle::sync::Mutex::new(value))
     }
 }
 
 impl<T: ?Sized> Mutex<T> {
-    /// Locks it.
+    /// Locks the mutex, and waits until it is unlocked.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         let inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         MutexGuard {
@@ -50,7 +52,8 @@ impl<T: ?Sized> Mutex<T> {
         }
     }
 
-    /// Used as a hint to the memory only, so the answer does not matter.
+    /// Returns `false`. lock-core calls this only to load the mutex into the processor's cache, and
+    /// ignores the answer.
     pub fn is_locked(&self) -> bool {
         false
     }
@@ -82,24 +85,26 @@ impl<T: ?Sized> fmt::Debug for MutexGuard<'_, T> {
     }
 }
 
-/// `parking_lot::Condvar` over shuttle's, with time-outs on [virtual time](time).
+/// `parking_lot::Condvar` over shuttle's condition variable, with time-outs on [virtual
+/// time](time).
 #[derive(Debug, Default)]
 pub struct Condvar(Arc<shuttle::sync::Condvar>);
 
 impl Condvar {
-    /// A condition variable that nothing waits on.
+    /// Makes a condition variable without waiters.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Waits until it is notified.
+    /// Waits until the condition variable is notified.
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
         let inner = guard.inner.take().expect("it is locked");
         guard.inner = Some(self.0.wait(inner).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Waits until it is notified or this time has passed; returns whether it has passed.
+    /// Waits until the condition variable is notified or `longest` has passed. Returns whether
+    /// `longest` has passed.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, longest: Duration) -> bool {
         if longest.is_zero() {
             guard.inner = None;

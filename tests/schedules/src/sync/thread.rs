@@ -1,28 +1,28 @@
-//! `std::thread` over shuttle's, as far as this crate needs it; the threads are counted.
+//! `std::thread` over shuttle's threads, as far as this crate needs it. Counts the running threads.
 
 use super::time::count_thread;
 use std::io;
 
 pub use shuttle::thread::{JoinHandle, yield_now};
 
-/// `std::thread::Builder`.
+/// A builder of counted threads, as `std::thread::Builder`.
 #[derive(Debug, Default)]
 pub struct Builder(shuttle::thread::Builder);
 
 impl Builder {
-    /// A thread without a name.
+    /// Makes a builder of a thread without a name.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same with a name.
+    /// Sets the thread's name.
     #[must_use]
     pub fn name(self, name: String) -> Self {
         Self(self.0.name(name))
     }
 
-    /// Starts it.
+    /// Starts the thread, and counts it until it ends.
     ///
     /// # Errors
     ///

@@ -1,29 +1,35 @@
 //! Virtual time: it passes only when the [keeper](keep) task runs.
 //!
 //! The scheduler of the tests runs the keeper when every other task is blocked, so a task that can
-//! run is not late. Now and then it runs the keeper earlier, which models late threads.
+//! run is not late. In half of the executions the scheduler sometimes runs the keeper earlier,
+//! which models threads that the operating system runs late.
 
 use shuttle::sync::{Condvar, Mutex};
 use std::cell::RefCell;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-/// Not zero: an earlier moment must differ from it.
+/// The time at which an execution begins. Not zero, so that a moment before the beginning differs
+/// from the beginning.
 const BEGINNING: u64 = 1_000_000_000_000;
 
 struct Time {
     now: u64,
-    /// Each sleeper: its number, until when it sleeps, and the condition variable that wakes it.
+    /// Each sleeper: its number, the time at which it is due, and the condition variable that it
+    /// waits on.
     sleepers: Vec<(u64, u64, Arc<Condvar>)>,
     next_sleeper: u64,
-    /// Sleepers that were woken and have not left `sleepers` yet.
+    /// The numbers of the sleepers that the last [`advance`](Self::advance) found due.
     woken: Vec<u64>,
-    /// Whether the keeper is waking the sleepers that are due.
+    /// True while the keeper notifies the sleepers that are due.
     is_waking: bool,
+    /// True while the keeper waits in `work`, because no task sleeps.
     is_idle: bool,
+    /// True after [`end`]: the keeper then returns.
     is_over: bool,
-    /// How many threads this crate has started that have not ended.
+    /// The number of threads that this crate has started and that have not ended.
     threads: usize,
+    /// Wakes the idle keeper.
     work: Arc<(Mutex<()>, Condvar)>,
 }
 
@@ -42,8 +48,9 @@ impl Time {
         }
     }
 
-    /// Advances to the next moment for which a task sleeps, and returns the condition variables of
-    /// the sleepers that are due. A woken task that has not run yet does not stop the time.
+    /// Advances to the next moment at which a sleeper is due, and returns the condition variables
+    /// of all sleepers that are due. A woken task that has not run yet does not keep the time from
+    /// advancing, and is notified again.
     fn advance(&mut self) -> Vec<Arc<Condvar>> {
         let is_new =
             |(number, until, _): &&(u64, u64, _)| *until > self.now || !self.woken.contains(number);
@@ -76,20 +83,22 @@ pub fn begin() {
     let _past = TIME.with(|time| time.replace(Time::new()));
 }
 
-/// The time in nanoseconds. Other tasks may run, and time may pass, before it is read.
+/// Returns the time in nanoseconds. Other tasks may run, and time may pass, before the time is
+/// read.
 #[must_use]
 pub fn nanos() -> u64 {
     shuttle::thread::sleep(Duration::ZERO); // a scheduling point, no more
     with(|time| time.now)
 }
 
-/// The time since the beginning, without a scheduling point: for checks that must not change it.
+/// Returns the time since the beginning of the execution. This is no scheduling point, so a check
+/// that reads the time does not change the order of the tasks.
 #[must_use]
 pub fn peek() -> Duration {
     Duration::from_nanos(with(|time| time.now) - BEGINNING)
 }
 
-/// How many threads this crate has started that have not ended.
+/// Returns the number of threads that this crate has started and that have not ended.
 #[must_use]
 pub fn threads() -> usize {
     with(|time| time.threads)
@@ -99,17 +108,18 @@ pub(super) fn count_thread(change: isize) {
     with(|time| time.threads = time.threads.saturating_add_signed(change));
 }
 
-/// Whether the scheduler must run the keeper next: sleepers due at one moment wake together.
+/// Returns whether the scheduler must run the keeper next, so that all sleepers that are due at one
+/// moment are notified before one of them runs.
 #[must_use]
 pub fn is_waking() -> bool {
     with(|time| time.is_waking)
 }
 
-/// Lets time pass until [`end`], from one moment for which a task sleeps to the next.
+/// Advances the time until [`end`], each time to the next moment at which a sleeper is due.
 ///
 /// # Panics
 ///
-/// After `limit`: a task sleeps for ever, or waits in a loop.
+/// If the time reaches `limit`, because a task sleeps for ever or waits in a loop.
 pub fn keep(limit: Duration) {
     let work = with(|time| Arc::clone(&time.work));
     loop {
@@ -136,7 +146,7 @@ pub fn keep(limit: Duration) {
     }
 }
 
-/// Ends the keeper.
+/// Makes the keeper return.
 pub fn end() {
     with(|time| time.is_over = true);
     rouse();
@@ -148,7 +158,8 @@ fn rouse() {
     work.1.notify_one();
 }
 
-/// A wait with a deadline. It must be woken again if the keeper ran before it was parked.
+/// A wait with a deadline. The sleeper stays registered until it is dropped, so that the keeper
+/// notifies it again if the first notification came before the task waited.
 pub(super) struct Sleeper {
     number: u64,
     until: u64,

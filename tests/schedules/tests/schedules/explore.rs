@@ -1,8 +1,8 @@
-//! Runs a scenario in many orders, each of which one number decides.
+//! [`explore`]: runs a scenario under many schedules, each determined by one number, its seed.
 //!
 //! A seed decides the order of the tasks, how early time passes, and every random choice of the
-//! engine and of the network. `DISTLOCK_SEED` replays one, `DISTLOCK_SCHEDULES` sets how many are
-//! tried, and `DISTLOCK_FIRST_SEED` where they begin (`random`: somewhere).
+//! engine and of the network. `DISTLOCK_SEED` replays one seed, `DISTLOCK_SCHEDULES` sets the
+//! number of schedules, and `DISTLOCK_FIRST_SEED` sets the first seed (a number, or `random`).
 
 use crate::world::{World, sleep};
 use distlock_schedules::sync::time;
@@ -15,43 +15,49 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, LazyLock, Once};
 use std::time::{Duration, SystemTime};
 
-/// The task that lets time pass: the first that the main task starts.
+/// The number of the keeper, the task that lets time pass. It is the first task that the main task
+/// starts.
 const KEEPER: usize = 1;
 
-/// No scenario takes longer than this, on virtual time.
+/// The longest virtual time of a punctual schedule; a thousand times that in the others. It is
+/// bounded because a task that sleeps for ever must fail the test.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// No scenario is explored for longer than this, on real time.
+/// The real time after which no more schedules of a scenario are run, so that a slow machine ends
+/// in time. A tenth of the schedules, or all that `DISTLOCK_SCHEDULES` requests, run even if that
+/// takes longer.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// What decides the order of the tasks of one execution.
+/// The rule by which the scheduler chooses the next task in one execution.
 enum Policy {
-    /// Any runnable task, at each step.
+    /// Chooses any runnable task at each step.
     Uniform,
-    /// Mostly the task that runs.
+    /// Continues the running task with this probability, else chooses any runnable task.
     Sticky(f64),
-    /// The task of the highest priority (Burckhardt et al., 2010); a few steps lower that of the
-    /// running one. That finds what needs few preemptions at the right places.
+    /// Chooses the runnable task of the highest priority (Burckhardt et al., 2010), and lowers the
+    /// running task's priority at a few random steps. This finds defects that need few preemptions
+    /// at the right places.
     Priorities { of: Vec<u64>, change: f64 },
 }
 
 thread_local! {
     static SEED: Cell<u64> = const { Cell::new(0) };
-    /// Whether time passes only when every task is blocked.
+    /// Whether time passes only when every other task is blocked.
     static IS_PUNCTUAL: Cell<bool> = const { Cell::new(true) };
-    /// Whether a task has panicked other than on purpose, also where the panic was caught.
+    /// True after a task has panicked other than on purpose, even if the panic was caught.
     static HAS_FAILED: Cell<bool> = const { Cell::new(false) };
-    /// A task that does not run, and until when.
+    /// The task that `stop` has stopped, and the virtual time until which it does not run.
     static STOPPED: Cell<Option<(TaskId, Duration)>> = const { Cell::new(None) };
     static SCENARIO: Cell<&'static str> = const { Cell::new("") };
 }
 
-/// Whether time passes only when every task is blocked, in this execution: then nothing is late.
+/// Returns whether time passes only when every other task is blocked in this execution, so that no
+/// task is late.
 pub(crate) fn is_punctual() -> bool {
     IS_PUNCTUAL.get()
 }
 
-/// Prints what happens, with the virtual time and the task, where `DISTLOCK_TRACE` is set.
+/// Prints this text with the virtual time and the task if `DISTLOCK_TRACE` is set.
 pub(crate) fn trace(what: impl FnOnce() -> String) {
     if *IS_TRACED {
         let task = shuttle::current::try_get_current_task();
@@ -61,8 +67,9 @@ pub(crate) fn trace(what: impl FnOnce() -> String) {
 
 static IS_TRACED: LazyLock<bool> = LazyLock::new(|| env::var_os("DISTLOCK_TRACE").is_some());
 
-/// Stops a task, as the machine may a thread, until this virtual time. One task at a time. Returns
-/// the one that time goes on for meanwhile.
+/// Stops a task until this virtual time, as the operating system may stop a thread. Only one task
+/// can be stopped at a time. Returns a task that sleeps until then, so that the time has a reason
+/// to advance.
 pub(crate) fn stop<T>(task: &JoinHandle<T>, until: Duration) -> JoinHandle<()> {
     STOPPED.set(Some((TaskId::from(usize::from(task.thread().id())), until)));
     shuttle::thread::spawn(move || sleep(until.saturating_sub(time::peek())))
@@ -73,7 +80,7 @@ struct Seeded {
     left: u64,
     random: fastrand::Rng,
     policy: Policy,
-    /// How probable it is at each step that time passes although a task could run.
+    /// The probability at each step that time passes although a task could run.
     early: f64,
 }
 
@@ -188,8 +195,8 @@ impl Scheduler for Seeded {
     }
 }
 
-/// Runs `body` in as many orders as are asked for. Every panic in it is a failure, also a caught
-/// one; a panic on purpose is made by `resume_unwind`, which no hook sees.
+/// Runs `body` under as many schedules as are requested. Every panic is a failure, even if it is
+/// caught. A test panics on purpose by `resume_unwind`, which does not call the panic hook.
 pub(crate) fn explore(
     name: &'static str,
     schedules: u64,
@@ -207,7 +214,8 @@ pub(crate) fn explore(
     let count = number("DISTLOCK_SCHEDULES")
         .map_or(schedules, |it| it.expect("DISTLOCK_SCHEDULES is a number"));
     let (first, count) = replayed.map_or((first, count), |seed| (seed, 1));
-    // On a slow machine fewer are tried, but never less than a tenth, unless a number is asked for.
+    // A slow machine runs fewer schedules, but at least a tenth. If `DISTLOCK_SCHEDULES` sets a
+    // number, all of them run.
     let longest = env::var_os("DISTLOCK_SCHEDULES")
         .is_none()
         .then_some(LONGEST);
@@ -261,11 +269,11 @@ pub(crate) fn explore(
     }
 }
 
-/// One execution.
+/// Runs one execution of the scenario, with its keeper and its world.
 fn one(body: &(impl Fn(&Arc<World>) + Send + Sync)) {
     time::begin();
     fastrand::seed(SEED.get());
-    // Where time passes at any moment, all of it may pass before a task has run for long.
+    // If time passes at any moment, much of it may pass before a task has taken many steps.
     let limit = if is_punctual() { LIMIT } else { LIMIT * 1_000 };
     let keeper = shuttle::thread::spawn(move || time::keep(limit));
     let world = Arc::new(World::new());
@@ -275,7 +283,8 @@ fn one(body: &(impl Fn(&Arc<World>) + Send + Sync)) {
     keeper.join().expect("the keeper does not panic");
 }
 
-/// Has every panic that no test makes on purpose noted, with its seed, before anything unwinds.
+/// Installs a panic hook that records every panic not made on purpose, and prints its seed before
+/// anything unwinds.
 fn watch_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

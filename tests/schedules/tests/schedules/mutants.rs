@@ -1,7 +1,7 @@
 //! Defects of the engine, each of which a scenario must find within a number of schedules.
 //!
-//! A mutant is a file of the folder `mutants`. Each runs in a process of its own, which is this
-//! test's program with `DISTLOCK_MUTANT`.
+//! Each mutant is a file of the folder `mutants`. The scenario that must find a mutant runs in a
+//! process of its own: this test's program with `DISTLOCK_MUTANT` set.
 
 #[path = "../../build/patch.rs"]
 mod patch;
@@ -13,11 +13,12 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::thread;
 
-/// How many schedules a mutant has to survive to count as not found. The seeds are always the same,
-/// so each is found in the same schedule every time.
+/// The number of schedules that a mutant has to survive to count as not found. The seeds are always
+/// the same, so each mutant is found in the same schedule in every run.
 const MOST: u64 = 4_000;
 
-/// The schedule in which a scenario found the mutant, its seed, and what was seen.
+/// Returns the number of the schedule in which the scenario found the mutant, its seed, and the
+/// beginning of the panic message; `None` if the mutant was not found.
 fn found(mutant: &str, scenario: &str) -> Option<(u64, u64, String)> {
     let output = Command::new(env::current_exe().expect("this program"))
         .args([&format!("scenarios::{scenario}"), "--exact", "--nocapture"])
@@ -87,7 +88,7 @@ fn every_mutant_is_found() {
     );
 }
 
-/// What `apply` makes of a source and of the mutants in these files.
+/// Returns the source with the mutants of these files put in by `apply`, or the errors of `apply`.
 fn changed(source: &str, files: &[(&str, &str)]) -> Result<String, Vec<(String, String)>> {
     let mutants: Vec<_> = files
         .iter()

@@ -1,4 +1,4 @@
-//! [`Network`]: the way to the store, on which requests and replies are lost, late, or repeated.
+//! [`Network`]: a backend between the engine and the store that loses, delays or repeats requests.
 
 use crate::explore::trace;
 use crate::world::Virtual;
@@ -20,37 +20,41 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// A store behind a network. What it keeps is changed between scheduling points only.
+/// A store behind a network with faults. Changing its settings is no scheduling point.
 pub(crate) struct Network {
     store: MemoryBackend,
     clock: Virtual,
-    /// One request of so many is slow or faulty; none where this is zero.
+    /// On average one request of this many is slow or faulty; none if this is zero.
     trouble: AtomicUsize,
-    /// Half of a round trip, in milliseconds.
+    /// Half of the round trip of every fault-free request, in milliseconds.
     distance: AtomicUsize,
-    /// Whether replicas may fall short.
+    /// Whether one grant or renewal in three is confirmed by too few replicas.
     has_replicas: AtomicBool,
-    /// So many renewals fail, and all are answered this much later, in milliseconds.
+    /// The number of next renewals that fail without being sent.
     failing_renewals: AtomicUsize,
-    /// So many are told that the lock is gone.
+    /// The number of next renewals that are answered "gone", although the store has the lock.
     denied_renewals: AtomicUsize,
+    /// The additional delay of every answer to a renewal, in milliseconds.
     slow_renewals: AtomicUsize,
-    /// So many releases never arrive.
+    /// The number of next releases that never arrive.
     lost_releases: AtomicUsize,
-    /// Every other message to the next in a queue is late by up to so many milliseconds.
+    /// The longest delay of a message to the next waiter of a queue, in milliseconds. A random half
+    /// of the messages is delayed.
     late_messages: Arc<AtomicUsize>,
-    /// How many watches there are, and requests and answers on their way.
+    /// The number of open watches.
     watches: Arc<AtomicUsize>,
+    /// The number of requests, answers and messages that arrive later.
     under_way: Arc<AtomicUsize>,
     grants: Arc<Grants>,
 }
 
-/// What the store granted, and what it lost on purpose.
+/// The acquisitions that the store granted, and those that it lost on purpose.
 #[derive(Default)]
 struct Grants {
-    /// Held by each acquire and each loss, so that the lost acquisition is known exactly.
+    /// Locked during each acquire and each `lose`: otherwise a grant between the reading of the
+    /// owner and the loss would be lost without a record.
     turn: Mutex<()>,
-    /// The owner of each acquisition, and its tokens.
+    /// The owner and the tokens of each acquisition.
     granted: sync::Mutex<Vec<(OwnerText, TokenRange)>>,
     lost: sync::Mutex<Vec<OwnerText>>,
 }
@@ -79,21 +83,22 @@ impl Grants {
     }
 }
 
-/// What becomes of one request.
+/// The outcome of one request on the network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fate {
     Fine,
     Slow,
     NotSent,
-    /// It never arrives.
+    /// The request never arrives.
     Lost,
-    /// It arrives, and the answer is lost.
+    /// The request arrives, and its answer is lost.
     Unanswered,
-    /// It arrives after the sender has given up.
+    /// The request arrives after the sender has given up.
     Late,
-    /// It arrives at once, and a copy of it after the sender has given up.
+    /// The request arrives at once, its answer is lost, and a copy of the request arrives after the
+    /// sender has given up.
     Repeated,
-    /// The backend panics after it was sent.
+    /// The backend panics after the request has arrived.
     Panics,
 }
 
@@ -118,7 +123,7 @@ fn some_millis(most: u64) -> Duration {
     Duration::from_millis(fastrand::u64(..=most))
 }
 
-/// Whether the count is not yet zero; lowers it by one.
+/// Lowers the count by one; returns whether it was above zero.
 fn is_one_of(left: &AtomicUsize) -> bool {
     let less = |count: usize| count.checked_sub(1);
     left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
@@ -144,47 +149,50 @@ impl Network {
         }
     }
 
-    /// Makes one request of `every` slow or faulty from now on; none if that is zero.
+    /// Makes on average one request of `every` slow or faulty from now on; none if `every` is zero.
     pub(crate) fn trouble(&self, every: usize) {
         self.trouble.store(every, Ordering::Relaxed);
     }
 
-    /// From here on a request takes so many milliseconds on its way, and its answer as many.
+    /// Makes each request, and each answer, take so many milliseconds from now on.
     pub(crate) fn distance(&self, millis: usize) {
         self.distance.store(millis, Ordering::Relaxed);
     }
 
-    /// From here on one grant or renewal in three is confirmed by too few replicas.
+    /// Sets whether one grant or renewal in three is confirmed by too few replicas.
     pub(crate) fn replicas(&self, fall_short: bool) {
         self.has_replicas.store(fall_short, Ordering::Relaxed);
     }
 
-    /// The next so many renewals never leave.
+    /// Makes the next `count` renewals fail without being sent.
     pub(crate) fn fail_renewals(&self, count: usize) {
         self.failing_renewals.store(count, Ordering::Relaxed);
     }
 
-    /// The next so many renewals are told that the lock is gone, of which the store keeps a rest.
+    /// Makes the next `count` renewals be answered that the lock is gone, although the store still
+    /// has it.
     pub(crate) fn deny_renewals(&self, count: usize) {
         self.denied_renewals.store(count, Ordering::Relaxed);
     }
 
-    /// The next so many releases never arrive.
+    /// Makes the next `count` releases never arrive.
     pub(crate) fn lose_releases(&self, count: usize) {
         self.lost_releases.store(count, Ordering::Relaxed);
     }
 
-    /// Every other message to the next in a queue is late by up to so many milliseconds.
+    /// Delays a random half of the messages to the next waiter of a queue by up to `most`
+    /// milliseconds from now on.
     pub(crate) fn late_messages(&self, most: usize) {
         self.late_messages.store(most, Ordering::Relaxed);
     }
 
-    /// The answers to renewals take so many milliseconds.
+    /// Delays each answer to a renewal by so many milliseconds from now on.
     pub(crate) fn slow_renewals(&self, millis: usize) {
         self.slow_renewals.store(millis, Ordering::Relaxed);
     }
 
-    /// Has the store lose the lock. Its holder does not know until it asks.
+    /// Makes the store lose the lock. The holder learns it only from the answer to its next
+    /// request.
     pub(crate) fn lose(&self, name: &LockName) {
         let _turn = self.grants.turn.lock().expect("no panic");
         let held = self
@@ -200,7 +208,7 @@ impl Network {
         self.store.lose(name);
     }
 
-    /// Whether the store has lost the acquisition with this token.
+    /// Returns whether the store has lost the acquisition with this token.
     pub(crate) fn is_lost(&self, token: FencingToken) -> bool {
         let lost = self.grants.lost.lock().expect("no panic");
         let granted = self.grants.granted.lock().expect("no panic");
@@ -245,7 +253,7 @@ impl Network {
         }
     }
 
-    /// Sends one request. `again` is what a copy of it does when it arrives.
+    /// Sends one request. `again` is the copy of the request that arrives late.
     fn send<T>(
         &self,
         what: &str,
@@ -326,7 +334,8 @@ impl Backend for Network {
             direct,
             ..
         } = *attempt;
-        // The store itself has no replicas.
+        // The attempt reaches the store without its replication policy: `falls_short` decides
+        // instead.
         let acquire = move |grants: &Grants, store: &MemoryBackend, name: &LockName| {
             let attempt = Attempt::new(name, owner, lease)
                 .tokens(tokens)
@@ -411,7 +420,8 @@ impl Backend for Network {
         by: Moment,
         done: OnReleased,
     ) {
-        // Applied in order, and heard of later on another thread, as on a shared connection.
+        // The store applies such releases in the order of the calls, and the answer arrives later
+        // on another thread, as on a multiplexed connection.
         let is_heard = self.fate() != Fate::Unanswered;
         let answer = self.store.release(acquisition, closing, by);
         let at = if is_heard { self.clock.now() } else { by };
@@ -488,7 +498,7 @@ impl Admin for Network {
     }
 }
 
-/// Passes on what is told of releases, perhaps late.
+/// Forwards the messages of a watch; those to the next waiter of a queue may be late.
 struct LateWake {
     wake: Arc<dyn Wake>,
     grants: Arc<Grants>,

@@ -1,20 +1,22 @@
-//! [`Sharing`]: that guards which may be valid together are never more than that.
+//! [`Sharing`]: checks that readers, writers and permits are never valid together against the
+//! rules.
 
 use crate::explore::trace;
 use crate::world::{Held, stay};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What a guard stands for.
+/// The share of the lock that a guard holds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Claim {
-    /// A reader of this thread.
+    /// The read lock of the thread with this number.
     Read(usize),
-    /// The writer of this thread, which may read as well.
+    /// The write lock of the thread with this number, which may also hold the read lock.
     Write(usize),
     Permits {
         count: u32,
-        /// How many there were in all when they were asked for, if that has only fallen since.
+        /// The semaphore's limit at the time of the request, provided that the limit has only
+        /// fallen since.
         limit: u32,
     },
 }
@@ -27,7 +29,7 @@ impl Claim {
         }
     }
 
-    /// Whether these may not be valid together.
+    /// Returns whether these claims must not be valid at the same time.
     fn are_too_many(claims: &[Self]) -> bool {
         let writer = claims.iter().find(|it| matches!(it, Self::Write(_)));
         let has_other =
@@ -45,27 +47,29 @@ impl Claim {
     }
 }
 
-/// The guards of one execution. It has no scheduling points of its own.
+/// The guards of one execution, and when each was found valid. Recording adds no scheduling point,
+/// so it does not change the order of the tasks.
 #[derive(Default)]
 pub(crate) struct Sharing(Mutex<Record>);
 
 #[derive(Default)]
 struct Record {
-    /// Counts the beginnings and ends of looks.
+    /// Counts the beginnings and ends of checks.
     step: u64,
     guards: Vec<Seen>,
 }
 
 struct Seen {
     claim: Claim,
-    /// The looks that found it valid: between which steps.
+    /// The checks that found the guard valid, each as the steps of its beginning and its end.
     valid: Vec<(u64, u64)>,
-    /// When a look that found it invalid had ended.
+    /// The step at which the first check that found the guard invalid had ended.
     ended: Option<u64>,
 }
 
 impl Seen {
-    /// Whether it was valid for all of a look: there were looks before and after.
+    /// Returns whether the guard was valid during all of this check of another guard: it was found
+    /// valid before the check began and after it ended.
     fn was_valid(&self, (began, ended): (u64, u64)) -> bool {
         self.valid.first().is_some_and(|first| first.1 < began)
             && self.valid.last().is_some_and(|last| ended < last.0)
@@ -83,7 +87,8 @@ impl Sharing {
         record.step
     }
 
-    /// Holds a guard for `time`, with looks at it. Returns whether it was valid all along.
+    /// Holds a guard for `time`, and checks it several times. Returns whether every check found it
+    /// valid.
     pub(crate) fn stay(&self, claim: Claim, guard: &impl Held, time: Duration) -> bool {
         let mut record = self.record();
         let number = record.guards.len();
@@ -112,7 +117,8 @@ impl Sharing {
             "it was lost, and is valid again"
         );
         seen.valid.push((began, ended));
-        // At each look at another guard meanwhile this one was valid, and perhaps more were.
+        // This guard was valid during each check of another guard between its own checks; more
+        // guards may have been valid then, too.
         let seen = &record.guards[number];
         for (other, at) in record
             .guards

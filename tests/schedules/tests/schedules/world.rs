@@ -1,4 +1,4 @@
-//! [`World`]: a store, its clients, and their invariants in every order.
+//! [`World`]: a store, its clients, and the invariants that must hold in every schedule.
 
 use crate::explore::{is_punctual, trace};
 use crate::network::Network;
@@ -14,24 +14,25 @@ use std::time::Duration;
 
 pub(crate) use shuttle::thread;
 
-/// Milliseconds.
+/// Returns a duration of this many milliseconds.
 pub(crate) const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// The lease that the watchdog keeps where a scenario says nothing else.
+/// The lease of the watchdog, unless a scenario sets another.
 pub(crate) const LEASE: Duration = ms(300);
 
-/// A lease that is longer than any scenario: a sleep that is not woken early fails it.
+/// A lease that is longer than the scenarios that use it, so that a waiter that sleeps until the
+/// lease ends, because it missed a wake-up, exceeds the scenario's time.
 pub(crate) const LONG: Duration = ms(30_000);
 
 /// The command time-out of all clients.
 pub(crate) const TIMEOUT: Duration = ms(100);
 
-/// The name of the one lock.
+/// The name of the lock that the clients contend for.
 pub(crate) const NAME: &str = "x";
 
-/// The virtual clock, and a time of day that goes with it.
+/// The virtual clock, with a time of day that advances with the virtual time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Virtual;
 
@@ -49,12 +50,13 @@ impl Clock for Virtual {
     }
 }
 
-/// Lets this task sleep.
+/// Sleeps for this virtual time.
 pub(crate) fn sleep(time: Duration) {
     Virtual.wait(&Arc::new(Signal::new()), Virtual.now() + time);
 }
 
-/// Waits until `condition` holds, with a look each millisecond.
+/// Waits until `condition` holds, checking it each millisecond. In punctual schedules it must hold
+/// within this time.
 pub(crate) fn until(what: &str, within: Duration, mut condition: impl FnMut() -> bool) {
     let end = time::peek() + within;
     while !condition() {
@@ -66,7 +68,7 @@ pub(crate) fn until(what: &str, within: Duration, mut condition: impl FnMut() ->
     }
 }
 
-/// Asserts that so much time at most has passed since `start`, where nothing is late.
+/// Asserts in punctual schedules that at most this time has passed since `start`.
 pub(crate) fn in_time(what: &str, start: Duration, most: Duration) {
     let took = time::peek() - start;
     assert!(
@@ -75,7 +77,7 @@ pub(crate) fn in_time(what: &str, start: Duration, most: Duration) {
     );
 }
 
-/// What all tasks of an execution share.
+/// The store, its network and the judge that all tasks of an execution share.
 pub(crate) struct World {
     pub(crate) net: Arc<Network>,
     pub(crate) judge: Arc<Judge>,
@@ -97,7 +99,7 @@ impl World {
         self.client_with(|config| config)
     }
 
-    /// A client with these settings, whose events are judged.
+    /// Makes a client with these settings, whose events the judge counts.
     pub(crate) fn client_with(&self, configure: impl FnOnce(Config) -> Config) -> Client {
         let (judge, net) = (Arc::clone(&self.judge), Arc::clone(&self.net));
         let config = Config::default()
@@ -112,7 +114,8 @@ impl World {
             .expect("a client")
     }
 
-    /// Whether the store has a holder, of any kind. Asks it past the network.
+    /// Returns whether the store has a holder of the lock, of any kind. Reads the store directly,
+    /// without the network.
     pub(crate) fn is_held(&self) -> bool {
         let kinds = [
             LockKind::Mutex,
@@ -122,7 +125,8 @@ impl World {
         kinds.into_iter().any(
             |kind| match self.store.inspect(&named(kind), Moment::NEVER) {
                 Ok(info) => info.holder.is_some(),
-                // The name of a semaphore is no lock's, and the other way round.
+                // The store refuses to read a semaphore as a mutex or read-write lock, and the
+                // other way round.
                 Err(failure) => {
                     assert!(failure.error().is_foreign_format(), "{failure:?}");
                     false
@@ -131,14 +135,15 @@ impl World {
         )
     }
 
-    /// What the store says of the lock of this kind. Asks it past the network.
+    /// Returns the store's information about the lock of this kind. Reads the store directly,
+    /// without the network.
     pub(crate) fn inspect(&self, kind: LockKind) -> LockInfo {
         self.store
             .inspect(&named(kind), Moment::NEVER)
             .expect("memory")
     }
 
-    /// How many clients wait for a release, as the store counts them.
+    /// Returns how many waiters for a release the store counts.
     pub(crate) fn waiting_clients(&self, kind: LockKind) -> u64 {
         let infos = self.store.inspect_all(&[named(kind)], Moment::NEVER);
         infos
@@ -147,8 +152,8 @@ impl World {
             .sum()
     }
 
-    /// Holds the lock for `time`, and checks the guard and the store. Returns whether the guard was
-    /// valid all along.
+    /// Holds the lock for `time`, and checks the guard and the store. Returns whether every check
+    /// found the guard valid.
     pub(crate) fn stay(&self, guard: &impl Held, time: Duration) -> bool {
         let was_valid = self.judge.stay(guard, time);
         let is_held = self.is_held();
@@ -160,12 +165,13 @@ impl World {
         was_valid && is_valid
     }
 
-    /// Has the store lose the lock behind the holder's back.
+    /// Makes the store lose the lock. The holder learns it only from its next request.
     pub(crate) fn lose(&self) {
         self.net.lose(&LockName::new(NAME).expect("a name"));
     }
 
-    /// Interrupts threads that have worked for a while, waits for their end, and settles.
+    /// Interrupts the working threads after 100 ms, waits for their end, and
+    /// [settles](Self::settle).
     pub(crate) fn interrupt_and_settle(
         &self,
         stop: &Interrupt,
@@ -180,7 +186,8 @@ impl World {
         self.settle(clients);
     }
 
-    /// Ends the trouble, and waits until nothing is left to be cleaned up.
+    /// Repairs the network, waits until the clients have nothing left to clean up, and checks that
+    /// the store has no holder.
     pub(crate) fn settle(&self, clients: &[Client]) {
         self.net.trouble(0);
         self.net.replicas(false);
@@ -201,15 +208,16 @@ impl World {
         );
     }
 
-    /// Checks that with all handles and guards all threads, watches and stored locks are gone.
+    /// Checks, after the drop of all handles and guards, that no thread, watch or stored lock
+    /// remains.
     pub(crate) fn end(&self) {
         until("the clients' threads end", TIMEOUT, || time::threads() == 0);
         until("all requests have arrived", ms(1_000), || {
             self.net.under_way() == 0
         });
         assert_eq!(self.net.watches(), 0, "watches left");
-        // A lease that has ended for its holder lives on in the store for its allowance of drift;
-        // and for longer, if time passed while the request was under way.
+        // A lease that has ended for its holder lasts longer in the store: by the allowance for
+        // clock drift, and by the time for which its request was under way.
         while !is_punctual() && self.is_held() {
             sleep(LEASE);
         }
@@ -218,14 +226,14 @@ impl World {
     }
 }
 
-/// A guard of either kind.
+/// A guard that is bound to its thread, or an owned one.
 pub(crate) trait Held: Sized {
     fn is_valid(&self) -> bool;
     fn token(&self) -> FencingToken;
     fn unlock(self) -> Result<(), Error>;
 }
 
-/// A lock of either kind.
+/// A mutex whose guards are bound to their thread, or owned.
 pub(crate) trait Lock {
     type Guard: Held;
     fn lock_with(&self, options: &LockOptions) -> Result<Self::Guard, Error>;
@@ -247,17 +255,18 @@ impl Lock for OwnedMutex {
     }
 }
 
-/// Takes the lock, and tries again where a late thread got the answer too late.
+/// Acquires the lock. In late schedules repeats attempts whose answers come too late.
 pub(crate) fn take<L: Lock>(lock: &L) -> L::Guard {
     take_with(lock, &LockOptions::new())
 }
 
-/// The same with options.
+/// Acquires the lock with these options, as [`take`] does.
 pub(crate) fn take_with<L: Lock>(lock: &L, options: &LockOptions) -> L::Guard {
     patiently(|| lock.lock_with(options))
 }
 
-/// What an operation comes to, which is tried again where a late thread got the answer too late.
+/// Runs an operation and returns its result. In late schedules repeats it while it fails as
+/// unavailable, because its thread may get the answer after the time-out.
 pub(crate) fn patiently<T>(mut operation: impl FnMut() -> Result<T, Error>) -> T {
     loop {
         match operation() {
@@ -267,13 +276,13 @@ pub(crate) fn patiently<T>(mut operation: impl FnMut() -> Result<T, Error>) -> T
     }
 }
 
-/// Releases the lock. Where a thread is late the lock may be lost.
+/// Releases the lock. In late schedules the lock may have been lost.
 pub(crate) fn give(guard: impl Held) {
     let ended = guard.unlock();
     assert!(ended.is_ok() || !is_punctual(), "{ended:?}");
 }
 
-/// What a wait came to behind a network that loses requests, or with an interrupt.
+/// Returns the guard of a wait, if any. Accepts the errors of a faulty network and of an interrupt.
 pub(crate) fn taken<G>(result: Result<Option<G>, Error>) -> Option<G> {
     result.unwrap_or_else(|error| {
         let is_told =
@@ -283,7 +292,8 @@ pub(crate) fn taken<G>(result: Result<Option<G>, Error>) -> Option<G> {
     })
 }
 
-/// Releases the lock in one of two ways. On such a network it may be lost, or not be confirmed.
+/// Drops or unlocks the guard, at random. On a faulty network the lock may have been lost, or its
+/// release may be unconfirmed.
 pub(crate) fn give_anyhow(guard: impl Held) {
     if fastrand::bool() {
         drop(guard);
@@ -320,8 +330,8 @@ impl Held for OwnedGuard {
     }
 }
 
-/// Lets `time` pass, with looks at its beginning, in between, and at its end. Returns what all of
-/// them say.
+/// Lets `time` pass, and calls `look` at its beginning, twice in between, and at its end. Returns
+/// whether all calls returned `true`.
 pub(crate) fn stay(time: Duration, mut look: impl FnMut() -> bool) -> bool {
     let mut found = look();
     for part in [time / 3, time / 3, time - time / 3 * 2] {
@@ -335,7 +345,7 @@ pub(crate) fn stay(time: Duration, mut look: impl FnMut() -> bool) -> bool {
     found
 }
 
-/// Runs so many threads, each with its number, until they end.
+/// Runs `count` threads, each with its number, and waits until they end.
 pub(crate) fn threads(count: usize, work: impl Fn(usize) + Send + Sync + 'static) {
     let work = Arc::new(work);
     let threads: Vec<_> = (0..count)
@@ -349,9 +359,9 @@ pub(crate) fn threads(count: usize, work: impl Fn(usize) + Send + Sync + 'static
         .for_each(|thread| thread.join().expect("no panic"));
 }
 
-/// Sees that no two guards are valid at once, that tokens grow, and that every acquisition ends
-/// once. Excuses the guards of an acquisition that the store lost, and no others. It has no
-/// scheduling points of its own.
+/// Checks that no two acquisitions have valid guards at once, that tokens grow, and that every
+/// acquisition ends once. Only the guards of an acquisition that the store lost are exempt.
+/// Recording adds no scheduling point, so it does not change the order of the tasks.
 pub(crate) struct Judge {
     net: Arc<Network>,
     record: sync::Mutex<Record>,
@@ -359,9 +369,10 @@ pub(crate) struct Judge {
 
 #[derive(Default)]
 struct Record {
-    /// Counts the beginnings and ends of looks at guards.
+    /// Counts the beginnings and ends of checks of guards.
     step: u64,
-    /// Each look that found a guard valid: its token, and the steps between which it was made.
+    /// Each check that found a guard valid: the token, and the steps of the check's beginning and
+    /// end.
     valid: Vec<(FencingToken, u64, u64)>,
     acquired: usize,
     released: usize,
@@ -369,7 +380,7 @@ struct Record {
     failed: usize,
     /// Acquisitions that may end without an event.
     detached: usize,
-    /// Each look that found a guard invalid: its token, and the step at which it had ended.
+    /// Each check that found a guard invalid: the token, and the step at which the check had ended.
     invalid: Vec<(FencingToken, u64)>,
 }
 
@@ -384,14 +395,14 @@ impl Judge {
         record.step
     }
 
-    /// Looks at a guard; says whether it is valid.
+    /// Checks whether a guard is valid, records the answer, and returns it.
     pub(crate) fn look(&self, guard: &impl Held) -> bool {
         let (token, before) = (guard.token(), self.step());
         let is_valid = guard.is_valid();
         self.looked(token, before, is_valid)
     }
 
-    /// Looks at the term of a leader, if it is one.
+    /// Calls `term`, and records the term that it returns, if any, as a valid guard.
     pub(crate) fn look_at_term(&self, term: impl FnOnce() -> Option<FencingToken>) {
         let before = self.step();
         if let Some(token) = term() {
@@ -399,7 +410,8 @@ impl Judge {
         }
     }
 
-    /// The guard of this token was looked at, from step `before` on.
+    /// Records a check of the guard with this token, which began at step `before`, and compares it
+    /// with all earlier checks.
     fn looked(&self, token: FencingToken, before: u64, is_valid: bool) -> bool {
         let after = self.step();
         trace(|| format!("guard {token} is valid: {is_valid}"));
@@ -419,7 +431,8 @@ impl Judge {
                 .map(|it| it.2)
                 .min();
             for (other, began, ended) in &record.valid {
-                // The older one outlived its acquisition, also where the newer one is looked at.
+                // It is the older guard that outlived its acquisition, even if the newer guard is
+                // being checked.
                 let is_excused = || self.net.is_lost(token.min(*other));
                 let is_between = first.is_some_and(|first| first < *began) && *ended < before;
                 assert!(
@@ -437,7 +450,7 @@ impl Judge {
         is_valid
     }
 
-    /// Holds the lock for `time`, and checks the guard. Returns whether it was valid all along.
+    /// Holds the lock for `time`, and checks the guard. Returns whether every check found it valid.
     fn stay(&self, guard: &impl Held, time: Duration) -> bool {
         stay(time, || self.look(guard))
     }
@@ -449,18 +462,20 @@ impl Judge {
             Event::Acquired { .. } => record.acquired += 1,
             Event::Released { .. } => record.released += 1,
             Event::Lost { .. } => record.lost += 1,
-            // A loss that the release found is told as a loss, too.
+            // A loss that the release finds is also reported by `Event::Lost`, which is counted
+            // above.
             Event::ReleaseFailed { error, .. } if !error.is_lost() => record.failed += 1,
             _ => {}
         }
     }
 
-    /// How many losses were told.
+    /// Returns the number of losses that events reported.
     pub(crate) fn losses(&self) -> usize {
         self.record().lost
     }
 
-    /// Allows one acquisition to end without an event: it is detached, and its client is dropped.
+    /// Allows one acquisition to end without an event, because its guard is detached and its client
+    /// is dropped.
     pub(crate) fn is_detached(&self) {
         self.record().detached += 1;
     }

@@ -1,4 +1,4 @@
-//! [`Job`]: one command with a log of its own, and what came of it.
+//! [`Job`]: one command with its own log; [`Outcome`]: its result.
 
 use distlock_tests::lifeline::LifeLine;
 use distlock_tests::time::let_pass;
@@ -11,20 +11,21 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-/// Where the logs are. Tests run in the root of the workspace.
+/// The folder of the logs, relative to the root of the workspace, in which the suite runs.
 pub(crate) const LOGS: &str = "target/suite";
 
-/// The longest that a job may take. The whole default tier takes less.
+/// The longest time that a job may take, so that a job that hangs is killed. The whole default tier
+/// takes less.
 const BOUND: Duration = Duration::from_secs(40 * 60);
 
-/// How often it is looked whether a job has ended.
+/// The pause between two checks whether a job has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// How the lines of a log begin that the report shows.
+/// The beginning of the log lines about counts and skipped tests, which the report shows.
 const NOTE: &str = "noted: ";
 const SKIPPED: &str = "skipped: ";
 
-/// A command to be run.
+/// A command to be run, with its name in the report.
 pub(crate) struct Job {
     pub(crate) name: String,
     words: Vec<String>,
@@ -32,28 +33,29 @@ pub(crate) struct Job {
     has_tests: bool,
 }
 
-/// How a job shares the processors with the others.
+/// The priority of a job for the processors.
 #[derive(Clone, Copy)]
 pub(crate) enum Priority {
     Normal,
-    /// A third of the weight. With the least, a busy machine would never let it end.
+    /// A third of the normal weight. At the lowest priority a job might never end on a busy
+    /// machine.
     Low,
 }
 
-/// What came of a [`Job`].
+/// The result of a [`Job`].
 pub(crate) struct Outcome {
     pub(crate) name: String,
     pub(crate) is_ok: bool,
     pub(crate) took: Duration,
     pub(crate) counts: Counts,
-    /// The tests that were ignored, with their paths.
+    /// The names of the ignored tests, with their modules.
     pub(crate) left_out: Vec<String>,
-    /// Lines of its log that the report shows: what was skipped, and what was counted.
+    /// The log lines that the report shows: what was skipped, and what was counted.
     pub(crate) notes: Vec<String>,
     log: PathBuf,
 }
 
-/// How many tests ended how.
+/// The numbers of tests by their results.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) passed: u64,
@@ -78,13 +80,13 @@ impl Job {
         }
     }
 
-    /// A command of cargo, as words with one space between them.
+    /// Makes a job of a Cargo command, whose arguments are separated by single spaces.
     pub(crate) fn cargo(name: &str, arguments: &str) -> Self {
         let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
         Self::new(name, &[&cargo]).args(&arguments.split(' ').collect::<Vec<_>>())
     }
 
-    /// Under another name than that of its command.
+    /// Sets another name for the report.
     pub(crate) fn named(mut self, name: &str) -> Self {
         name.clone_into(&mut self.name);
         self
@@ -100,13 +102,13 @@ impl Job {
         self
     }
 
-    /// The command runs tests: it fails if it ran none.
+    /// Marks the command as one that runs tests: the job fails if no test ran.
     pub(crate) fn with_tests(mut self) -> Self {
         self.has_tests = true;
         self
     }
 
-    /// Runs it for its exit code alone. `None` if it was killed.
+    /// Runs the command and returns its exit code; `None` if a signal ended the command.
     pub(crate) fn exit_code(self) -> Option<i32> {
         let mut command = Command::new(&self.words[0]);
         let status = command.args(&self.words[1..]).stdin(Stdio::null()).status();
@@ -115,7 +117,7 @@ impl Job {
             .code()
     }
 
-    /// Runs it, and kills it when it takes too long. Its output goes to its log.
+    /// Runs the command with its output in its log, and kills it after [`BOUND`].
     pub(crate) fn run(self, priority: Priority) -> Outcome {
         fs::create_dir_all(LOGS).expect("the folder for logs can be made");
         let log = PathBuf::from(LOGS).join(self.name.replace(' ', "-") + ".log");
@@ -153,7 +155,7 @@ impl Job {
                 BOUND.as_secs() / 60
             );
         }
-        // The group has its number until the process is reaped.
+        // Kill the group before its leader is reaped: later the number may be another group's.
         kill_group(&process);
         drop(line);
         let status = process.wait().expect("our own child can be waited for");
@@ -175,7 +177,7 @@ impl Job {
         }
         let verdict = if outcome.is_ok { "ok" } else { "FAILED" };
         eprintln!("{:>7.1} s  {verdict}  {}", took.as_secs_f64(), outcome.name);
-        // Said at once: a run that is cut off later prints no report.
+        // Printed at once, because a run that is cut off later prints no report.
         let lines = outcome.lines();
         let failed = lines.iter().filter(|line| line.ends_with(" ... FAILED"));
         failed.for_each(|line| eprintln!("           {line}"));
@@ -183,7 +185,7 @@ impl Job {
     }
 }
 
-/// Whether the process has ended. It is not reaped.
+/// Returns whether the process has ended, without reaping it.
 fn has_ended(process: &Child) -> bool {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     let ended = waitid(WaitId::Pid(Pid::from_child(process)), options);
@@ -191,7 +193,7 @@ fn has_ended(process: &Child) -> bool {
 }
 
 impl Outcome {
-    /// The lines of its log.
+    /// Returns the lines of the job's log.
     pub(crate) fn lines(&self) -> Vec<String> {
         let log = fs::read(&self.log).unwrap_or_default();
         String::from_utf8_lossy(&log)
@@ -200,7 +202,8 @@ impl Outcome {
             .collect()
     }
 
-    /// What its tests said where they failed; else the end of its log.
+    /// Returns the text that the report prints of a failed job: the messages of the failed tests,
+    /// or else the end of the log.
     pub(crate) fn complaint(&self) -> String {
         let lines = self.lines();
         let failures = lines.iter().position(|line| line == "failures:");
@@ -215,7 +218,7 @@ impl Outcome {
         )
     }
 
-    /// Counts the tests in what the test harnesses print.
+    /// Reads the results of the tests, the names of the ignored tests, and the notes from the log.
     fn read_log(&mut self) {
         for line in self.lines() {
             if let Some(result) = line.strip_prefix("test result: ") {
@@ -240,17 +243,18 @@ impl Outcome {
     }
 }
 
-/// Ends all processes of a job's group.
+/// Kills all processes of a job's group.
 fn kill_group(leader: &Child) {
     let _nothing_left = kill_process_group(Pid::from_child(leader), Signal::KILL);
 }
 
-/// Runs these one after the other, all of them, each at the priority that is asked for then.
+/// Runs all these jobs one after the other, even if some fail. `priority` is called before each
+/// job.
 pub(crate) fn run_lane(jobs: Vec<Job>, priority: impl Fn() -> Priority) -> Vec<Outcome> {
     jobs.into_iter().map(|job| job.run(priority())).collect()
 }
 
-/// Runs these beside each other.
+/// Runs the lanes concurrently, and the jobs of each lane one after the other.
 pub(crate) fn run_beside(lanes: Vec<Vec<Job>>) -> Vec<Outcome> {
     thread::scope(|scope| {
         let run = |lane| run_lane(lane, || Priority::Normal);

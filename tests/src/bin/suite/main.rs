@@ -1,8 +1,10 @@
-//! Runs the whole suite: what `tests/run.sh` calls once a toolchain and a server are there.
+//! Runs the whole suite. `tests/run.sh` starts this program once a toolchain and a server are
+//! installed.
 //!
-//! Everything is built first, in one go. Then the phases run one after the other, the jobs of a
-//! phase beside each other; static checks and what runs on virtual time run behind them at a lower
-//! priority. What counts turns, threads or processor time runs last, alone.
+//! Everything is built first, by one command. Then the phases run one after the other, and the
+//! lanes of a phase concurrently. Background jobs run meanwhile at a lower priority: the static
+//! checks and, in the default tier, the tests on virtual time. Tests that count turns, threads or
+//! processor time run last, alone.
 
 mod build;
 mod job;
@@ -22,8 +24,9 @@ use std::time::Duration;
 /// Runs the tests, the lints and the checks of the documentation.
 #[derive(Parser)]
 struct Arguments {
-    /// Everything: all mounts of the conformance suite, all pairs of its mutants, all libraries and
-    /// versions beside ours, and the long tests. Installs what a library is built with.
+    /// Runs everything: all mounts of the conformance suite, all pairs of its mutants, the tests
+    /// with all other libraries in all versions, and the long tests. Installs the tools that build
+    /// those libraries.
     #[arg(long)]
     all: bool,
 
@@ -32,8 +35,8 @@ struct Arguments {
     #[arg(long, value_name = "DURATION", value_parser = Config::parse_duration)]
     soak: Option<Duration>,
 
-    /// Only the jobs with these names, or where a job has no such name those whose names contain
-    /// it, as in `cluster,sentinel`.
+    /// Runs only the jobs with these names, as in `cluster,sentinel`. A text that is no job's name
+    /// selects all jobs whose names contain it.
     #[arg(long, value_name = "TEXT,..", value_delimiter = ',')]
     only: Vec<String>,
 }
@@ -48,7 +51,7 @@ fn main() -> ExitCode {
     let soak = arguments.soak.unwrap_or_default();
     while let Some(binaries) = &binaries {
         report.begin_round();
-        // Each round of a soak tries other schedules.
+        // Each round of a soak explores other schedules.
         let first_seed = (soak > Duration::ZERO).then(|| fastrand::u64(..) >> 16);
         let mut plan = plan::plan(tier, binaries, first_seed);
         if !arguments.only.is_empty()
@@ -65,7 +68,7 @@ fn main() -> ExitCode {
     report.finish(tier)
 }
 
-/// Runs the phases, and the background jobs behind them. The last phase has the machine for itself.
+/// Runs all phases but the last together with the background jobs, and then the last phase alone.
 fn run(plan: Plan, report: &mut Report) {
     let Plan {
         background,

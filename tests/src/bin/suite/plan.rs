@@ -1,38 +1,38 @@
-//! [`Plan`]: what runs in which tier, in which order, and with how many threads.
+//! [`Plan`]: the jobs of each tier, their order, and their numbers of threads.
 
 use crate::build::Binaries;
 use crate::job::{Job, LOGS};
 use std::collections::HashSet;
 use std::process::{Command, Stdio};
 
-/// How much is run.
+/// A selection of the tests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tier {
-    /// What a change is judged by.
+    /// The tests that every change must pass.
     Default,
-    /// Everything.
+    /// All tests.
     All,
 }
 
-/// Jobs that run beside each other, in lanes of jobs that run one after the other.
+/// Lanes that run concurrently. The jobs of each lane run one after the other.
 pub(crate) struct Phase {
     pub(crate) name: &'static str,
     pub(crate) lanes: Vec<Vec<Job>>,
 }
 
-/// The phases, the last of which has the machine for itself, and what runs behind the others.
+/// The phases in their order, and the jobs that run in the background. The last phase runs alone.
 pub(crate) struct Plan {
     pub(crate) background: Vec<Vec<Job>>,
     pub(crate) phases: Vec<Phase>,
 }
 
 impl Plan {
-    /// Leaves out all jobs that none of these texts chooses: it is the name of a job, or else a
-    /// part of it.
+    /// Removes all jobs that none of these texts selects. A text selects the job of that name, or
+    /// if there is none, all jobs whose names contain it.
     ///
     /// # Errors
     ///
-    /// A text that chooses none, and the names of all jobs.
+    /// If a text selects no job. The error lists the names of all jobs.
     pub(crate) fn keep(&mut self, texts: &[String]) -> Result<(), String> {
         let phases = self.phases.iter().flat_map(|phase| &phase.lanes);
         let jobs = phases.chain(&self.background).flatten();
@@ -63,24 +63,27 @@ impl Plan {
     }
 }
 
-/// The file that a test writes a line to when it failed by lateness and is repeated.
+/// Returns the path of the file of excuses. A test that failed because the machine was late, and is
+/// repeated, adds a line to it.
 pub(crate) fn excuses() -> String {
     let folder = std::env::current_dir().expect("there is a current folder");
     folder.join(LOGS).join("excuses").display().to_string()
 }
 
-/// The tests that measure how equal shares of a lock are, which other tests would change.
+/// The module of the tests that measure how equally contenders share a lock. Tests that run at the
+/// same time would change the shares.
 const TURNS: &str = "turns::";
 
-/// What `tests/servers.sh` calls a server whose `CLUSTER SHARDS` leaves out the slots of a failed
-/// master, as that of many versions does.
+/// The name in `tests/servers.sh` of a server whose `CLUSTER SHARDS` omits the slots of a failed
+/// master, as many versions do.
 const OLDER: &str = "redis-7.2";
 
-/// Where its binary is. It is fetched, which takes some ten seconds, once on a machine.
+/// Returns the path of the binary of the [`OLDER`] server. Fetches it once on a machine, which
+/// takes about ten seconds.
 ///
 /// # Errors
 ///
-/// Why it cannot be had here.
+/// The reason why the server cannot be fetched.
 fn older_server() -> Result<String, String> {
     let fetch = ["60", "tests/servers.sh", "--fetch", OLDER];
     let output = Command::new("timeout")
@@ -89,7 +92,7 @@ fn older_server() -> Result<String, String> {
         .output();
     let output = output.map_err(|error| format!("{}: {error}", fetch[1]))?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-    // The path, and then the version in brackets.
+    // The script prints the path, and then the version in brackets.
     match text(&output.stdout).split_once(" (") {
         Some((path, _)) if output.status.success() => Ok(path.to_owned()),
         _ => {
@@ -100,12 +103,14 @@ fn older_server() -> Result<String, String> {
     }
 }
 
-/// Parts of the names of tests that cannot pass on the server in `REDIS_SERVER`.
+/// The environment variable with parts of the names of tests to skip, because they cannot pass on
+/// the server in `REDIS_SERVER`.
 const SKIP: &str = "DISTLOCK_TEST_SKIP";
 
-/// What runs in this tier.
+/// Returns the jobs of this tier.
 pub(crate) fn plan(tier: Tier, binaries: &Binaries, first_seed: Option<u64>) -> Plan {
-    // 1: unchanged. 2, without a base to compare with, counts as changed.
+    // Exit code 1 means unchanged. Code 2 means that there is no base to compare with, and counts
+    // as changed.
     let is_format_changed =
         Job::new("changed formats", &["tests/interop.sh", "changed"]).exit_code() != Some(1);
     let suite = Suite {
@@ -114,7 +119,7 @@ pub(crate) fn plan(tier: Tier, binaries: &Binaries, first_seed: Option<u64>) -> 
         is_format_changed,
         first_seed,
     };
-    // What mostly sleeps has many threads.
+    // These tests mostly sleep, so they run on many threads.
     let conformance = vec![
         vec![
             suite
@@ -123,7 +128,7 @@ pub(crate) fn plan(tier: Tier, binaries: &Binaries, first_seed: Option<u64>) -> 
         ],
         vec![suite.prepare_interop()],
     ];
-    // Two topologies at a time: all of them together take as long, and keep each other waiting.
+    // Two topologies at a time: all of them at once would take as long, and make each other late.
     let mut topologies = vec![
         vec![
             suite.tests("standalone", 10).args(&["--skip", TURNS]),
@@ -148,7 +153,7 @@ pub(crate) fn plan(tier: Tier, binaries: &Binaries, first_seed: Option<u64>) -> 
     let resources = vec![vec![suite.turns(), suite.tests("resources", 1)]];
     let virtual_time = suite.on_virtual_time();
     // All pairs of mutants and all states of the models take minutes of both processors, and would
-    // make others late.
+    // make concurrent tests late.
     let (background, long) = match tier {
         Tier::Default => (
             vec![
@@ -185,22 +190,23 @@ struct Suite<'a> {
     binaries: &'a Binaries,
     /// Whether the change that is tested touches a wire format, a script or the interop tests.
     is_format_changed: bool,
-    /// Where the seeds of the schedules begin; where they always begin, if it is not given.
+    /// The first seed of the schedules; `None` for the same first seed in every run.
     first_seed: Option<u64>,
 }
 
 impl Suite<'_> {
-    /// The tests of this binary, on so many threads. There must be one.
+    /// Returns the job of the tests of this binary on so many threads. It fails if no test ran.
     fn tests(&self, name: &str, threads: usize) -> Job {
         self.binary(name, threads).with_tests()
     }
 
-    /// Who has how many turns on a server at a distance.
+    /// Returns the job of the tests that count the turns of contenders on a distant server.
     fn turns(&self) -> Job {
         self.tests("standalone", 1).named("turns").args(&[TURNS])
     }
 
-    /// Failovers of a cluster of older servers, or why there are none.
+    /// Returns the job of the failover tests on a cluster of [`OLDER`] servers, or a job that
+    /// prints why they are skipped.
     fn failovers_on_older_server(&self) -> Job {
         let name = format!("cluster on {OLDER}");
         match older_server() {
@@ -213,14 +219,15 @@ impl Suite<'_> {
         }
     }
 
-    /// The binaries that are not `planned`. Most have no tests; a new one is run all the same.
+    /// Returns the jobs of the binaries that are not `planned`. Most have no tests, but a new test
+    /// binary thus runs before it is planned.
     fn unplanned(&self, planned: &HashSet<&str>) -> Vec<Job> {
         let names = self
             .binaries
             .keys()
             .filter(|name| !planned.contains(name.as_str()));
         let job = |name: &String| match name.as_str() {
-            // The harness tests its own judge of lateness: what is late there is so on purpose.
+            // The harness's own tests are late on purpose, so their excuses do not count.
             "distlock_tests" => self
                 .binary(name, 4)
                 .env("DISTLOCK_TEST_EXCUSES", "/dev/null"),
@@ -229,7 +236,7 @@ impl Suite<'_> {
         names.map(job).collect()
     }
 
-    /// The binary with what all tests are told.
+    /// Returns the job of this binary with the environment variables that all tests get.
     fn job(&self, name: &str) -> Job {
         let binary = self.binaries.get(name);
         let binary = binary.unwrap_or_else(|| panic!("there is no test binary {name}"));
@@ -247,25 +254,28 @@ impl Suite<'_> {
         }
         match self.tier {
             Tier::Default => job,
-            // Those need a server that is too old: `tests/servers.sh` runs them.
+            // The tests in modules `age` need a server that is too old: `tests/servers.sh` runs
+            // them.
             Tier::All => job.args(&["--include-ignored", "--skip", "age::"]),
         }
     }
 
-    /// Other libraries' locks beside ours. Its tests say themselves how many run at a time.
+    /// Returns the job of the tests that share locks with other libraries. The tests limit
+    /// themselves how many of them run at a time.
     fn interop(&self) -> Job {
         self.job("interop")
             .with_tests()
             .env("DISTLOCK_TIER", self.interop_tier())
     }
 
-    /// Builds the programs around other libraries.
+    /// Returns the job that builds the programs that use other libraries.
     fn prepare_interop(&self) -> Job {
         Job::new("prepare interop", &["tests/interop.sh", "prepare"])
             .env("DISTLOCK_TIER", self.interop_tier())
     }
 
-    /// A change to what others read and write is judged by all libraries.
+    /// Returns the tier of the interop tests. A change of a wire format is tested with all
+    /// libraries, even in the default tier.
     fn interop_tier(&self) -> &'static str {
         match (self.tier, self.is_format_changed) {
             (Tier::Default, false) => "default",
@@ -273,7 +283,7 @@ impl Suite<'_> {
         }
     }
 
-    /// What the compiler and its tools say.
+    /// Returns the jobs of the formatter, the lints and the documentation.
     fn static_checks(&self) -> Vec<Job> {
         let clippy = "clippy --workspace --all-targets --all-features -- -D warnings";
         let minimal = "clippy --package distlock --no-default-features -- -D warnings";
@@ -281,14 +291,14 @@ impl Suite<'_> {
             Job::cargo("style", "fmt --all --check"),
             Job::cargo("clippy", clippy),
             Job::cargo("clippy without features", minimal),
-            // What an application builds that asks for nothing else.
+            // The features of an application that sets none.
             Job::cargo(
                 "clippy with default features",
                 "clippy --package distlock -- -D warnings",
             ),
             Job::cargo("documentation", "doc --no-deps --all-features")
                 .env("RUSTDOCFLAGS", "-D warnings"),
-            // Of the same packages and features as the build, so that nothing is built anew.
+            // With the same packages and features as the build, so that nothing is built again.
             Job::cargo(
                 "documentation tests",
                 "test --workspace --all-features --doc",
@@ -303,7 +313,7 @@ impl Suite<'_> {
         jobs
     }
 
-    /// What no busy machine makes late.
+    /// Returns the lanes of the tests that a busy machine cannot make late.
     fn on_virtual_time(&self) -> [Vec<Job>; 2] {
         let mut schedules = self.tests("schedules", 2).args(&["--nocapture"]);
         if let Some(seed) = self.first_seed {

@@ -1,4 +1,5 @@
-//! [`Report`]: the table of phases, what was left out, what was excused, and what failed.
+//! [`Report`]: the results of a run: the table of phases, and the tests left out, repeated or
+//! failed.
 
 use crate::job::{Counts, Outcome};
 use crate::plan::{Tier, excuses};
@@ -8,17 +9,17 @@ use std::fs;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// So many tests at most may have been repeated in a round because the machine was late.
+/// The largest number of tests in a round that may be repeated because the machine was late.
 const MOST_EXCUSES: usize = 3;
 
-/// What came of all jobs.
+/// The results of all jobs.
 pub(crate) struct Report {
     begun: Moment,
-    /// When the phase before the next one ended.
+    /// The time at which the last finished phase ended.
     last: Moment,
     rows: Vec<(String, Duration, Counts)>,
     jobs: Vec<Outcome>,
-    /// How many excuses there were before this round.
+    /// The number of excuses before this round.
     excused_before: usize,
 }
 
@@ -35,7 +36,7 @@ impl Report {
         }
     }
 
-    /// The limit of excuses is one round's.
+    /// Begins a round, in which earlier excuses do not count towards the limit.
     pub(crate) fn begin_round(&mut self) {
         self.excused_before = self.excused().len();
     }
@@ -60,13 +61,13 @@ impl Report {
         self.jobs.extend(jobs);
     }
 
-    /// Each test that was repeated, and why.
+    /// Returns a line for each test that was repeated, with the reason.
     fn excused(&self) -> Vec<String> {
         let lines = fs::read_to_string(excuses()).unwrap_or_default();
         lines.lines().map(str::to_owned).collect()
     }
 
-    /// Prints everything, and says whether all is well.
+    /// Prints the report. Returns failure if a job failed or too many tests were late.
     pub(crate) fn finish(self, tier: Tier) -> ExitCode {
         for job in self.jobs.iter().filter(|job| !job.is_ok) {
             println!("\n{}", job.complaint());
@@ -124,7 +125,7 @@ impl Report {
         }
     }
 
-    /// What only the long tier runs, by job and module.
+    /// Prints the numbers of tests that only the long tier runs, by job and module.
     fn print_left_out(&self) {
         println!("\nleft out here, and run by `tests/run.sh --all`:");
         for job in self.jobs.iter().filter(|job| !job.left_out.is_empty()) {

@@ -1,4 +1,4 @@
-//! Waits of all kinds whose deadlines fall on each step of the requests of other threads.
+//! Waits for locks of all kinds whose deadlines may fall on any step of another thread's request.
 
 use crate::explore::{explore, is_punctual};
 use crate::world::{Held, LONG, NAME, World, give, ms, sleep, thread};
@@ -6,10 +6,11 @@ use distlock_schedules::{Client, Error, Interrupt, LockOptions};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Takes a lock of one kind, and gives it back. Whether it was had until the deadline.
+/// Acquires a lock of one kind until the deadline, and releases it. Returns whether it was
+/// acquired.
 type Turn = fn(&Client, Duration, &LockOptions) -> Result<bool, Error>;
 
-/// Holds it for a while, where there is something to hold.
+/// Holds the lock of this guard for up to 2 ms, and releases it. Returns whether there is a guard.
 fn hold(guard: Option<impl Held>) -> bool {
     let Some(guard) = guard else { return false };
     sleep(ms(fastrand::u64(..3)));
@@ -17,7 +18,7 @@ fn hold(guard: Option<impl Held>) -> bool {
     true
 }
 
-/// Each kind of lock, and each kind of queue that its threads stand in.
+/// All kinds of locks; for semaphores one permit, several permits, and more permits than there are.
 const KINDS: [(&str, Turn); 8] = [
     ("mutex", |client, wait, options| {
         Ok(hold(client.mutex(NAME)?.try_lock_for_with(wait, options)?))
@@ -74,14 +75,15 @@ const KINDS: [(&str, Turn); 8] = [
     }),
 ];
 
-/// Threads of two clients take turns with random deadlines, a few milliseconds from the store.
+/// Threads of two clients contend for a lock with random deadlines, while each request takes a few
+/// milliseconds.
 fn take_turns(world: &Arc<World>, (kind, turn): (&'static str, Turn)) {
     world.net.distance(fastrand::usize(..4));
     let clients = [(); 2].map(|()| world.client_with(|config| config.with_watchdog(LONG)));
     let stop = Interrupt::new();
     let threads: Vec<_> = (0..5)
         .map(|number| {
-            // Most of them of one client: they wait for each other.
+            // Four of the five threads share a client, and wait for each other in its queue.
             let (client, stop) = (clients[usize::from(number == 4)].clone(), stop.clone());
             thread::spawn(move || {
                 for _ in 0..2 {
@@ -94,7 +96,7 @@ fn take_turns(world: &Arc<World>, (kind, turn): (&'static str, Turn)) {
                     };
                     let turn = turn(&client, wait, &options);
                     let is_interrupted = turn.as_ref().err().is_some_and(Error::is_interrupted);
-                    // A late thread may take longer than the time-out of its request.
+                    // In a late schedule a thread may take longer than the time-out of its request.
                     let is_told = turn.is_ok() || is_interrupted && number == 0 || !is_punctual();
                     assert!(is_told, "{kind}: {turn:?}");
                 }
@@ -113,7 +115,8 @@ fn take_turns(world: &Arc<World>, (kind, turn): (&'static str, Turn)) {
     }
 }
 
-/// The store answers all along, so no wait says that it does not.
+/// The store answers every request, so no wait may report it as unavailable, whichever step of
+/// another thread's request its deadline falls on.
 #[test]
 fn deadlines_beside_grants() {
     explore("deadlines_beside_grants", 4_000, |world| {

@@ -1,4 +1,4 @@
-//! Elections: campaigns and resignations in quick succession, losses, and clients that leave.
+//! Elections: campaigns and resignations in quick succession, losses, and dropped candidates.
 
 use crate::explore::{explore, is_punctual};
 use crate::world::{LEASE, NAME, in_time, ms, sleep, thread, threads, until};
@@ -8,11 +8,11 @@ use distlock_schedules::{Election, LeadershipChange, LossCause};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Campaigns until it leads.
+/// Campaigns, and waits until the candidate leads.
 fn lead(election: &Election) {
     election.campaign().expect("a thread");
     let leads = election.wait_for_leadership(LEASE * 20, None);
-    // A late thread may have no answer at the end.
+    // In a late schedule the wait may end without an answer.
     assert!(
         leads.as_ref().is_ok_and(|leads| *leads) || !is_punctual(),
         "{leads:?}"
@@ -24,7 +24,7 @@ fn resign(election: &Election) {
     assert!(resigned.is_ok() || !is_punctual(), "{resigned:?}");
 }
 
-/// The next change, which comes within this time.
+/// Returns the next change of leadership, which must arrive within this time.
 fn next(changes: &Receiver<LeadershipChange>, within: Duration) -> LeadershipChange {
     let asked = time::peek();
     let change = changes.recv().expect("the election is there");
@@ -32,7 +32,8 @@ fn next(changes: &Receiver<LeadershipChange>, within: Duration) -> LeadershipCha
     change
 }
 
-/// Two candidates campaign and resign again and again: at most one leads, and each change is told.
+/// Two candidates campaign and resign again and again: at most one leads, and each change is
+/// reported.
 #[test]
 fn terms() {
     explore("terms", 1_000, |world| {
@@ -72,8 +73,8 @@ fn terms() {
     });
 }
 
-/// A candidate campaigns and resigns in quick succession, and leads at last. The loss of that
-/// leadership is told when the next renewal has found it, and it leads again.
+/// A candidate campaigns and resigns in quick succession before it leads. The next renewal then
+/// finds that the leadership is lost, the loss is reported, and the candidate leads again.
 #[test]
 fn loss_after_resignations() {
     explore("loss_after_resignations", 1_500, |world| {
@@ -114,7 +115,8 @@ fn loss_after_resignations() {
     });
 }
 
-/// The last handle is dropped at any moment of a campaign, and the other candidate leads at once.
+/// The last handle of a candidate is dropped at any moment of its campaign: another candidate then
+/// leads at once, and does not wait for the lease to end.
 #[test]
 fn last_handle_of_an_election() {
     explore("last_handle_of_an_election", 1_000, |world| {

@@ -16,14 +16,14 @@ fn locks(world: &World, lease: Duration) -> ([Client; 2], [Mutex; 2]) {
     (clients, locks)
 }
 
-/// Waits until so many wait: each has its position in the store then.
+/// Waits until the store counts this many waiters, each with a position in its queue.
 fn queue(world: &World, count: u64) {
     let waiting = || world.waiting_clients(LockKind::Fair);
     until("it queues", ms(50), || waiting() == count || !is_punctual());
 }
 
-/// Threads of two clients get the lock in the order in which they came; a try in between keeps none
-/// of them out.
+/// Threads of two clients get the lock in the order of their arrival. A `try_lock` in between takes
+/// no position that would block them.
 #[test]
 fn arrival() {
     explore("arrival", 1_500, |world| {
@@ -69,8 +69,8 @@ fn arrival() {
     });
 }
 
-/// Waiters give up by deadline or interrupt, at the moment of the release or long before: those
-/// behind them have their turn at once.
+/// Waiters give up by deadline or interrupt, at the moment of the release or long before: the
+/// waiters behind them get the lock at once.
 #[test]
 fn leavers() {
     explore("leavers", 1_500, |world| {
@@ -124,7 +124,8 @@ fn leavers() {
     });
 }
 
-/// Requests and replies are lost, late and repeated: no position is left, and no holder.
+/// Requests and replies are lost, late and repeated: afterwards the store has no holder and no
+/// queue position that would delay the next attempt.
 #[test]
 fn positions_on_a_faulty_network() {
     explore("positions_on_a_faulty_network", 800, |world| {
@@ -155,8 +156,9 @@ fn positions_on_a_faulty_network() {
     });
 }
 
-/// A release grants the lock to the next one, and the message of that comes when it may be over, or
-/// another's already: it is taken only for as long as the store keeps it.
+/// A release grants the lock to the next waiter, but the message arrives when this grant may have
+/// ended or another owner may hold the lock: the waiter must not count the lock as held beyond the
+/// lease in the store.
 #[test]
 fn late_messages() {
     explore("late_messages", 800, |world| {

@@ -1,4 +1,5 @@
-//! Held locks: renewals beside releases and losses, guards in several threads, re-entry, panics.
+//! Held locks: renewals concurrent with releases and losses, guards in several threads, re-entry,
+//! panics.
 
 use crate::explore::{explore, is_punctual};
 use crate::world::{LEASE, NAME, give, in_time, ms, sleep, take, take_with, thread, until};
@@ -9,7 +10,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A lock is held over several renewals, released beside one, and taken by the next thread.
+/// A lock is released at about the moment at which a renewal is sent, and acquired by the next
+/// thread: no loss is reported, and the name is removed from memory.
 #[test]
 fn renewal_and_release() {
     explore("renewal_and_release", 2_000, |world| {
@@ -21,8 +23,8 @@ fn renewal_and_release() {
                 thread::spawn(move || {
                     let guard = take(&lock);
                     let losses = guard.losses();
-                    // Until the watchdog looks: at a third of the lease, or up to a twelfth
-                    // earlier, in steps of the wheel.
+                    // The watchdog renews after a third of the lease, or up to a twelfth of the
+                    // lease earlier, rounded to ticks of the timer wheel.
                     let time = LEASE / 3 - ms(10 * fastrand::u64(..3));
                     let was_valid = shared.stay(&guard, time * (number + 1));
                     assert!(
@@ -38,8 +40,8 @@ fn renewal_and_release() {
                         Err(error) => {
                             assert!(error.is_lost() && !is_punctual(), "{error}");
                             let loss = losses.try_recv().expect("a loss is told");
-                            // The store's lease may be over before anything here looks at the
-                            // clock.
+                            // The lease may end in the store before the client reads the clock:
+                            // then the store's answer shows the loss.
                             let cause = loss.cause();
                             assert!(matches!(cause, LossCause::Expired | LossCause::Gone));
                         }
@@ -61,8 +63,8 @@ fn renewal_and_release() {
     });
 }
 
-/// A lock is released, and taken with a shorter lease, about when its renewal goes along with that
-/// of another lock.
+/// A lock is released and acquired with a shorter lease at about the moment at which its old
+/// renewal would be sent in a batch with another lock's: both locks are then renewed in time.
 #[test]
 fn renewals_sent_along() {
     explore("renewals_sent_along", 2_000, |world| {
@@ -72,7 +74,8 @@ fn renewals_sent_along() {
         sleep(ms(fastrand::u64(..100)));
         let lock = client.mutex(NAME).expect("a lock");
         let guard = take_with(&lock, &long);
-        // The other one is renewed at a third of its lease, or up to a twelfth earlier.
+        // The other lock is renewed after a third of its lease, or up to a twelfth of the lease
+        // earlier.
         let time = LEASE * 10 / 3 - ms(10 * fastrand::u64(..35));
         assert!(
             world.stay(&guard, time) || !is_punctual(),
@@ -98,7 +101,7 @@ fn renewals_sent_along() {
     });
 }
 
-/// A renewal that fails is tried again in time.
+/// A failed renewal is repeated before the lease ends.
 #[test]
 fn failed_renewal() {
     explore("failed_renewal", 2_000, |world| {
@@ -112,7 +115,8 @@ fn failed_renewal() {
     });
 }
 
-/// An extension that is confirmed at the deadline makes nothing valid again.
+/// A guard that was found invalid stays invalid, even if an extension is confirmed just at the
+/// deadline.
 #[test]
 fn validity_is_final() {
     explore("validity_is_final", 4_000, |world| {
@@ -138,7 +142,7 @@ fn validity_is_final() {
     });
 }
 
-/// The lock is handed off repeatedly while its renewals are slow.
+/// A lock that is handed off repeatedly while the answers to its renewals are slow is not lost.
 #[test]
 fn hand_off_beside_renewals() {
     explore("hand_off_beside_renewals", 600, |world| {
@@ -167,7 +171,8 @@ fn hand_off_beside_renewals() {
     });
 }
 
-/// The store loses a lock beside a renewal, a question, an extension and the release.
+/// The store loses a lock at about the moment of a renewal, a verification or an extension, and of
+/// the release: the loss is reported once.
 #[test]
 fn loss() {
     explore("loss", 2_000, |world| {
@@ -228,13 +233,15 @@ fn loss() {
         }
         assert!(losses.recv().is_err(), "a loss is told once");
         losing.join().expect("no panic");
-        // A lock that another guard had by then was lost, too.
+        // If the waiting thread had acquired the lock before the store lost it, this acquisition
+        // was lost, too.
         let _was_ours = waiting.join().expect("no panic");
         assert!(world.judge.losses() <= 2, "a loss is told once");
     });
 }
 
-/// Guards that are dropped or unlocked on another thread, and detached holds.
+/// An owned guard is dropped on another thread. A detached hold ends by `unlock` or with its
+/// thread, and the next thread then gets the lock.
 #[test]
 fn sent_and_detached() {
     explore("sent_and_detached", 1_500, |world| {
@@ -269,7 +276,8 @@ fn sent_and_detached() {
         detaching
             .into_iter()
             .for_each(|thread| thread.join().expect("no panic"));
-        // The watchdog finds out by the next look that the thread has ended.
+        // The watchdog finds the end of the thread when its timer fires next, after a third of the
+        // lease.
         let start = time::peek();
         let last = take(&lock);
         in_time(
@@ -286,7 +294,8 @@ fn sent_and_detached() {
     });
 }
 
-/// Nested holds of several threads, some of which need a longer lease.
+/// Nested holds of several threads, some of which need a longer lease: an inner hold that ends does
+/// not release the lock.
 #[test]
 fn reentry() {
     explore("reentry", 2_000, |world| {
@@ -305,7 +314,7 @@ fn reentry() {
                     let inner = match lock.try_lock_with(&options) {
                         Ok(inner) => inner.expect("a thread is never busy for itself"),
                         Err(error) => {
-                            // Lost, or an extension that was not confirmed in time.
+                            // The lock was lost, or its extension was not confirmed in time.
                             let is_late = error.is_lost() || error.is_unavailable();
                             assert!(is_late && !is_punctual(), "{error}");
                             assert_eq!(lock.hold_count(), 1);
@@ -327,12 +336,12 @@ fn reentry() {
         threads
             .into_iter()
             .for_each(|thread| thread.join().expect("no panic"));
-        // A thread that held it once can have it again, lost or not.
+        // The lock can be acquired again, whether or not it was lost before.
         give(take(&lock));
     });
 }
 
-/// A panic of a holder releases the lock, and the next thread gets it.
+/// A panic while a guard is held releases the lock, and the next thread gets it.
 #[test]
 fn panic_inside() {
     explore("panic_inside", 2_000, |world| {
@@ -362,15 +371,15 @@ fn panic_inside() {
     });
 }
 
-/// A lock is taken at the very moment at which the idle watchdog's thread ends.
+/// A lock that is acquired at the moment at which the idle watchdog's thread ends is still renewed.
 #[test]
 fn idle_watchdog() {
     explore("idle_watchdog", 1_000, |world| {
         let client = world.client();
         let lock = client.mutex(NAME).expect("a lock");
         give(take(&lock));
-        // The timer fires once more, at a third of the lease or up to a twelfth earlier, in steps
-        // of the wheel; its thread stays for ten seconds from then on.
+        // The timer of the released lock fires once more, as in `renewal_and_release`. The idle
+        // thread of the watchdog ends ten seconds later.
         let threads: Vec<_> = (0..2)
             .map(|_| {
                 let (lock, shared) = (lock.clone(), Arc::clone(world));
@@ -391,15 +400,17 @@ fn idle_watchdog() {
     });
 }
 
-/// A renewal is due at the very moment at which the idle thread that sends them ends.
+/// A renewal that is due at the moment at which the idle thread that sends renewals ends is still
+/// sent.
 #[test]
 fn idle_worker() {
     explore("idle_worker", 2_000, |world| {
         let client = world.client();
         let lock = client.mutex(NAME).expect("a lock");
         for _ in 0..2 {
-            // The first renewal of a name is always as long after the grant; the thread stays for
-            // thirty seconds after it.
+            // The first renewal is due at the same time after each grant of this name. The sending
+            // thread ends after thirty idle seconds, which is when the second round's renewal is
+            // due.
             let guard = take(&lock);
             let began = time::peek();
             let was_valid = world.stay(&guard, LEASE * 2 / 5);

@@ -1,4 +1,4 @@
-//! The drop of a client while its threads wait, renew and release.
+//! Clients that are dropped while their threads wait, renew and release.
 
 use crate::explore::{explore, is_punctual};
 use crate::world::{LEASE, NAME, TIMEOUT, give, in_time, ms, sleep, take, thread};
@@ -6,7 +6,8 @@ use distlock_schedules::sync::time;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The last handle is dropped while other threads still wait, hold and release.
+/// The last handle of a client is dropped while its threads still wait, hold and release: each
+/// thread finishes, another client gets the lock, and no thread of the library remains.
 #[test]
 fn last_handle() {
     explore("last_handle", 1_500, |world| {
@@ -56,8 +57,8 @@ fn last_handle() {
     });
 }
 
-/// The client is dropped while a release is unconfirmed: the release is repeated before the drop
-/// ends.
+/// A client is dropped while a release is unconfirmed: the release is repeated before the drop
+/// returns.
 #[test]
 fn unconfirmed_release() {
     explore("unconfirmed_release", 2_000, |world| {
@@ -85,11 +86,12 @@ fn unconfirmed_release() {
             .into_iter()
             .for_each(|thread| thread.join().expect("no panic"));
         world.net.trouble(0);
-        // No request under way began at the moment of the drop.
+        // The additional 10 µs ensure that no request under way began at the moment of the drop.
         sleep(ms(fastrand::u64(..100)) + Duration::from_micros(10));
         let start = time::peek();
         drop(client);
-        // A request that hangs at the drop may take one more time-out, and nothing else does.
+        // A request that hangs at the drop may delay the drop by one time-out, and nothing else may
+        // delay it.
         in_time("the end of the client", start, TIMEOUT + ms(5));
         assert!(
             !world.is_held() || !is_punctual(),
@@ -99,7 +101,8 @@ fn unconfirmed_release() {
     });
 }
 
-/// The last unknown outcome is settled at the moment at which `wait_for_cleanup` begins.
+/// The last unknown outcome is settled at the moment at which `wait_for_cleanup` begins: otherwise
+/// the call could miss the notification and wait for its whole time-out.
 #[test]
 fn cleanup_ends_as_its_wait_begins() {
     explore("cleanup_ends_as_its_wait_begins", 2_000, |world| {

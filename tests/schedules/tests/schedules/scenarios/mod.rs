@@ -1,5 +1,5 @@
-//! What the clients do. Each scenario is explored in both kinds of schedules: those in which
-//! nothing is late, where it must also be quick, and those in which time passes at any moment.
+//! The scenarios, by what the clients do. Each scenario runs in both kinds of schedules: in
+//! punctual ones, where it must also be quick, and in late ones, where time passes at any moment.
 
 mod deadlines;
 mod election;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Waiters of one client get the lock in the order in which they came.
+/// Waiters of one client get the lock in the order of their arrival.
 #[test]
 fn fifo() {
     explore("fifo", 2_000, |world| {
@@ -46,7 +46,7 @@ fn fifo() {
     });
 }
 
-/// Threads of one client take the lock repeatedly.
+/// Threads of one client acquire the lock repeatedly, and hand it off to each other.
 #[test]
 fn hand_off() {
     explore("hand_off", 2_000, |world| {
@@ -76,7 +76,8 @@ fn hand_off() {
     });
 }
 
-/// Two clients, each with two threads: releases reach the waiters at the store.
+/// Two clients with two threads each: a release by one client wakes the waiters of the other
+/// client.
 #[test]
 fn two_clients() {
     explore("two_clients", 2_000, |world| {
@@ -98,13 +99,15 @@ fn two_clients() {
     });
 }
 
-/// The deadline of a waiter passes at the moment of the release, with other waiters behind it.
+/// The deadlines of two waiters pass at the moment of the release: the waiter behind them gets the
+/// lock.
 #[test]
 fn deadline() {
     explore("deadline", 2_000, |world| {
         let client = world.client_with(|config| config.with_watchdog(LONG));
         let other = world.client_with(|config| config.with_watchdog(LONG));
-        // Where the holder is another client's, the waiter with the deadline asks the store.
+        // If another client holds the lock, the first waiter contends in the store. Otherwise all
+        // wait locally.
         let is_ours = fastrand::bool();
         let lock = client.mutex(NAME).expect("a lock");
         let holder = if is_ours {
@@ -131,7 +134,8 @@ fn deadline() {
             thread::spawn(move || {
                 let asked = time::peek();
                 let guard = lock.try_lock_for(wait).unwrap_or_else(|error| {
-                    // The thread that asks may be delayed past the time-out of its request.
+                    // In a late schedule the thread may be delayed past the time-out of its
+                    // request.
                     assert!(error.is_unavailable() && !is_punctual(), "{error}");
                     None
                 });
@@ -153,7 +157,8 @@ fn deadline() {
     });
 }
 
-/// Handles are created and dropped while the name is in use: all of them are of one lock.
+/// All handles of a name refer to one lock, even if they are created and dropped while the name is
+/// in use.
 #[test]
 fn handles() {
     explore("handles", 2_000, |world| {

@@ -1,4 +1,5 @@
-//! Readers and writers: of one client, of two, of one thread, and those that give up.
+//! Read-write locks: readers and writers of one client, of two clients and of one thread, and waits
+//! that end early.
 
 use crate::explore::{explore, is_punctual};
 use crate::sharing::{Claim, Sharing};
@@ -30,7 +31,7 @@ fn write(lock: &WriteLock) -> LockGuard {
     patiently(|| lock.lock())
 }
 
-/// Waits until the store knows of a writer that waits: no new reader gets in.
+/// Waits until the store knows of a waiting writer, which shows in the refusal of a new reader.
 fn writer_is_known(reader: &ReadLock) {
     until("the writer is known", ms(50), || match reader.try_lock() {
         Ok(guard) => guard.map(give).is_none(),
@@ -41,7 +42,7 @@ fn writer_is_known(reader: &ReadLock) {
     });
 }
 
-/// Threads of two clients read and write, in any order.
+/// Threads of two clients read and write in any order: no guard is valid together with a writer's.
 #[test]
 fn readers_and_writers() {
     explore("readers_and_writers", 1_500, |world| {
@@ -76,15 +77,16 @@ fn readers_and_writers() {
     });
 }
 
-/// A writer reads beside its own write lock, again and again, and goes on reading when it has ended
-/// writing. Writers and readers of its client and of another one wait.
+/// A writer also acquires the read lock, and keeps it after the release of its write lock.
+/// Meanwhile writers and readers of the same client and of another client wait.
 #[test]
 fn downgrade() {
     explore("downgrade", 1_500, |world| {
         let ([ours, theirs], sharing) = (clients(world), Arc::new(Sharing::default()));
         let first = Arc::new(AtomicBool::new(false));
         let (shared, is_first) = (Arc::clone(world), Arc::clone(&first));
-        // Before the first one, so that it finds waiters, and tokens are set aside for hand-offs.
+        // Held until all threads wait, so that the first writer's grant finds other waiters and
+        // reserves tokens for their hand-offs.
         let gate = write(lock_of(&theirs).write());
         let (mine, seen) = (lock_of(&ours), Arc::clone(&sharing));
         let downgrading = thread::spawn(move || {
@@ -155,7 +157,8 @@ fn downgrade() {
     });
 }
 
-/// A writer waits for a reader. New readers wait for it, until it has written or has given up.
+/// While a writer waits for a reader, new readers wait, too, until the writer has released the lock
+/// or has given up.
 #[test]
 fn waiting_writer() {
     explore("waiting_writer", 1_500, |world| {
@@ -235,7 +238,8 @@ fn waiting_writer() {
                 .into_iter()
                 .for_each(|reader| reader.join().expect("no panic"));
         } else {
-            // The writer that gives up lets the others in.
+            // Once the writer has given up, the waiting readers get the lock together with the
+            // first reader.
             readers
                 .into_iter()
                 .for_each(|reader| reader.join().expect("no panic"));
@@ -248,7 +252,8 @@ fn waiting_writer() {
     });
 }
 
-/// Waits of readers and writers end by deadline and interrupt at the moment of the release.
+/// Waits of readers and writers end by deadline or interrupt at the moment of the release: none of
+/// them leaves a hold or a waiting writer behind that would block the next attempt.
 #[test]
 fn waits_that_end() {
     explore("waits_that_end", 1_500, |world| {
@@ -311,7 +316,8 @@ fn waits_that_end() {
     });
 }
 
-/// Requests and replies are lost, late and repeated: no share is left, and no writer that waits.
+/// Requests and replies are lost, late and repeated: afterwards the store has no reader, and no
+/// waiting writer that would block new readers.
 #[test]
 fn shares_on_a_faulty_network() {
     explore("shares_on_a_faulty_network", 800, |world| {

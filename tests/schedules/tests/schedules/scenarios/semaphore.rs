@@ -1,5 +1,5 @@
-//! Permits: of two clients, several at once, under a limit that changes, and those that no thread
-//! takes any more.
+//! Semaphores: permits of two clients, several permits at once, a limit that changes, and permits
+//! for waiters that give up.
 
 use crate::explore::{explore, is_punctual};
 use crate::sharing::{Claim, Sharing};
@@ -29,7 +29,7 @@ fn acquire(permits: &Semaphore, count: u32) -> OwnedGuard {
     patiently(|| permits.acquire_many(count))
 }
 
-/// How many permits are free, by the store.
+/// Returns how many permits are free according to the store.
 fn free(world: &World) -> u32 {
     let kind = LockKind::Permits { limit: 1, count: 1 };
     world
@@ -38,7 +38,8 @@ fn free(world: &World) -> u32 {
         .map_or(0, |permits| permits.free)
 }
 
-/// Threads of two clients take one permit or two of three, and some are given back by others.
+/// Threads of two clients acquire one or two of three permits, and some release them on another
+/// thread: never more than three are valid at once.
 #[test]
 fn permits() {
     explore("permits", 1_500, |world| {
@@ -70,8 +71,8 @@ fn permits() {
     });
 }
 
-/// Threads of a client that wait for permits are let in in the order in which they came, and so
-/// many at once as permits are given back.
+/// If two permits are released, two waiting threads of a client hold them at once: the second
+/// waiter does not wait for the release of the first.
 #[test]
 fn line() {
     explore("line", 1_500, |world| {
@@ -86,7 +87,8 @@ fn line() {
                 let inside = Arc::clone(&inside);
                 thread::spawn(move || {
                     let guard = acquire(&permits, 1);
-                    // Each needs the other one of its pair beside it.
+                    // Both threads of a pair hold their permits at the same time before either
+                    // releases.
                     let pair = inside.fetch_add(1, Ordering::Relaxed) / 2 + 1;
                     let both = || inside.load(Ordering::Relaxed) >= pair * 2;
                     until("the other permit is given, too", ms(60), both);
@@ -115,8 +117,8 @@ fn line() {
     });
 }
 
-/// In the order of arrival over two clients, whatever number each wants; one that gives up is in no
-/// one's way.
+/// Waiters of two clients get fair permits in the order of their arrival, whatever number each
+/// wants. A waiter that gives up does not block the waiters behind it.
 #[test]
 fn fair_permits() {
     explore("fair_permits", 1_500, |world| {
@@ -130,7 +132,8 @@ fn fair_permits() {
                 let (seen, order) = (Arc::clone(&sharing), Arc::clone(&order));
                 let waiter = thread::spawn(move || {
                     let wait = if number == leaver { ms(20) } else { ms(5_000) };
-                    // More than half of them: one after the other.
+                    // More than half of the permits, so that only one waiter at a time holds some
+                    // and the order shows.
                     let (count, options) = (fastrand::u32(2..4), LockOptions::new());
                     match permits.try_acquire_for_with(count, wait, &options) {
                         Ok(Some(guard)) => {
@@ -176,7 +179,8 @@ fn fair_permits() {
     });
 }
 
-/// The limit falls and rises while permits are held and waited for.
+/// The limit falls and rises while threads hold permits and wait for them: the valid permits never
+/// exceed it.
 #[test]
 fn limit() {
     explore("limit", 1_500, |world| {
@@ -185,7 +189,7 @@ fn limit() {
             let seen = Arc::clone(&sharing);
             thread::spawn(move || {
                 let guard = patiently(|| match permits.acquire_many(count) {
-                    // It asked after the limit had fallen.
+                    // Two permits were requested after the limit had fallen to one.
                     Err(error) if error.is_misuse() && count > 1 => Ok(None),
                     other => other.map(Some),
                 });
@@ -207,7 +211,8 @@ fn limit() {
         after
             .into_iter()
             .for_each(|thread| thread.join().expect("no panic"));
-        // What was asked for before may need more than there are.
+        // A thread that was started before may wait for two permits, which a limit of one never
+        // grants.
         patiently(|| operator.set_limit(3));
         before
             .into_iter()
@@ -221,8 +226,8 @@ fn limit() {
     });
 }
 
-/// A wait for permits ends by deadline or interrupt at the moment at which one is given back: the
-/// thread behind it gets that.
+/// Waits for a permit end by deadline or interrupt at the moment at which a permit is released: the
+/// thread behind them gets it, and no permit is lost.
 #[test]
 fn permit_for_a_leaver() {
     explore("permit_for_a_leaver", 1_500, |world| {
@@ -273,8 +278,8 @@ fn permit_for_a_leaver() {
     });
 }
 
-/// The store says that permits are gone, or a write lock, and keeps a rest of them: that is cleaned
-/// up, and another client has its turn.
+/// A renewal is answered that the permits or the write lock are gone, although the store still has
+/// them: the client releases them, so that another client gets them before the lease ends.
 #[test]
 fn rest_of_a_loss() {
     fn wait(world: &World, guard: &impl Held, turn: impl FnOnce() + Send + 'static) {
@@ -301,7 +306,7 @@ fn rest_of_a_loss() {
     });
 }
 
-/// Requests and replies are lost, late and repeated: no permit is lost, nor given twice.
+/// Requests and replies are lost, late and repeated: no permit is lost or granted twice.
 #[test]
 fn permits_on_a_faulty_network() {
     explore("permits_on_a_faulty_network", 800, |world| {
@@ -309,7 +314,8 @@ fn permits_on_a_faulty_network() {
     });
 }
 
-/// The same in the order of arrival, and no position is left.
+/// Requests and replies of a fair semaphore are lost, late and repeated: no permit is lost or
+/// granted twice, and no queue position remains.
 #[test]
 fn fair_permits_on_a_faulty_network() {
     explore("fair_permits_on_a_faulty_network", 800, |world| {
@@ -322,7 +328,7 @@ fn on_a_faulty_network(world: &Arc<World>, permits_of: fn(&Client, u32) -> Semap
         [world.client(), world.client()],
         Arc::new(Sharing::default()),
     );
-    // Before the trouble: it sets the limit.
+    // Before the network fails, because the first acquisition sets the limit in the store.
     give(acquire(&permits_of(&clients[0], 2), 1));
     let stop = Interrupt::new();
     world.net.trouble(4);

@@ -1,11 +1,12 @@
-//! A network that loses, delays and repeats, too few replicas, a backend that panics.
+//! Mutexes on a network that loses, delays and repeats requests, with too few replicas, and with a
+//! backend that panics.
 
 use crate::explore::{explore, is_punctual};
 use crate::world::{LEASE, NAME, World, give, give_anyhow, ms, sleep, take, taken, thread, until};
 use distlock_schedules::{Client, Interrupt, LockOptions, OnInsufficientReplicas, Replication};
 use std::sync::Arc;
 
-/// Takes and releases the lock twice, each time in one of several ways.
+/// Acquires and releases the lock twice, each time with a random wait and a random way to release.
 fn work(world: &World, client: &Client, stop: &Interrupt) {
     for _ in 0..2 {
         let lock = client.mutex(NAME).expect("a lock");
@@ -21,7 +22,7 @@ fn work(world: &World, client: &Client, stop: &Interrupt) {
     }
 }
 
-/// Checks that no lock, request or name is left once the network works again.
+/// Repairs the network, and checks that no hold, request, waiter or name in use remains.
 fn settled(world: &World, clients: &[Client]) {
     world.settle(clients);
     for client in clients {
@@ -86,7 +87,8 @@ fn grants_with_too_few_replicas() {
     });
 }
 
-/// A grant with too few replicas is rolled back, and the outcome of that is unknown.
+/// The rollback of a grant with too few replicas has an unknown outcome: its repetition must not
+/// release the lock that a later attempt has acquired.
 #[test]
 fn rollback_with_unknown_outcome() {
     explore("rollback_with_unknown_outcome", 2_000, |world| {

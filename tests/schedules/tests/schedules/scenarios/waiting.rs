@@ -7,7 +7,8 @@ use distlock_schedules::{Error, Interrupt};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// An interrupt comes at any point of three waits: in the queue, at the store, at the hand-off.
+/// An interrupt ends the waits of two threads at any point: in the queue, at the store, or at the
+/// hand-off. A third waiter is not affected.
 #[test]
 fn interrupt() {
     explore("interrupt", 2_000, |world| {
@@ -53,7 +54,7 @@ fn interrupt() {
         if fastrand::bool() {
             sleep(ms(10));
         }
-        // Either the interrupt alone ends two of the waits, or it comes along with the release.
+        // Either the interrupt alone ends two of the waits, or it coincides with the release.
         let fires_first = fastrand::bool();
         let firing = thread::spawn({
             let stop = stop.clone();
@@ -80,7 +81,7 @@ fn interrupt() {
     });
 }
 
-/// An interrupt comes while a waiter asks the store.
+/// An interrupt ends a wait at once, even while the waiter's request is at the store.
 #[test]
 fn interrupt_at_the_store() {
     explore("interrupt_at_the_store", 2_000, |world| {
@@ -107,8 +108,8 @@ fn interrupt_at_the_store() {
     });
 }
 
-/// An acquisition is lost between its hand-off and the moment at which the waiter takes it. Threads
-/// of another client take the lock meanwhile, and hand it off, too.
+/// An acquisition is lost between its hand-off and the moment at which the waiter takes it.
+/// Meanwhile a thread of another client may acquire the lock.
 #[test]
 fn hand_off_lost_before_the_waiter_takes_it() {
     explore("hand_off_lost_before_the_waiter_takes_it", 2_000, |world| {
@@ -120,9 +121,10 @@ fn hand_off_lost_before_the_waiter_takes_it() {
         let handing = {
             let (lock, shared) = (lock.clone(), Arc::clone(world));
             thread::spawn(move || {
-                // Other threads wait when it is granted, so it may be handed off.
+                // Other threads wait at the time of this grant, so the acquisition may be handed
+                // off to them.
                 let guard = take(&lock);
-                // Only the next renewal finds the loss.
+                // The client learns of the loss only from the next renewal.
                 shared.lose();
                 let taking = is_taken.then(|| {
                     let (guard, shared) = (take(&others), Arc::clone(&shared));
@@ -149,7 +151,8 @@ fn hand_off_lost_before_the_waiter_takes_it() {
                 let waiter = thread::spawn(move || {
                     let guard = take(&lock);
                     shared.judge.look(&guard);
-                    // An acquisition handed off before the loss was found may be lost, too.
+                    // An acquisition that was handed off before the loss was found may be lost,
+                    // too.
                     let ended = guard.unlock();
                     assert!(ended.as_ref().err().is_none_or(Error::is_lost), "{ended:?}");
                 });
@@ -166,7 +169,7 @@ fn hand_off_lost_before_the_waiter_takes_it() {
             .for_each(|waiter| waiter.join().expect("no panic"));
         assert_eq!(client.queue_length(NAME).expect("a name"), 0);
         in_time("four turns", Duration::ZERO, ms(900));
-        // Whatever happened, the lock can be had, soon.
+        // Whichever of these happened, the lock can be acquired again soon.
         let start = time::peek();
         give(take(&lock));
         in_time("another turn", start, ms(60));
