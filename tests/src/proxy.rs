@@ -23,7 +23,8 @@ pub enum Fault {
     Pass,
     /// The connection is cut; the server does not get the command.
     Cut,
-    /// The server gets the command this much later, and so the later commands of this connection.
+    /// The server gets this command, and the later commands of this connection, only after this
+    /// time.
     Delay(Duration),
     /// The server gets neither the command nor anything that follows on this connection: a stream
     /// may lose its end, but never a part in the middle.

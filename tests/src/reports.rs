@@ -10,8 +10,8 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Settings of a client that does not renew during a test: its waiters and holders learn of a
-/// change only from the server's report.
+/// Settings with a lease so long that waiters and holders learn of a change during a test only from
+/// the server's report.
 pub const SETTINGS: &str = "watchdog=10m";
 
 /// A foreign owner, as Redisson writes it.

@@ -49,7 +49,7 @@ impl Request {
         bytes
     }
 
-    /// Returns whether the command is this one, in any case.
+    /// Returns whether this is the given command, in upper or lower case.
     pub fn is(&self, command: &str) -> bool {
         self.words
             .first()
