@@ -1,5 +1,5 @@
-//! Our own faults: a program that misuses, loses, leaks or abandons its locks. What is said, and
-//! how long that takes.
+//! Faults of the program itself, which misuses, loses, leaks or abandons its locks: what is
+//! reported, and how soon.
 
 use super::scene::{Row, Scene, builder_of, client_of, command, lease};
 use super::table::Case;
@@ -18,7 +18,7 @@ use std::thread;
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
-/// What is only looked up here takes no time at all.
+/// The bound of a call that sends no request.
 const AT_ONCE: Duration = Duration::ZERO;
 
 pub(super) const CASES: &[Case] = &[
@@ -94,7 +94,7 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-/// Until the key is gone from the server.
+/// Waits until the key is gone from the server.
 fn freed(scene: &Scene, watch: &Stopwatch, said: &str, bound: Duration) -> Row {
     let mut probe = scene.server.probe();
     eventually("it is free", LONG, || !probe.exists("a"));
