@@ -29,8 +29,8 @@ pub struct Counted {
 pub fn counted(probe: &mut Probe) -> Counted {
     Counted {
         scripts: probe.command_calls("evalsha") + probe.command_calls("eval"),
-        // A renewal also reads its key by EXISTS, unless with `tracking=off`. Joined acquires run
-        // EXISTS once together.
+        // A renewal also reads its key by EXISTS, unless with `tracking=off`. Joined requests may
+        // run EXISTS once together.
         acquires: probe
             .command_calls("exists")
             .saturating_sub(probe.command_calls("publish")),

@@ -45,7 +45,7 @@ impl Replicated {
         // for almost a second (seen in two of eight runs), until its next periodic acknowledgement.
         let mut times = 0;
         eventually("all replicas are in sync", SYNC, || {
-            // Is replicated, and changes no key.
+            // `PUBLISH` is replicated, and changes no key.
             probe.command(&["PUBLISH", "sync", "now"]);
             let count = probe.command(&["WAIT", &count, "100"]).int();
             times = if count == self.replicas.len() as i64 {

@@ -36,8 +36,8 @@ const HASTE: [&str; 8] = [
 /// By default a master waits for more replicas before it sends any of them its data.
 const AT_ONCE: [&str; 2] = ["--repl-diskless-sync-delay", "0"];
 
-/// [`DOWN_AFTER`] for tests in which the master must stay: on a busy machine it may be silent for a
-/// while.
+/// The silence after which a sentinel considers a server down in tests where the master must stay:
+/// on a busy machine the master may be silent for a while.
 const STEADY: Duration = Duration::from_secs(30);
 
 /// The addresses at which the members of a group announce themselves.
@@ -198,7 +198,7 @@ impl Group {
     /// a replica as online up to a second before it sends new writes to the replica.
     fn has_everything_at(&self, replicas: usize) -> bool {
         let mut probe = self.probe();
-        // Is replicated, and changes no key.
+        // `PUBLISH` is replicated, and changes no key.
         probe.command(&["PUBLISH", "sync", "now"]);
         probe.command(&["WAIT", &replicas.to_string(), "100"]) == Value::Int(replicas as i64)
     }

@@ -1,4 +1,4 @@
-//! Features that not all servers have on which the tests run.
+//! Features that some of the servers under test lack.
 
 use std::io::Write;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! What managed services withhold: commands, databases, passwords that last.
+//! Managed services that withhold commands or databases, or whose passwords expire.
 
 use distlock::admin::FindingLevel;
 use distlock::config::Credentials;

@@ -153,7 +153,8 @@ struct Kept<T> {
     started: usize,
 }
 
-/// Servers that were taken from a [`Pool`], and return to it when dropped.
+/// Servers that were taken from a [`Pool`], and return to it when dropped, unless the case has
+/// failed.
 pub struct Borrowed<T> {
     pool: Arc<Pool<T>>,
     /// `Some` until the drop.
