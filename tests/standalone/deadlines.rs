@@ -283,7 +283,7 @@ fn stopped_server_is_unknown_in_time_gone_server_not_sent() {
     bench.take("a");
 }
 
-/// Puts a proxy in front of the server that counts commands.
+/// Puts a proxy that counts commands in front of the server.
 fn behind_a_proxy(server: &RedisServer) -> Proxy {
     Proxy::new(
         server.port(),
@@ -327,7 +327,7 @@ fn link_closed_while_idle_is_replaced_unnoticed() {
     assert_eq!(bench.release(&held), Release::Freed);
 }
 
-/// Makes two attempts at the same time: the server is paused until both have been sent.
+/// Makes two attempts at the same time: the server is paused meanwhile, so that they overlap.
 fn two_at_once(server: &RedisServer, bench: &Bench) -> Vec<Result<Answer, Failure>> {
     server.pause();
     thread::scope(|scope| {

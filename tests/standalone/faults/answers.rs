@@ -105,7 +105,7 @@ fn release(fault: Fault) -> Row {
     row
 }
 
-/// Checks that the renewal is repeated long before the deadline.
+/// Checks that the renewal is repeated long before the lease ends.
 fn renewal(fault: Fault) -> Row {
     let (server, proxy) = behind(Kind::Renew, fault);
     let told = Arc::new(Mutex::new(Vec::new()));
