@@ -1,5 +1,5 @@
 //! [`Proxy`]: a bad network between clients and one server. It acts on whole commands and whole
-//! answers, and counts what it did.
+//! replies, and counts its faults.
 
 use super::process::exchange_bound;
 use super::resp::{Kind, Request, is_unasked, read_reply};
@@ -13,41 +13,44 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// What a held back command is counted as when the server has answered it.
+/// The label under which commands are counted that were held back and that the server has answered.
 const ARRIVED_LATE: &str = "arrived late";
 
-/// What happens to one command and its answer.
+/// What the proxy does with one command and its reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// Nothing.
     Pass,
-    /// The connection is cut; the server has seen nothing.
+    /// The connection is cut; the server does not get the command.
     Cut,
-    /// The server gets it this much later. So do those behind it on this connection.
+    /// The server gets this command, and the later commands of this connection, only after this
+    /// time.
     Delay(Duration),
-    /// The server never gets it, nor what follows on this connection: a stream loses its end, never
-    /// a part in the middle.
+    /// The server gets neither the command nor anything that follows on this connection: a stream
+    /// may lose its end, but never a part in the middle.
     SwallowRequest,
-    /// The server gets it this much later, whatever has become of the connection. Its answer goes
-    /// nowhere, and what follows on this connection gets nowhere.
+    /// The server gets the command this much later on another connection, even if the client's is
+    /// closed by then. The client gets no reply, and what follows on the client's connection is
+    /// lost.
     Late(Duration),
-    /// Carried out, and the connection is cut.
+    /// The server carries the command out; then the connection is cut without a reply.
     CutReply,
-    /// Carried out, the client gets the answer, and the connection is closed.
+    /// The server carries the command out, the client gets the reply, and the connection is closed.
     CloseAfter,
-    /// Carried out, and the client hears this much later of it.
+    /// The server carries the command out; the client gets the reply this much later.
     DelayReply(Duration),
-    /// Carried out, and the client never hears of it, nor of what follows on this connection, which
-    /// is carried out.
+    /// The server carries out this command and those that follow on this connection; the client
+    /// gets none of the replies.
     SwallowReply,
-    /// Carried out; the client gets the first half of the answer, and then nothing any more.
+    /// The server carries the command out; the client gets the first half of the reply, and then
+    /// nothing more on this connection.
     HalfReply,
-    /// Carried out; the client gets something that is no RESP.
+    /// The server carries the command out; the client gets bytes that are not RESP.
     Garbage,
 }
 
 impl Fault {
-    /// What it is counted as.
+    /// Returns the label under which the fault is counted.
     fn label(self) -> &'static str {
         match self {
             Self::Pass => "pass",
@@ -65,24 +68,24 @@ impl Fault {
     }
 }
 
-/// Decides what a proxy does, and observes it. Called by many threads.
+/// Decides what a proxy does, and observes it. Many threads call it.
 pub trait Plan: Send + Sync + 'static {
-    /// What happens to this command. It may be changed before it goes on.
+    /// Returns the fault of this command. The plan may change the command before it is sent.
     fn fate(&self, request: &mut Request) -> Fault;
 
-    /// A command that was held back goes to the server now.
+    /// Called when a command that was held back is sent to the server.
     fn departs_late(&self, _request: &Request) {}
 
-    /// The server has answered; the client does not know yet.
+    /// Called when the server has replied, before the client gets the reply.
     fn answered(&self, _request: &Request, _reply: &[u8], _fault: Fault) {}
 
-    /// How much later a subscriber gets a message, and what follows on its connection.
+    /// Returns how much later a subscriber gets a message, and all that follows on its connection.
     fn delay_of_messages(&self) -> Duration {
         Duration::ZERO
     }
 }
 
-/// One fault for commands of one kind (or for every command), some of them.
+/// A plan that applies one fault to some of the commands of one kind, or to some of all commands.
 pub struct Sometimes {
     kind: Option<Kind>,
     fault: Fault,
@@ -90,14 +93,14 @@ pub struct Sometimes {
     seen: Mutex<(u64, fastrand::Rng)>,
 }
 
-/// Which commands of its kind a fault befalls.
+/// Which of the commands of its kind get the fault.
 #[derive(Clone, Copy, Debug)]
 pub enum Turn {
-    /// The n-th alone, from 1.
+    /// Only the n-th, counted from 1.
     Only(u64),
     /// Every n-th.
     Every(u64),
-    /// Each with this probability, the same for the same seed.
+    /// Each with this probability; the same commands for the same seed.
     Chance { of_1000: u64, seed: u64 },
 }
 
@@ -116,7 +119,7 @@ impl Sometimes {
         }
     }
 
-    /// Whether it befalls this command, which counts as seen.
+    /// Returns whether this command gets the fault. Each call counts the command as seen.
     pub fn strikes(&self, request: &Request) -> bool {
         if self.kind.is_some_and(|kind| kind != request.kind()) {
             return false;
@@ -141,7 +144,7 @@ impl Plan for Sometimes {
     }
 }
 
-/// The first that strikes; those behind it do not see the command.
+/// Applies the first fault that strikes; the later entries do not count the command.
 impl Plan for Vec<Sometimes> {
     fn fate(&self, request: &mut Request) -> Fault {
         let mut fates = self.iter().map(|one| one.fate(request));
@@ -151,7 +154,7 @@ impl Plan for Vec<Sometimes> {
     }
 }
 
-/// Passes everything on.
+/// Passes all commands on.
 struct Plain;
 
 impl Plan for Plain {
@@ -160,18 +163,18 @@ impl Plan for Plain {
     }
 }
 
-/// Listens on a port of its own. Gone, with all its connections, when dropped; what it still holds
-/// back is dropped, too.
+/// Listens on a port of its own. Dropping it cuts all its connections, and discards the commands
+/// that it still holds back.
 pub struct Proxy {
     port: u16,
     inner: Arc<Inner>,
-    /// Disconnected by the drop, which ends every pause.
+    /// Disconnects `ended` when the proxy is dropped, which ends every pause.
     running: Option<Sender<()>>,
 }
 
 struct Inner {
     plan: Arc<dyn Plan>,
-    /// The servers that new connections lead to, in turn.
+    /// The servers to which new connections are made in turn.
     servers: Mutex<VecDeque<u16>>,
     ended: Receiver<()>,
     counts: Mutex<BTreeMap<(Kind, &'static str), u64>>,
@@ -179,7 +182,7 @@ struct Inner {
 }
 
 impl Proxy {
-    /// In front of the server on this port of ours.
+    /// Starts a proxy in front of the server on this port of 127.0.0.1.
     pub fn new(server: u16, plan: Arc<dyn Plan>) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
         let port = listener.local_addr().expect("it is bound").port();
@@ -200,7 +203,7 @@ impl Proxy {
                     return;
                 }
                 let Ok(client) = client else { continue };
-                // A server that is down is, through a proxy, a connection that is closed at once.
+                // If the server is down, the client gets a connection that is closed at once.
                 let _down = accepting.connect(client);
             }
         });
@@ -211,7 +214,7 @@ impl Proxy {
         }
     }
 
-    /// One that passes everything on.
+    /// Starts a proxy that passes everything on.
     pub fn plain(server: u16) -> Self {
         Self::new(server, Arc::new(Plain))
     }
@@ -220,18 +223,18 @@ impl Proxy {
         self.port
     }
 
-    /// New connections lead to the server on this port. Those that stand stay.
+    /// Connects new clients to the server on this port. Open connections stay as they are.
     pub fn lead_to(&self, server: u16) {
         self.balance_over(&[server]);
     }
 
-    /// New connections lead to these servers in turn, as a balancer of connections does it. Those
-    /// that stand stay.
+    /// Connects new clients to these servers in turn, as a load balancer does. Open connections
+    /// stay as they are.
     pub fn balance_over(&self, servers: &[u16]) {
         *self.inner.servers.lock() = servers.iter().copied().collect();
     }
 
-    /// All connections lead to the server on this port: open ones are cut.
+    /// Connects all clients to the server on this port: open connections are cut.
     pub fn switch_to(&self, server: u16) {
         self.lead_to(server);
         self.cut_all();
@@ -242,7 +245,7 @@ impl Proxy {
         format!("redis://{LOGIN}@127.0.0.1:{}", self.port)
     }
 
-    /// How often this fault (its delay does not matter) befell commands of this kind.
+    /// Returns how many commands of this kind had this fault, with any delay.
     pub fn count(&self, kind: Kind, fault: Fault) -> u64 {
         self.inner
             .counts
@@ -252,7 +255,7 @@ impl Proxy {
             .unwrap_or(0)
     }
 
-    /// How many requests that were held back the server has answered.
+    /// Returns how many commands that were held back the server has answered.
     pub fn arrived_late(&self, kind: Kind) -> u64 {
         self.inner
             .counts
@@ -262,7 +265,7 @@ impl Proxy {
             .unwrap_or(0)
     }
 
-    /// All that it did, for people.
+    /// Returns all counts as a text for the output of a test.
     pub fn account(&self) -> String {
         let counts = self.inner.counts.lock();
         let parts = counts
@@ -271,7 +274,7 @@ impl Proxy {
         parts.collect::<Vec<_>>().join(", ")
     }
 
-    /// Cuts every connection there is.
+    /// Cuts all open connections.
     pub fn cut_all(&self) {
         self.inner.cut_all();
     }
@@ -280,7 +283,7 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.running = None;
-        // Wakes the thread that accepts, which looks and leaves.
+        // Wakes the accepting thread, which then sees that the proxy has ended.
         let _woken = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
         self.inner.cut_all();
     }
@@ -293,7 +296,7 @@ impl Inner {
             .is_err_and(|error| error.is_disconnected())
     }
 
-    /// Lets time pass; `false` if the proxy ended meanwhile.
+    /// Waits for this time; returns `false` if the proxy ended meanwhile.
     fn pause(&self, time: Duration) -> bool {
         self.ended
             .recv_timeout(time)
@@ -346,7 +349,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Commands, from the client to the server.
+    /// Passes commands on from the client to the server.
     fn forward(
         self: &Arc<Self>,
         client: &TcpStream,
@@ -377,14 +380,16 @@ impl Inner {
                 _ => {}
             }
             let bytes = request.bytes();
-            // Before it is sent, or the answer may be there first.
+            // Queued before the command is sent: otherwise its reply could arrive first and match
+            // no command.
             let _gone = due.send((request, fault));
             server.write_all(&bytes)?;
         }
         Ok(())
     }
 
-    /// On a connection of its own, so that it does not matter whether the client's is still open.
+    /// Sends a command after this time, on a connection of its own: the client may have closed its
+    /// connection by then.
     fn deliver_late(&self, request: &Request, time: Duration) {
         if !self.pause(time) {
             return;
@@ -405,8 +410,9 @@ impl Inner {
         }
     }
 
-    /// Answers, from the server to the client. What was not requested, such as a message to a
-    /// subscriber, is passed on.
+    /// Passes replies on from the server to the client. Data that no command requested, such as a
+    /// message to a subscriber, matches no command; only the plan's delay of messages applies to
+    /// it.
     fn answer(
         &self,
         server: &TcpStream,

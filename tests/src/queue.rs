@@ -8,23 +8,23 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// How long a waiter may take to get its position.
+/// How long a waiter may take to get its position in the queue.
 const SOON: Duration = Duration::from_secs(60);
 
-/// Threads in the order in which they got a position.
+/// Threads that wait for one fair lock, in the order in which they got a position.
 #[derive(Default)]
 pub struct Line {
     threads: Vec<JoinHandle<()>>,
-    /// Which were served, with their tokens.
+    /// The number of each thread that has been served, with its token.
     served: Arc<Shared<Vec<(usize, u64)>>>,
 }
 
-/// The key of the queue of this lock, whose name has no braces.
+/// Returns the key of the queue of this lock, whose name has no braces.
 pub fn key(lock: &str) -> String {
     format!("distlock_queue:2:{{{lock}}}")
 }
 
-/// How many clients listen for the turn of their waiters.
+/// Returns how many clients listen for grants to their waiters.
 pub fn listeners(probe: &mut Probe, lock: &str) -> usize {
     let inboxes = format!("{}:*", key(lock));
     probe
@@ -33,13 +33,13 @@ pub fn listeners(probe: &mut Probe, lock: &str) -> usize {
         .len()
 }
 
-/// How many wait: each has two members, its name and its fields.
+/// Returns the number of waiters: each has two members in the queue, its name and its fields.
 pub fn waiting(probe: &mut Probe, lock: &str) -> i64 {
     probe.command(&["ZCARD", &key(lock)]).int() / 2
 }
 
-/// Waits until a client listens and has a place in the queue, and then until it has asked once more
-/// and the server reports changes of the lock's key to it.
+/// Waits until a client listens and has a place in the queue. The pause after that is usually long
+/// enough for the waiter's next attempt, and for the server to track the lock's key for it.
 pub fn until_one_waits(probe: &mut Probe, lock: &str) {
     eventually("a waiter is in the queue", SOON, || {
         listeners(probe, lock) > 0 && waiting(probe, lock) > 0
@@ -47,7 +47,7 @@ pub fn until_one_waits(probe: &mut Probe, lock: &str) {
     let_pass(Duration::from_millis(12));
 }
 
-/// The fields of the first waiter, as in `queue.lua`.
+/// Returns the fields of the first waiter, as `queue.lua` describes them.
 pub fn first_fields(probe: &mut Probe, lock: &str) -> Vec<String> {
     let found = probe.command(&["ZRANGE", &key(lock), "1", "1"]);
     let fields = found.texts().pop().expect("there is one");
@@ -55,7 +55,7 @@ pub fn first_fields(probe: &mut Probe, lock: &str) -> Vec<String> {
 }
 
 impl Line {
-    /// One more thread takes its turn; returns when it has a position.
+    /// Starts one more thread that waits for the lock; returns when the thread has a position.
     pub fn enter(&mut self, probe: &mut Probe, lock: Mutex) {
         let name = lock.name().to_string();
         let (before, number) = (waiting(probe, &name), self.threads.len());
@@ -70,7 +70,8 @@ impl Line {
         eventually("it has a position", SOON, || waiting(probe, &name) > before);
     }
 
-    /// Waits until all are served, each with a larger token than the one before. Their order.
+    /// Waits until all threads are served, and returns them in the order in which they were. Checks
+    /// that each has a larger token than the one before.
     pub fn end(self) -> Vec<usize> {
         self.threads
             .into_iter()

@@ -1,4 +1,4 @@
-//! Quorums of a test's own.
+//! Quorums that a test has for itself.
 
 use crate::process::RedisServer;
 use crate::rights::LOGIN;
@@ -15,18 +15,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Independent servers, and the URL of the quorum that they are.
+/// The independent servers of a quorum, and its URL.
 pub struct Servers {
     pub servers: Vec<RedisServer>,
     pub url: String,
 }
 
-/// The longest lease of a test's quorum, unless it is the subject.
+/// The longest lease of a test's quorum, unless this limit is the subject of the test.
 pub const LONGEST: &str = "max_lease=10m";
 
 impl Servers {
-    /// So many of them, set up, with these options. `dead` more were set up with them, and have
-    /// died since.
+    /// Starts a quorum of `alive + dead` servers with these options, sets it up, and then kills the
+    /// last `dead` servers.
     pub fn with(alive: usize, dead: usize, options: &str) -> Self {
         let mut servers: Vec<_> = (0..alive + dead).map(|_| start()).collect();
         let places: Vec<_> = servers.iter().map(|server| place(server.port())).collect();
@@ -54,7 +54,7 @@ impl Servers {
 pub struct Warnings(Arc<Mutex<Vec<(WarningKind, String)>>>);
 
 impl Warnings {
-    /// A client of this URL, and what it warns of.
+    /// Connects a client to this URL, and returns it with the warnings that it emits.
     pub fn of(url: &str) -> (Client, Self) {
         let warnings = Self::default();
         let noted = Arc::clone(&warnings.0);
@@ -70,7 +70,7 @@ impl Warnings {
         (builder.connect().unwrap(), warnings)
     }
 
-    /// How many of this kind have all of these parts.
+    /// Returns how many warnings of this kind contain all of these texts.
     pub fn count(&self, kind: WarningKind, parts: &[&str]) -> usize {
         let warnings = self.0.lock();
         let is_it = |(its, text): &&(WarningKind, String)| {
@@ -84,15 +84,15 @@ impl Warnings {
     }
 }
 
-/// A server on which the library may do what it needs on a node of a quorum.
+/// Starts a server on which the library's user has the rights for a node of a quorum.
 pub fn start() -> RedisServer {
     let server = RedisServer::start();
     admit(&server);
     server
 }
 
-/// Gives the library's user the rights that the document lists, for a server that has just been
-/// started.
+/// Gives the library's user on a running server the additional rights that `docs/OPERATIONS.md`
+/// lists for a node of a quorum. A restart loses them.
 pub fn admit(server: &RedisServer) {
     let operations = include_str!("../../docs/OPERATIONS.md");
     let mut rules = operations
@@ -116,11 +116,11 @@ pub fn url(places: &[String], options: &str) -> String {
     format!("redlock://{LOGIN}@{}?{options}", places.join(","))
 }
 
-/// Makes them a quorum that votes at once.
+/// Sets up the servers at these places as one quorum.
 pub fn set_up(places: &[String], options: &str) {
     let config = Config::from_url(&url(places, options)).unwrap();
-    // On a busy machine a server may need longer than the time-outs that a test asks for; it can be
-    // called again.
+    // Repeated because on a busy machine a server may need longer than the time-outs in `options`.
+    // A repeated call does no harm.
     eventually("the quorum is set up", Duration::from_secs(20), || {
         match distlock::admin::set_up_quorum(&config) {
             Err(error) if error.is_unavailable() => false,
@@ -132,18 +132,18 @@ pub fn set_up(places: &[String], options: &str) {
     });
 }
 
-/// A store that cannot be asked anything.
+/// A store that no request reaches.
 #[derive(Default, Debug)]
 pub struct Dead {
-    /// Whether there was an attempt.
+    /// True after the first attempt.
     pub asked: AtomicBool,
-    /// While a test has this, an attempt gets no answer.
+    /// Attempts block while a test holds this mutex.
     pub stuck: Mutex<()>,
-    /// What a watch comes to instead.
+    /// The outcome of `watch`; with `None`, `watch` fails as all other requests do.
     pub watch: Option<fn(Moment) -> Result<Watch, Failure>>,
 }
 
-/// What it answers.
+/// Fails as a request that was not sent.
 ///
 /// # Errors
 ///

@@ -1,10 +1,10 @@
-//! Clients of a test's server, and what that server counted of them.
+//! Clients of a test's server, and the server's counts of their requests.
 
 use super::probe::Probe;
 use super::process::RedisServer;
 use distlock::{Client, ClientBuilder};
 
-/// A client of this server, with settings after the `?`.
+/// Connects a client to this server; `options` follow the `?` of the URL.
 pub fn client(server: &RedisServer, options: &str) -> Client {
     builder(server, options).connect().unwrap()
 }
@@ -15,11 +15,11 @@ pub fn builder(server: &RedisServer, options: &str) -> ClientBuilder {
         .unwrap()
 }
 
-/// What the server counted since the counters were reset. An acquire looks for its tombstone, and
-/// nothing else asks EXISTS; a release that frees publishes, and nothing else does.
+/// The requests since the server's counters were reset, found by the commands of their scripts: an
+/// acquire runs EXISTS once; a release that frees the lock runs EXISTS and PUBLISH once.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Counted {
-    /// Also the 32 with which each connection begins, unless with `joined=off`.
+    /// Includes the 32 scripts that each connection runs first, unless with `joined=off`.
     pub scripts: u64,
     pub acquires: u64,
     pub releases: u64,
@@ -29,8 +29,8 @@ pub struct Counted {
 pub fn counted(probe: &mut Probe) -> Counted {
     Counted {
         scripts: probe.command_calls("evalsha") + probe.command_calls("eval"),
-        // Also read behind a renewal, unless with `tracking=off`; once for those that are joined.
-        // Each release looks for a queue, too.
+        // A renewal also reads its key by EXISTS, unless with `tracking=off`. Joined requests may
+        // run EXISTS once together.
         acquires: probe
             .command_calls("exists")
             .saturating_sub(probe.command_calls("publish")),

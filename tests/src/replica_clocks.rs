@@ -1,4 +1,4 @@
-//! A holder, a failover to a replica with another clock, and the next holder.
+//! A lock over a failover to a replica with another clock: its holder, and the next holder.
 
 use super::claims::{Claim, Verdict, judge};
 use super::contenders::stay;
@@ -11,12 +11,13 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// How often a client asks a server for its clock each time.
+/// How many `TIME` requests a client sends to a server to read its clock.
 const READS: u64 = 5;
 
-/// Has the client use the replicas of this lock's master, and waits until it has read their clocks.
+/// Makes the client use the replicas of this lock's master, and waits until it has read their
+/// clocks.
 pub fn await_sample(client: &Client, name: &str, replicas: &[&RedisServer]) {
-    // It may be refused: one that does not count is sampled like the others.
+    // The attempt may be refused: the clock of a replica that does not count is read, too.
     let _granted = client.mutex(name).unwrap().try_lock();
     for replica in replicas {
         let mut probe = replica.probe();
@@ -26,9 +27,9 @@ pub fn await_sample(client: &Client, name: &str, replicas: &[&RedisServer]) {
     }
 }
 
-/// One client takes a lock with a fixed lease, another server takes the master's place, and the
-/// next client takes the lock as soon as it can. When each of them had it; the first one by its
-/// guard, whether it is given back or not.
+/// Lets one client take a lock with a fixed lease, replaces the master, and lets the next client
+/// take the lock as soon as it can. Returns whether both held it at once. The first client counts
+/// as holder for as long as its guard is valid.
 pub fn over_a_failover(
     first: &Client,
     name: &str,

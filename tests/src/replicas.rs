@@ -6,10 +6,10 @@ use super::time::eventually;
 use super::time_of_day::TimeOfDay;
 use std::time::Duration;
 
-/// How long replicas may take until they have everything. Measured: some 100 ms from the start.
+/// How long replicas may take until they have all data. Measured: some 100 ms from the start.
 const SYNC: Duration = Duration::from_secs(20);
 
-/// A master and replicas of it, all in sync when it is there.
+/// A master and its replicas, in sync once [`Replicated::start`] returns.
 pub struct Replicated {
     pub master: RedisServer,
     pub replicas: Vec<RedisServer>,
@@ -32,7 +32,7 @@ impl Replicated {
         replicated
     }
 
-    /// The master's URL with these settings.
+    /// Returns the master's URL with these settings.
     pub fn url(&self, settings: &str) -> String {
         format!("{}?{settings}", self.master.url())
     }
@@ -41,11 +41,11 @@ impl Replicated {
     pub fn must_be_in_sync(&self) {
         let mut probe = self.master.probe();
         let count = self.replicas.len().to_string();
-        // Three times in a row: a replica that has just been filled may keep the next request for
-        // almost a second (seen two times of eight), until it acknowledges of itself.
+        // Three times in a row: a replica that has just been filled may hold up the next request
+        // for almost a second (seen in two of eight runs), until its next periodic acknowledgement.
         let mut times = 0;
         eventually("all replicas are in sync", SYNC, || {
-            // Something that reaches them and leaves nothing behind.
+            // `PUBLISH` is replicated, and changes no key.
             probe.command(&["PUBLISH", "sync", "now"]);
             let count = probe.command(&["WAIT", &count, "100"]).int();
             times = if count == self.replicas.len() as i64 {
@@ -59,12 +59,12 @@ impl Replicated {
 
     /// Cuts the connection between the master and this replica, which stays up.
     pub fn cut(&self, replica: usize) {
-        // Port 1 refuses connections: it tries again and again, as one does whose way to the master
-        // is gone.
+        // Port 1 refuses connections: the replica keeps trying, as if its network to the master
+        // were down.
         self.follow(replica, "1");
     }
 
-    /// Mends it.
+    /// Connects this replica to the master again.
     pub fn mend(&self, replica: usize) {
         self.follow(replica, &self.master.port().to_string());
     }
@@ -76,7 +76,7 @@ impl Replicated {
         assert!(answer.text().starts_with("OK"));
     }
 
-    /// A connection of the test's own to each server, the master first.
+    /// Opens a connection of the test's own to each server, the master first.
     pub fn probes(&self) -> Vec<Probe> {
         std::iter::once(&self.master)
             .chain(&self.replicas)

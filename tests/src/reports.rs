@@ -1,5 +1,5 @@
-//! Whether the servers of a store report changes of keys: to a waiter the silent release of a
-//! foreign client, to a holder the loss.
+//! Tests that the servers of a store report changes of keys: a waiter learns of a foreign client's
+//! release that sends no message, and a holder learns of the loss of its lock.
 
 use crate::probe::Probe;
 use crate::time::{eventually, let_pass, within};
@@ -10,13 +10,15 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// What a client asks for whose waiters and holders learn nothing by themselves during the test.
+/// Settings with a lease so long that waiters and holders learn of a change during a test only from
+/// the server's report.
 pub const SETTINGS: &str = "watchdog=10m";
 
-/// A foreign holder, as Redisson writes it.
+/// A foreign owner, as Redisson writes it.
 pub const STRANGER: &str = "7b6d2f0e-5f55-4c05-9b3a-d3a6a3a8d1a1:5";
 
-/// A foreign client has the lock on all these servers, and frees it without a message.
+/// Checks that a waiter gets the lock when a foreign client that holds it on all these servers
+/// frees it without a message.
 #[track_caller]
 pub fn silent_release_wakes_waiter(client: &Client, name: &str, servers: &mut [Probe]) {
     for server in &mut *servers {
@@ -40,7 +42,7 @@ pub fn silent_release_wakes_waiter(client: &Client, name: &str, servers: &mut [P
     });
 }
 
-/// The lock of a holder is deleted on all these servers.
+/// Checks that a holder is notified of the loss when its lock is deleted on all these servers.
 #[track_caller]
 pub fn loss_is_reported(client: &Client, name: &str, servers: &mut [Probe]) {
     if skipped_before_7("reports of a held lock's changes") {
@@ -60,12 +62,13 @@ pub fn loss_is_reported(client: &Client, name: &str, servers: &mut [Probe]) {
     assert_eq!(loss.cause(), LossCause::Gone);
 }
 
-/// Each of these locks is held by one client and waited for by another, and hardly anything is
-/// asked of the servers meanwhile: a renewal a second after the grant, for its report, and the look
-/// of a waiter now and then. Not again and again, as if each answer showed a change.
+/// Checks that hardly any request is sent while each of these locks is held by one client and
+/// waited for by another: only a renewal a second after the grant, which has the key tracked, and
+/// now and then an attempt of a waiter. A client that took each reply for a change would send
+/// requests without a pause.
 #[track_caller]
 pub fn little_is_asked(held: &[&dyn DistLock], wanted: &[&dyn DistLock], servers: &mut [Probe]) {
-    // Without those that a connection begins with.
+    // Without the 32 scripts that each new connection runs first.
     let mut scripts = || -> Vec<u64> {
         let calls = |server: &mut Probe| {
             let scripts = server.command_calls("evalsha") + server.command_calls("eval");
@@ -83,7 +86,7 @@ pub fn little_is_asked(held: &[&dyn DistLock], wanted: &[&dyn DistLock], servers
                 assert!(ended.unwrap_err().is_interrupted());
             });
         }
-        // A connection that is being made has its name, but not yet sent its first scripts.
+        // A new connection sets its name before it sends its first scripts.
         let mut before = scripts();
         eventually("no connection is being made", LONG, || {
             let_pass(Duration::from_millis(200));
@@ -108,7 +111,7 @@ pub fn little_is_asked(held: &[&dyn DistLock], wanted: &[&dyn DistLock], servers
     drop(guards);
 }
 
-/// The same of a mutex, a fair one, a lock that is read and one that is written.
+/// Runs [`little_is_asked`] with a mutex, a fair mutex, a read lock and a write lock.
 #[track_caller]
 pub fn little_is_asked_of_all_kinds([one, other]: [Client; 2], servers: &mut [Probe]) {
     let mutexes = |client: &Client| {

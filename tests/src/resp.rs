@@ -1,29 +1,29 @@
-//! [`Request`]: whole commands and whole answers on a connection, and which of the library's
+//! [`Request`]: whole commands and whole replies on a connection, and which of the library's
 //! scripts a command runs.
 
 use std::io::{self, BufRead, Read};
 
-/// What a command does to a lock, known by its shape: scripts come by hash or by text, with so many
-/// keys and arguments.
+/// What a command does to a lock. It is told from the number of keys and arguments of the script,
+/// because scripts are sent by hash or by text.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Kind {
     Acquire,
-    /// Without a tombstone.
+    /// A release without a tombstone.
     Release,
-    /// With a tombstone, or with tokens given back.
+    /// A release that writes a tombstone or gives tokens back.
     Close,
     Renew,
     Other,
 }
 
-/// A command as it stands on the wire.
+/// The words of a command.
 #[derive(Clone, Debug)]
 pub struct Request {
     words: Vec<Vec<u8>>,
 }
 
 impl Request {
-    /// The next one on this connection; `None` at its end.
+    /// Reads the next command of this connection; `None` at its end.
     pub fn read(from: &mut impl BufRead) -> io::Result<Option<Self>> {
         if from.fill_buf()?.is_empty() {
             return Ok(None);
@@ -49,7 +49,7 @@ impl Request {
         bytes
     }
 
-    /// Whether it is this command, in capitals.
+    /// Returns whether this is the given command, in upper or lower case.
     pub fn is(&self, command: &str) -> bool {
         self.words
             .first()
@@ -58,30 +58,29 @@ impl Request {
 
     pub fn kind(&self) -> Kind {
         match (self.keys(), self.arguments()) {
-            // First: of three locks at once it has as many keys and arguments as a close.
+            // Checked first: a renewal of three locks has as many keys and arguments as a close.
             (Some(keys), arguments) if arguments == 2 * keys && self.begins_with_a_lease() => {
                 Kind::Renew
             }
-            // Also with the queue of a fair lock and the time of a waiter's presence, and for
-            // readers.
+            // Mutexes, also with a waiter's queue and fields; with four or five keys also readers.
             (Some(3), 2..=4) | (Some(4 | 5), 2..=5) if self.begins_with_a_lease() => Kind::Acquire,
             (Some(4), 14) => Kind::Acquire,
-            // With one key more where a list is pushed to, too.
-            // And two arguments more where the lock is kept.
+            // A fourth key is a list to which the release pushes. More than six arguments: the lock
+            // has a minimum hold, or the release takes `turns`.
             (Some(3 | 4), 6 | 8 | 9) => Kind::Close,
-            // Of a reader.
+            // A reader's close.
             (Some(3), 4) => Kind::Close,
-            // With the counter and the queue of a fair lock.
-            // And one argument more of a holder whose lock a release granted.
+            // A second key is a reader's hold, or a list to which the release pushes. A fourth
+            // argument is sent where a release granted the lock.
             (Some(1..=3), 3) | (Some(1), 4) => Kind::Release,
             _ => Kind::Other,
         }
     }
 
-    /// The owner that acquires, releases or closes.
+    /// Returns the owner that acquires, releases or closes.
     pub fn owner(&self) -> Option<String> {
         let at = match self.kind() {
-            // Behind the keys and the lease.
+            // The owner follows the keys and the lease.
             Kind::Acquire => 4 + self.keys()?,
             Kind::Close | Kind::Release => 3 + self.keys()?,
             Kind::Renew | Kind::Other => return None,
@@ -89,12 +88,12 @@ impl Request {
         Some(String::from_utf8_lossy(&self.words[at]).into_owned())
     }
 
-    /// Whether one of its words is this one.
+    /// Returns whether one of the command's words is this one.
     pub fn has(&self, word: &str) -> bool {
         self.words.iter().any(|it| it == word.as_bytes())
     }
 
-    /// The word at this place, as text; empty if there is none.
+    /// Returns the word at this place as text; empty if there is none.
     pub fn word(&self, at: usize) -> String {
         self.words
             .get(at)
@@ -102,7 +101,7 @@ impl Request {
             .unwrap_or_default()
     }
 
-    /// Puts another word in the place of a script's argument, the first of which is 0.
+    /// Replaces an argument of the script; the first argument is number 0.
     pub fn replace_argument(&mut self, at: usize, word: &str) {
         let first = 3 + self.keys().expect("it runs a script");
         self.words[first + at] = word.as_bytes().to_vec();
@@ -123,7 +122,7 @@ impl Request {
             .to_vec();
     }
 
-    /// How many keys the script is given; `None` if this runs none.
+    /// Returns the number of the script's keys; `None` if this command runs no script.
     fn keys(&self) -> Option<usize> {
         let is_script = self.is("EVALSHA") || self.is("EVAL");
         let count = self.words.get(2).filter(|_| is_script)?;
@@ -136,14 +135,15 @@ impl Request {
             .saturating_sub(3 + self.keys().unwrap_or(0))
     }
 
-    /// Which tells one renewal from one forced release: that begins with a channel.
+    /// Tells a renewal of one lock from a forced release with as many keys and arguments: a forced
+    /// release begins with a channel.
     fn begins_with_a_lease(&self) -> bool {
         let first = self.keys().and_then(|keys| self.words.get(3 + keys));
         first.is_some_and(|word| word.iter().all(u8::is_ascii_digit))
     }
 }
 
-/// The bytes of the next answer; `None` at the end of the connection.
+/// Reads the next reply and returns its bytes; `None` at the end of the connection.
 pub fn read_reply(from: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
     if from.fill_buf()?.is_empty() {
         return Ok(None);
@@ -170,7 +170,8 @@ pub fn read_reply(from: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-/// Whether a server sent this unasked: a message, or the report that a key has changed.
+/// Returns whether the server sent this without a request: a message, or the report that a key has
+/// changed.
 pub fn is_unasked(reply: &[u8]) -> bool {
     let lines: Vec<_> = reply.split(|byte| *byte == b'\n').take(3).collect();
     let [head, _, kind] = &lines[..] else {

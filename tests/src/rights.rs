@@ -1,24 +1,23 @@
-//! The library's user on every server of a test, with the rights that `docs/OPERATIONS.md` lists
-//! and no others. A test's own connections use the server's default user.
+//! The library's user on every server of a test: it has only the rights that `docs/OPERATIONS.md`
+//! lists. A test's own connections use the server's default user.
 
 use super::probe::{Probe, Value};
 use super::version::is_before_7;
 
-/// Name and password, as they stand in a URL.
+/// Name and password, as in the userinfo of a URL.
 pub const LOGIN: &str = "locker:SECRET";
 
-/// The rule as the document has it, word by word, from the user's name on.
+/// Returns the words of the rule for one server in `docs/OPERATIONS.md`, from the user's name on.
 pub fn documented() -> Vec<&'static str> {
     rule("locker on")
 }
 
-/// The same with what is needed on a cluster.
+/// Returns the words of [`documented`], and the rights that a cluster needs in addition.
 pub fn documented_for_cluster() -> Vec<&'static str> {
     with("locker +cluster", documented())
 }
 
-/// This rule, and what stands in the document behind the name of the user in the one that begins
-/// like that.
+/// Returns this rule with the rights of the documented rule that begins with `begin`.
 fn with(begin: &str, rule_so_far: Vec<&'static str>) -> Vec<&'static str> {
     rule_so_far
         .into_iter()
@@ -26,7 +25,7 @@ fn with(begin: &str, rule_so_far: Vec<&'static str>) -> Vec<&'static str> {
         .collect()
 }
 
-/// The rule that begins like this.
+/// Returns the words of the documented rule that begins with `begin`.
 fn rule(begin: &str) -> Vec<&'static str> {
     let operations = include_str!("../../docs/OPERATIONS.md");
     let mut rules = operations
@@ -38,18 +37,19 @@ fn rule(begin: &str) -> Vec<&'static str> {
         .collect()
 }
 
-/// The rule for locks of any name, as the document says to write it where there is no prefix.
+/// Returns the rights for all features and locks of any name: without a prefix, the document says,
+/// `~*` replaces the patterns of keys.
 pub(super) fn without_prefix() -> Vec<&'static str> {
     of_any_name(with(LISTS, with(WAKES, with(FORMATS, documented()))))
 }
 
-/// How the rule begins of what formats need that are asked for.
+/// The beginning of the rule for other formats.
 const FORMATS: &str = "locker &distlock";
 
-/// And of what `wakes=` needs.
+/// The beginning of the rule for `wakes=`.
 const WAKES: &str = "locker ~lock-signal";
 
-/// And of what lists of locks need.
+/// The beginning of the rule for lists of locks.
 const LISTS: &str = "locker +scan";
 
 fn of_any_name(rule: Vec<&'static str>) -> Vec<&'static str> {
@@ -60,20 +60,21 @@ fn of_any_name(rule: Vec<&'static str>) -> Vec<&'static str> {
     rest
 }
 
-/// The same on a node of a cluster.
+/// Returns the rights for all features and locks of any name on a node of a cluster.
 pub(super) fn on_cluster() -> Vec<&'static str> {
     let rule = with(LISTS, with(WAKES, with(FORMATS, documented_for_cluster())));
     known(of_any_name(rule))
 }
 
-/// Without what the server does not know, as the document says.
+/// Removes the rights that the server does not know, as the document says.
 pub(super) fn known(mut rule: Vec<&str>) -> Vec<&str> {
     let is_sharded = |word: &str| ["+spublish", "+ssubscribe", "+sunsubscribe"].contains(&word);
     rule.retain(|word| !is_before_7() || !is_sharded(word));
     rule
 }
 
-/// What the server refused to that user, as `ACL LOG` tells it; nothing if it cannot be asked.
+/// Returns what the server refused to the library's user, from `ACL LOG`, except failed logins;
+/// nothing if the server does not answer.
 pub(super) fn refused(port: u16) -> Vec<String> {
     let log = Probe::try_connect(port).and_then(|mut probe| probe.try_command(&["ACL", "LOG"]));
     let Ok(Value::List(entries)) = log else {

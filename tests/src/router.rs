@@ -1,5 +1,6 @@
-//! [`Router`]: a proxy before several servers that passes for one: each command goes to the server
-//! of its first key, and what has no key, such as `INFO`, to the first server.
+//! [`Router`]: a proxy in front of several servers that acts as one server. Scripts, and some
+//! commands on keys, go to a server that their first key determines; all else, such as `INFO`, goes
+//! to the first server.
 
 use super::resp::{Request, read_reply};
 use super::rights::LOGIN;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// Gone, with all its connections, when dropped.
+/// Listens on a port of its own. Dropping it cuts all its connections.
 pub struct Router {
     port: u16,
     inner: Arc<Inner>,
@@ -26,7 +27,8 @@ struct Inner {
 }
 
 impl Router {
-    /// Before the servers on these ports; where a key goes depends on the seed.
+    /// Starts a router in front of the servers on these ports; the seed determines the server of a
+    /// key.
     pub fn new(servers: &[u16], seed: u64) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
         let port = listener.local_addr().expect("it is bound").port();
@@ -61,8 +63,8 @@ impl Router {
         format!("redis://{LOGIN}@127.0.0.1:{}", self.port)
     }
 
-    /// From now on all goes to the first server, or each command to that of its key. Connections
-    /// that stand are cut.
+    /// Sends each command to the server of its key from now on, or, with `false`, all commands to
+    /// the first server. Open connections are cut.
     pub fn spread(&self, spreads: bool) {
         self.inner.spreads.store(spreads, Ordering::SeqCst);
         self.inner.cut_all();
@@ -72,7 +74,7 @@ impl Router {
 impl Drop for Router {
     fn drop(&mut self) {
         self.inner.has_ended.store(true, Ordering::SeqCst);
-        // Wakes the thread that accepts, which looks and leaves.
+        // Wakes the accepting thread, which then sees that the router has ended.
         let _woken = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
         self.inner.cut_all();
     }
@@ -92,7 +94,8 @@ impl Inner {
         Ok(server)
     }
 
-    /// One command at a time, until one that makes it the connection of a subscriber.
+    /// Passes one command at a time on, until `HELLO` or `SUBSCRIBE` makes the connection a
+    /// subscriber's.
     fn serve(&self, client: &TcpStream) -> io::Result<()> {
         client.set_nodelay(true)?;
         self.open.lock().push(client.try_clone()?);
@@ -109,7 +112,7 @@ impl Inner {
             if request.is("HELLO") || request.is("SUBSCRIBE") {
                 return pass_on(&mut commands, client, &servers[0]);
             }
-            // The user is the same on all of them.
+            // The login is valid on all servers, and commands may go to any of them.
             if request.is("AUTH") {
                 for (server, answer) in servers.iter().zip(&mut answers).skip(1) {
                     (&*server).write_all(&request.bytes())?;
@@ -138,7 +141,7 @@ impl Inner {
     }
 }
 
-/// Both ways, until either side closes.
+/// Passes bytes on both ways, until either side closes.
 fn pass_on(
     commands: &mut BufReader<&TcpStream>,
     client: &TcpStream,

@@ -1,4 +1,4 @@
-//! [`Group`]: a master with two replicas, and three sentinels that watch them, all of our own.
+//! [`Group`]: a master with two replicas, and three sentinels that watch them, for one test.
 
 use super::addresses;
 use super::distance::{Network, Reach};
@@ -11,16 +11,17 @@ use distlock::Mutex;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How long the group may take until all members see each other, and how long a failover may take.
-/// Measured: about 1 s each.
+/// How long the members of a group may take until they all see each other, and how long a failover
+/// may take. Measured: about 1 s each.
 const BOUND: Duration = Duration::from_secs(30);
 
-/// From when on a sentinel holds a server that is silent for down.
+/// The silence after which a sentinel considers a server down.
 pub const DOWN_AFTER: Duration = Duration::from_millis(1_500);
 
-/// Shorter periods than a sentinel's own. Pings have a lower limit: without a master a replica's
-/// `INFO` is read once a second, and may be five pings old at its promotion. At a publish period of
-/// 200 ms a sentinel that had not heard of a failover made the new master a replica again.
+/// Shorter periods than a sentinel's defaults, for quick failovers. While the master is down,
+/// sentinels read a replica's `INFO` once a second, and promote a replica only if its `INFO` is at
+/// most five ping periods old; so pings must not be more frequent. At a publish period of 200 ms, a
+/// sentinel that had not learned of a failover made the new master a replica again.
 const HASTE: [&str; 8] = [
     "info-period",
     "200",
@@ -32,13 +33,14 @@ const HASTE: [&str; 8] = [
     "500",
 ];
 
-/// A master waits for more replicas before it sends any of them its data; not here.
+/// By default a master waits for more replicas before it sends any of them its data.
 const AT_ONCE: [&str; 2] = ["--repl-diskless-sync-delay", "0"];
 
-/// From when on where the master stays: on a busy machine it may be silent for a while.
+/// The silence after which a sentinel considers a server down in tests where the master must stay:
+/// on a busy machine the master may be silent for a while.
 const STEADY: Duration = Duration::from_secs(30);
 
-/// Where the members of a group announce themselves.
+/// The addresses at which the members of a group announce themselves.
 #[derive(Clone, Copy)]
 enum Hosts {
     /// All at 127.0.0.1.
@@ -50,9 +52,9 @@ enum Hosts {
 const FIRST_SERVER: u8 = 31;
 const FIRST_SENTINEL: u8 = 41;
 
-/// Servers and sentinels. The first server begins as master.
+/// The servers and sentinels of one deployment. The first server begins as master.
 pub struct Group {
-    /// What the master is called: see [`fresh_name`].
+    /// The master's name: see [`fresh_name`].
     name: String,
     hosts: Hosts,
     pub servers: Vec<RedisServer>,
@@ -60,34 +62,34 @@ pub struct Group {
 }
 
 impl Group {
-    /// One master, two replicas, three sentinels; returns when all of them see all others.
+    /// Starts a master, two replicas and three sentinels; returns when all of them see all others.
     pub fn start() -> Self {
         Self::start_with(2, 3)
     }
 
-    /// The same for tests in which the master stays.
+    /// Starts what [`Self::start`] does, for tests in which the master must stay.
     pub fn steady() -> Self {
         Self::launch(2, 3, STEADY, Hosts::Same, &[])
     }
 
-    /// So many replicas and sentinels.
+    /// Starts a master with this many replicas and sentinels.
     pub fn start_with(replicas: usize, sentinels: usize) -> Self {
         Self::launch(replicas, sentinels, DOWN_AFTER, Hosts::Same, &[])
     }
 
-    /// The same as [`Self::start`], each on a loopback address of its own: server `n` on
-    /// 127.0.0.(31 + `n`), sentinel `n` on 127.0.0.(41 + `n`), where [`Self::url_at`] has them.
+    /// Starts what [`Self::start`] does, each member on a loopback address of its own: server `n`
+    /// on 127.0.0.(31 + `n`), sentinel `n` on 127.0.0.(41 + `n`), which [`Self::url_at`] uses.
     pub fn start_apart() -> Self {
         Self::launch(2, 3, DOWN_AFTER, Hosts::Apart, &[])
     }
 
-    /// A master, a replica on each of these clocks, and three sentinels.
+    /// Starts a master, one replica for each of these clocks, and three sentinels.
     pub fn start_on(clocks: &[&TimeOfDay]) -> Self {
         Self::launch(clocks.len(), 3, DOWN_AFTER, Hosts::Same, clocks)
     }
 
-    /// Steady until it is quiet: else a master that is silent for a moment would be replaced before
-    /// the test begins.
+    /// The sentinels wait for [`STEADY`] until the group is quiet. Otherwise a master that is
+    /// silent for a moment could be replaced before the test begins.
     fn launch(
         replicas: usize,
         sentinels: usize,
@@ -119,8 +121,8 @@ impl Group {
         group
     }
 
-    /// Another deployment, which calls its master as this one does: a master without replicas, and
-    /// sentinels that have heard of so many failovers.
+    /// Starts another deployment whose master has the same name: a master without replicas, and
+    /// sentinels that start at this configuration epoch.
     pub fn namesake(&self, sentinels: usize, epoch: u64) -> Self {
         let server = RedisServer::start_with(&AT_ONCE);
         let settings = settings(&self.name, "127.0.0.1", server.port(), sentinels, 1);
@@ -139,8 +141,8 @@ impl Group {
         group
     }
 
-    /// Kills this sentinel, and starts another one in its place, with another ID and on another
-    /// port. Returns when it and the others know each other.
+    /// Kills this sentinel, and starts another one in its place, with another ID and another port.
+    /// Returns when all sentinels know each other.
     pub fn recreate_sentinel(&mut self, place: usize) {
         let master = self.master();
         let (host, port) = (self.hosts.server(master), self.servers[master].port());
@@ -172,7 +174,7 @@ impl Group {
         });
     }
 
-    /// The ID of this sentinel.
+    /// Returns the ID of this sentinel.
     pub fn sentinel_id(&self, place: usize) -> String {
         self.sentinels[place]
             .probe()
@@ -180,8 +182,8 @@ impl Group {
             .text()
     }
 
-    /// Waits until every sentinel sees all others, and that many replicas that are up and follow
-    /// the master.
+    /// Waits until every sentinel sees all others and this many replicas that are up and follow the
+    /// master.
     pub fn await_quiet(&self, replicas: usize) {
         eventually("all sentinels see the same", BOUND, || {
             self.sentinels
@@ -191,12 +193,12 @@ impl Group {
         });
     }
 
-    /// Whether so many replicas have everything that the master has, and get what comes: one that
-    /// is just being filled may be promoted, too, with what it has by then. A master calls a
-    /// replica online before it sends it what is new, which may be a second later.
+    /// Returns whether this many replicas acknowledge at once all that the master has written. A
+    /// replica that is still being filled may be promoted with incomplete data, and a master lists
+    /// a replica as online up to a second before it sends new writes to the replica.
     fn has_everything_at(&self, replicas: usize) -> bool {
         let mut probe = self.probe();
-        // Something that reaches them and leaves nothing behind.
+        // `PUBLISH` is replicated, and changes no key.
         probe.command(&["PUBLISH", "sync", "now"]);
         probe.command(&["WAIT", &replicas.to_string(), "100"]) == Value::Int(replicas as i64)
     }
@@ -212,7 +214,7 @@ impl Group {
             && (replicas == 0 || self.following(&mut probe) == replicas)
     }
 
-    /// How many replicas this sentinel does not hold for down.
+    /// Returns how many replicas this sentinel considers up.
     pub fn replicas_up(&self, sentinel: &RedisServer) -> usize {
         let replicas = sentinel
             .probe()
@@ -231,18 +233,19 @@ impl Group {
             .count()
     }
 
-    /// `redis+sentinel://..`, for the user with the least rights on the servers.
+    /// Returns `redis+sentinel://..` with all sentinels, for the user with the least rights on the
+    /// servers.
     pub fn url(&self) -> String {
         self.url_of(&self.sentinel_ports())
     }
 
-    /// The same with the sentinels on these ports.
+    /// Returns the URL with the sentinels on these ports of 127.0.0.1.
     pub fn url_of(&self, ports: &[u16]) -> String {
         url(&self.name, ports)
     }
 
-    /// The same with all sentinels, each at the host that `host` makes of the number of its
-    /// loopback address, as [`addresses::loopback`] and [`addresses::name`] do.
+    /// Returns the URL with all sentinels at other hosts: `host` makes each host from the number of
+    /// the sentinel's loopback address, as [`addresses::loopback`] and [`addresses::name`] do.
     pub fn url_at(&self, host: impl Fn(u8) -> String) -> String {
         let place = |(at, port): (usize, u16)| (host(nth(FIRST_SENTINEL, at)), port);
         url_with(
@@ -251,8 +254,8 @@ impl Group {
         )
     }
 
-    /// A network to all sentinels, the `n`th of which is reached as `reach` says of `n`; its ports
-    /// are for [`Self::url_of`].
+    /// Makes a network to all sentinels, in which sentinel `n` is reached as `reach` of `n` says.
+    /// Its ports are for [`Self::url_of`].
     pub fn network(&self, reach: impl Fn(usize) -> Reach) -> Network {
         Network::new(
             self.sentinel_ports()
@@ -266,12 +269,13 @@ impl Group {
         self.sentinels.iter().map(RedisServer::port).collect()
     }
 
-    /// What the master is called.
+    /// Returns the master's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whom each of the sentinels that answer names.
+    /// Returns the port of the master that each sentinel names; without the sentinels that do not
+    /// answer.
     pub fn named(&self) -> Vec<u16> {
         self.sentinels
             .iter()
@@ -279,7 +283,8 @@ impl Group {
             .collect()
     }
 
-    /// The port of the master that this sentinel names, if it answers.
+    /// Returns the port of the master that this sentinel names; `None` if the sentinel does not
+    /// answer.
     pub fn named_by_sentinel(&self, place: usize) -> Option<u16> {
         self.named_by(&self.sentinels[place])
     }
@@ -296,7 +301,7 @@ impl Group {
             .ok()
     }
 
-    /// The master, by most of the sentinels that run, as its place among the servers.
+    /// Returns the number of the server that most of the running sentinels name as master.
     pub fn master(&self) -> usize {
         let mut votes = BTreeMap::<u16, usize>::new();
         for port in self.named() {
@@ -316,13 +321,13 @@ impl Group {
             .expect("it is one of ours")
     }
 
-    /// A connection to the present master.
+    /// Connects to the present master.
     pub fn probe(&self) -> Probe {
         self.servers[self.master()].probe()
     }
 
-    /// Waits until all sentinels that answer name another master than this one, which says of
-    /// itself that it is one; returns its place.
+    /// Waits until all sentinels that answer name the same new master, and that server says that it
+    /// is a master. Returns its number.
     pub fn await_other_than(&self, old: usize) -> usize {
         eventually("there is another master", BOUND, || {
             let mut named = self.named();
@@ -333,8 +338,9 @@ impl Group {
         })
     }
 
-    /// Kills the master, and has it replaced when all sentinels have heard that so many replicas
-    /// are up: a server that was away a moment ago may be promoted, too.
+    /// Kills the master, and lets it be replaced only after all sentinels see this many replicas
+    /// up. So a replica that was away a moment ago may be promoted, too. Returns the new master's
+    /// number.
     pub fn replace_killed(
         &mut self,
         old: usize,
@@ -342,8 +348,8 @@ impl Group {
         resume: impl FnOnce(&Self),
     ) -> usize {
         self.set_down_after(STEADY);
-        // A replica's state is valid for five of these periods, and is read once a second without a
-        // master: a replica that is silent for a moment can still be promoted.
+        // A longer ping period keeps a replica's `INFO` valid for longer (see [`HASTE`]): otherwise
+        // a replica that is silent for a moment could not be promoted.
         self.set_periods(&["ping-period", "1000"]);
         self.servers[old].kill();
         resume(self);
@@ -352,22 +358,23 @@ impl Group {
                 .iter()
                 .all(|sentinel| self.replicas_up(sentinel) == replicas)
         });
-        // A replica whose link has been down for ten times as long is not promoted.
+        // A replica whose link to the master has been down for ten times this long is not promoted.
         self.set_down_after(DOWN_AFTER * 4);
         self.await_other_than(old)
     }
 
-    /// How often they do what they do, in milliseconds.
+    /// Sets how often the sentinels ping, publish and so on, in milliseconds.
     fn set_periods(&self, periods: &[&str]) {
         for sentinel in &self.sentinels {
-            // Unknown before Redis 7: then it takes a few seconds.
+            // Redis 6 does not know the command: its sentinels keep their defaults, and what a test
+            // waits for takes a few seconds.
             let _older = sentinel
                 .probe()
                 .try_command(&[&["SENTINEL", "DEBUG"], periods].concat());
         }
     }
 
-    /// From now on they ask a server every ten seconds only which one it is, as by default.
+    /// Makes the sentinels read a server's `INFO` only every ten seconds, as by default.
     pub fn look_seldom(&self) {
         self.set_periods(&["info-period", "10000"]);
     }
@@ -386,7 +393,7 @@ impl Group {
         }
     }
 
-    /// Has the sentinels choose this replica, if it is up, when the master is to be replaced.
+    /// Makes the sentinels choose this replica, if it is up, when the master is to be replaced.
     pub fn prefer(&self, place: usize) {
         let (server, priority) = (&self.servers[place], "1");
         server
@@ -406,8 +413,8 @@ impl Group {
         });
     }
 
-    /// Has these sentinels announce themselves on other ports, as behind a network of their own;
-    /// returns when all know each other by them.
+    /// Makes these sentinels announce themselves on other ports, as behind a network of their own;
+    /// returns when all sentinels know each other by these ports.
     pub fn announce_at(&self, places: &[(usize, u16)]) {
         let mut ports = self.sentinel_ports();
         for (place, port) in places {
@@ -434,8 +441,8 @@ impl Group {
         self.await_quiet(self.servers.len() - 1);
     }
 
-    /// Cuts this sentinel off from what the others publish on the servers, and keeps it from
-    /// changing these. It goes on watching the master that it knows.
+    /// Keeps this sentinel from receiving what the other sentinels publish, and from changing any
+    /// server's role. It continues to watch the master that it knows.
     pub fn isolate(&self, place: usize) {
         let id = self.sentinel_id(place);
         let name = format!("sentinel-{}", &id[..8]);
@@ -463,7 +470,8 @@ impl Group {
         });
     }
 
-    /// Has this sentinel make another server the master, while the old one is well.
+    /// Makes this sentinel promote another server while the old master is well; returns when this
+    /// sentinel names the new master.
     pub fn fail_over_by(&self, place: usize) {
         self.set_down_after(STEADY);
         let old = self.named_by(&self.sentinels[place]);
@@ -474,7 +482,8 @@ impl Group {
         });
     }
 
-    /// Waits until these sentinels name one other master than this one; returns its place.
+    /// Waits until these sentinels name the same master, which is not `old`, and that server says
+    /// that it is a master. Returns its number.
     pub fn await_named_by(&self, places: &[usize], old: usize) -> usize {
         eventually("these sentinels name another master", BOUND, || {
             let named = places.iter().map(|it| self.named_by(&self.sentinels[*it]));
@@ -486,11 +495,11 @@ impl Group {
         })
     }
 
-    /// Has the sentinels make another server the master, while the old one is well. Returns the old
-    /// one's place when the first sentinel names the other.
+    /// Makes the sentinels promote another server while the old master is well. Returns the old
+    /// master's number when the first sentinel names the new one.
     pub fn fail_over(&self) -> usize {
-        // The new one may be silent for a while on a busy machine, and would be replaced by the old
-        // one in its turn.
+        // Otherwise a new master that is silent for a while on a busy machine would be replaced by
+        // the old one.
         self.set_down_after(STEADY);
         let old = self.master();
         let mut probe = self.sentinels[0].probe();
@@ -504,8 +513,9 @@ impl Group {
                 .get("flags")
                 .is_some_and(|it| it.contains("failover"));
             if !is_under_way {
-                // Again, too: on a busy machine it has not heard of the replicas for a moment, and
-                // gives up. Refused as long as the last one is not over for all of them.
+                // Requested again and again: on a busy machine a sentinel may see no replica that
+                // is up for a moment, and give up. Refused until the last failover is over for all
+                // sentinels.
                 let _refused = probe.try_command(&["SENTINEL", "FAILOVER", &self.name]);
             }
             false
@@ -549,14 +559,16 @@ impl Hosts {
     }
 }
 
-/// The number of the loopback address so far behind the first one.
+/// Returns the number of the loopback address that is so far behind the first one.
 fn nth(first: u8, place: usize) -> u8 {
     first + u8::try_from(place).expect("a group has few members")
 }
 
-/// What stands in the file of a sentinel of so many, of a master with so many replicas.
+/// Returns the configuration of one of `sentinels` sentinels, for a master with `replicas`
+/// replicas.
 fn settings(name: &str, host: &str, port: u16, sentinels: usize, replicas: usize) -> String {
-    // More than half of them have to agree that the master is down, and on who replaces it.
+    // More than half of the sentinels must agree that the master is down, and on which of them
+    // replaces it.
     let quorum = sentinels / 2 + 1;
     format!(
         "sentinel monitor {name} {host} {port} {quorum}\n\
@@ -567,23 +579,23 @@ fn settings(name: &str, host: &str, port: u16, sentinels: usize, replicas: usize
     )
 }
 
-/// Keeps this master from being made a replica: it stays one, and its connections stay, whichever
-/// server is told to take its place.
+/// Keeps this server a master: a sentinel cannot make it a replica, so its connections stay open
+/// after a failover.
 pub fn keep_a_master(server: &RedisServer) {
-    // The user of the sentinels, too.
+    // The sentinels log in as this user.
     server
         .probe()
         .command(&["ACL", "SETUSER", "default", "-slaveof", "-replicaof"]);
 }
 
-/// A name that no other master has, of any test that runs beside this one. Sentinels tell each
-/// other of a master by its name, over the servers that they watch; and they go on looking for a
-/// server that is gone on a port that may be another test's by now.
+/// Makes a name that no other master has, in any test that runs at the same time. Sentinels
+/// exchange what they know of a name through the servers that they watch, and keep contacting the
+/// ports of servers that are gone, which another test may use by now.
 pub fn fresh_name() -> String {
     format!("master-{:016x}", fastrand::u64(..))
 }
 
-/// `redis+sentinel://..` with the sentinels on these ports.
+/// Returns `redis+sentinel://..` with the sentinels on these ports.
 pub fn url(name: &str, ports: &[u16]) -> String {
     url_with(
         name,
@@ -598,7 +610,7 @@ fn url_with(name: &str, places: impl Iterator<Item = (String, u16)>) -> String {
     format!("redis+sentinel://{LOGIN}@{}/{name}", hosts.join(","))
 }
 
-/// Whether the server says that it is a master.
+/// Returns whether the server says that it is a master.
 pub fn is_master(server: &RedisServer) -> bool {
     let Ok(mut probe) = Probe::try_connect(server.port()) else {
         return false;
@@ -609,7 +621,7 @@ pub fn is_master(server: &RedisServer) -> bool {
     role.first() == Some(&Value::Text("master".to_owned()))
 }
 
-/// The names and values of one instance, as a sentinel lists them.
+/// Returns the fields of one instance, as a sentinel lists them.
 pub fn about(value: Value) -> BTreeMap<String, String> {
     let words = value.texts();
     words
@@ -625,8 +637,8 @@ fn each(value: Value) -> Vec<BTreeMap<String, String>> {
     }
 }
 
-/// Waits until what this client takes is taken, under this key, on this server: news of a failover
-/// takes its time on a busy machine.
+/// Waits until this client's attempts at `lock` write this key on this server. On a busy machine, a
+/// client learns late of a failover.
 #[track_caller]
 pub fn await_move(lock: &Mutex, key: &str, to: &RedisServer) {
     eventually("locks are taken on the new master", BOUND, || {

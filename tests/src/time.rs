@@ -1,5 +1,5 @@
-//! Waiting with a bound. The only place of the suite that sleeps, and the only one whose failures a
-//! late machine can cause: those go through [`late`].
+//! Waiting with a bound. Only this module of the suite sleeps, and only failures from here may be
+//! due to a late machine: they go through [`late`].
 
 pub use lock_conformance::{late, retry_if_late, scaled};
 use lock_conformance::{note_excuse, with_lateness};
@@ -7,20 +7,20 @@ use lock_core::{Clock, Moment, Signal, SystemClock};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The time between two looks. Short enough for wake-ups, long enough not to be the load.
+/// The time between two checks. Short enough to notice an event soon, long enough to cause no load.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-/// So many milliseconds, as this machine needs them.
+/// Returns this many milliseconds, multiplied by the scale.
 pub fn ms(millis: u64) -> Duration {
     scaled(Duration::from_millis(millis))
 }
 
-/// What a look can say: `true` and `Some` end the wait, `false` and `None` go on.
+/// The result of a check: `true` and `Some` end the wait, `false` and `None` continue it.
 pub trait Look {
-    /// What the wait returns.
+    /// The value that the wait returns.
     type Found;
 
-    /// What was found, if anything.
+    /// Returns what the check found, if anything.
     fn found(self) -> Option<Self::Found>;
 }
 
@@ -40,9 +40,9 @@ impl<T> Look for Option<T> {
     }
 }
 
-/// Looks until something is found. Fails as [`late`] with `what` if that takes longer than `bound`
-/// (times the scale). It looks once more after the bound, so a long pause of the machine does not
-/// count as a failure.
+/// Checks until something is found. Fails as [`late`] with `what` if that takes longer than `bound`
+/// (times the scale). The last check is after the bound, so a long pause of the machine alone does
+/// not fail the test.
 #[track_caller]
 pub fn eventually<L: Look>(what: &str, bound: Duration, mut look: impl FnMut() -> L) -> L::Found {
     let bound = scaled(bound);
@@ -59,7 +59,8 @@ pub fn eventually<L: Look>(what: &str, bound: Duration, mut look: impl FnMut() -
     }
 }
 
-/// Looks for the whole of `time` (times the scale), and panics with `what` as soon as a look fails.
+/// Checks for the whole of `time` (times the scale), and panics with `what` as soon as a check
+/// fails.
 #[track_caller]
 pub fn always(what: &str, time: Duration, mut look: impl FnMut() -> bool) {
     let until = SystemClock.now() + scaled(time);
@@ -72,13 +73,13 @@ pub fn always(what: &str, time: Duration, mut look: impl FnMut() -> bool) {
     }
 }
 
-/// Lets time pass that is itself the test's subject, such as a lease that must end. To wait for
-/// something to happen, use [`eventually`].
+/// Waits for a time that is itself the test's subject, such as a lease that must end. To wait for
+/// an event, use [`eventually`].
 pub fn let_pass(time: Duration) {
     pause(time);
 }
 
-/// How long something takes.
+/// Measures how long something takes.
 pub struct Stopwatch(Moment);
 
 impl Stopwatch {
@@ -91,18 +92,19 @@ impl Stopwatch {
     }
 }
 
-/// What a call may take beyond its deadline on a machine that has time for it. A test of a deadline
+/// How long a call may take beyond its deadline on a machine that is not busy. A test of a deadline
 /// needs a wrong behaviour that takes far longer than the deadline and this.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// The upper limit of that on any machine, whatever its lateness.
+/// The upper limit of the time beyond a deadline on any machine, however late it is.
 const MOST_SLACK: Duration = Duration::from_secs(4);
 
-/// How much later than planned something may be on this machine.
+/// How much later than planned an event may happen on this machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Tolerance {
     slack: Duration,
-    /// Twice the lateness of the machine, and what the thread that worked was queued.
+    /// Twice the longest delay of the machine, and the time for which the working thread waited for
+    /// a processor.
     lateness: Duration,
 }
 
@@ -120,9 +122,10 @@ pub fn with_tolerance<T>(work: impl FnOnce() -> T) -> (T, Tolerance) {
 }
 
 impl Tolerance {
-    /// Fails as [`late`] with `what` if something was `overdue` by more than a second (times the
-    /// scale) and by more than the machine was late, which is an excuse; or by more than `most`,
-    /// which only the wrong behaviour exceeds that the test is for.
+    /// Fails as [`late`] with `what` if an event was `overdue` by more than the allowance: a second
+    /// (times the scale) plus the measured lateness of the machine, but at most `most`. Beyond
+    /// `most`, lateness is no excuse: only the wrong behaviour that the test looks for is that
+    /// late.
     #[track_caller]
     pub fn must_cover(&self, overdue: Duration, most: Duration, what: &str) {
         let widened = (self.slack + self.lateness).min(most);
@@ -141,8 +144,8 @@ impl Tolerance {
     }
 }
 
-/// Calls with a deadline in so many milliseconds, and fails as [`late`] if the call returns later
-/// than that and the [tolerance](Tolerance::must_cover) of this machine.
+/// Makes a call with a deadline in this many milliseconds, and fails as [`late`] if the call
+/// returns later than the deadline and the [tolerance](Tolerance::must_cover) of this machine.
 #[track_caller]
 pub fn timed<T>(milliseconds: u64, call: impl FnOnce(Moment) -> T) -> T {
     let ((outcome, overdue), tolerance) = with_tolerance(|| {
@@ -154,7 +157,8 @@ pub fn timed<T>(milliseconds: u64, call: impl FnOnce(Moment) -> T) -> T {
     outcome
 }
 
-/// The same for a call that is given no deadline, with a bound that is scaled.
+/// Makes a call without a deadline, and fails as [`late`] if it takes longer than `bound` (times
+/// the scale) and the [tolerance](Tolerance::must_cover) of this machine.
 #[track_caller]
 pub fn within<T>(bound: Duration, call: impl FnOnce() -> T) -> T {
     timed(u64::try_from(scaled(bound).as_millis()).unwrap(), |_| {
@@ -186,7 +190,7 @@ mod tests {
         assert!(!is_covered(0, 1_001, 4_000));
         assert!(is_covered(2_000, 3_000, 4_000));
         assert!(!is_covered(60_000, 4_001, 4_000));
-        // Also where the slack alone would be more.
+        // The maximum counts, too, where it is less than the slack.
         assert!(!is_covered(60_000, 501, 500));
     }
 }

@@ -1,4 +1,4 @@
-//! [`TimeOfDay`]: what time of day a server believes that it is, for a test to set.
+//! [`TimeOfDay`]: the time of day that a process sees, which a test can change.
 
 use super::probe::Probe;
 use super::time::eventually;
@@ -8,16 +8,16 @@ use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// How long a server may take to look at its clock. Measured: a millisecond at most.
+/// How long a server may take to read its clock. Measured: a millisecond at most.
 const BOUND: Duration = Duration::from_secs(60);
 
-/// Moves one server's clock while it runs. It is a few lines of C that the server loads before the
-/// system's library (it is not compiled in Rust, because there it would need unsafe code); a
-/// machine that links a test has the compiler.
+/// Moves the clock of one process while it runs. The process preloads a few lines of C, which
+/// replace a function of the system's library. They are not in Rust because they would need unsafe
+/// code there. A machine that links a test has a C compiler.
 pub struct TimeOfDay(TempDir);
 
 impl TimeOfDay {
-    /// The right time, of a server.
+    /// Makes a clock for a server, at the right time.
     pub fn new() -> Self {
         Self::by(concat!(
             include_str!("moved_by.c"),
@@ -25,7 +25,8 @@ impl TimeOfDay {
         ))
     }
 
-    /// The same of a client's machine, to whole seconds. Its other clocks go on.
+    /// Makes a clock for a client's process, at the right time. Only the time of day is moved, by
+    /// whole seconds; the process's other clocks are not.
     pub fn of_client() -> Self {
         Self::by(concat!(
             include_str!("moved_by.c"),
@@ -52,16 +53,15 @@ impl TimeOfDay {
         clock
     }
 
-    /// From here on this clock is ahead of the machine's by so many milliseconds, or behind
-    /// it.
+    /// Sets this clock ahead of the machine's by this many milliseconds, or behind it if negative.
     pub fn set(&self, ahead: i64) {
-        // In one step: the server looks at any moment.
+        // Renamed into place because the server may read the file at any moment.
         fs::write(self.file("new"), ahead.to_string()).unwrap();
         fs::rename(self.file("new"), self.file("ahead")).unwrap();
     }
 
-    /// Does the same, and waits until the scripts of the server of this probe see it: Valkey 9
-    /// reads the time anew only when some has passed.
+    /// Sets this clock, and waits until the scripts of this probe's server see the new time: Valkey
+    /// 9 updates the time that scripts see only when some time has passed.
     pub fn set_for(&self, probe: &mut Probe, ahead: i64) {
         const TIME: &str = "local time = redis.call('TIME') return time[1] * 1000";
         let mut time = || probe.command(&["EVAL", TIME, "0"]).int();
@@ -79,7 +79,7 @@ impl TimeOfDay {
         eventually("scripts see the time", BOUND, || has_moved(time() - before));
     }
 
-    /// What the process must find in its environment.
+    /// Returns the environment that the process needs.
     pub fn environment(&self) -> Vec<(&'static str, PathBuf)> {
         vec![
             ("LD_PRELOAD", self.file("clock.so")),

@@ -1,10 +1,10 @@
-//! What not every server has that the tests run on.
+//! Features that some of the servers under test lack.
 
 use std::io::Write;
 use std::process::Command;
 use std::sync::LazyLock;
 
-/// What the server says of itself, such as `Redis server v=7.2.4 sha=..`.
+/// Returns the server's description of itself, such as `Redis server v=7.2.4 sha=..`.
 fn version() -> &'static str {
     static VERSION: LazyLock<String> = LazyLock::new(|| {
         let output = Command::new(super::process::binary())
@@ -18,12 +18,13 @@ fn version() -> &'static str {
     &VERSION
 }
 
-/// Whether it is Redis 6.
+/// Returns whether the server is Redis 6.
 pub fn is_before_7() -> bool {
     version().contains(" v=6.")
 }
 
-/// Whether it is Redis 6: then the test is skipped, which lacks this there.
+/// Returns whether the server is Redis 6, and logs that the test is skipped because Redis 6 lacks
+/// this feature.
 pub fn skipped_before_7(what: &str) -> bool {
     if is_before_7() {
         skip(&format!("{what}: it is since Redis 7"));
@@ -31,8 +32,8 @@ pub fn skipped_before_7(what: &str) -> bool {
     is_before_7()
 }
 
-/// Says in the log of the suite what is not tested, and why. What a test prints is seen only where
-/// it fails.
+/// Writes to the log of the suite what is not tested, and why. Standard error is used directly
+/// because the printed output of a test that passes is not shown.
 pub fn skip(what: &str) {
     let _closed = writeln!(std::io::stderr(), "skipped: {what}");
 }

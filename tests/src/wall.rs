@@ -1,5 +1,5 @@
-//! [`Wall`]: what stands between servers that cannot reach each other. It passes on bytes, whatever
-//! they mean.
+//! [`Wall`]: a proxy that can cut one server off from some addresses. It passes bytes on without
+//! reading them.
 
 use parking_lot::Mutex;
 use std::io;
@@ -7,8 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread;
 
-/// A way to one server, on a port of its own, which some are kept from. Gone, with all that go it,
-/// when dropped.
+/// Listens on a port of its own and passes connections on to one server, except from addresses that
+/// are kept out. Dropping it cuts all its connections.
 pub struct Wall {
     port: u16,
     inner: Arc<Inner>,
@@ -21,10 +21,10 @@ struct Inner {
 
 #[derive(Default)]
 struct State {
-    /// The addresses that are refused; `None`: all are.
+    /// The addresses that are refused; `None` stands for all.
     kept_out: Vec<Option<IpAddr>>,
     open: Vec<(IpAddr, [TcpStream; 2])>,
-    /// How many were turned away.
+    /// The number of connections that were refused.
     refused: u64,
     ended: bool,
 }
@@ -52,7 +52,7 @@ impl State {
 }
 
 impl Wall {
-    /// To the server on this port of ours.
+    /// Starts a wall in front of the server on this port of 127.0.0.1.
     pub fn before(server: u16) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
         let port = listener.local_addr().expect("it is bound").port();
@@ -66,7 +66,7 @@ impl Wall {
                 if accepting.state.lock().ended {
                     return;
                 }
-                // A server that is down is a connection that is closed at once.
+                // If the server is down, the client gets a connection that is closed at once.
                 let _down = client.and_then(|client| accepting.pass(client));
             }
         });
@@ -77,19 +77,20 @@ impl Wall {
         self.port
     }
 
-    /// Refuses this address from now on, or all; connections that are open are cut.
+    /// Refuses connections from this address from now on, or, with `None`, from all addresses. Open
+    /// connections of refused addresses are cut.
     pub fn keep_out(&self, from: Option<IpAddr>) {
         let mut state = self.inner.state.lock();
         state.kept_out.push(from);
         state.cut();
     }
 
-    /// All addresses are accepted again.
+    /// Accepts all addresses again.
     pub fn open(&self) {
         self.inner.state.lock().kept_out.clear();
     }
 
-    /// How many connections were refused.
+    /// Returns how many connections were refused.
     pub fn refused(&self) -> u64 {
         self.inner.state.lock().refused
     }
@@ -101,7 +102,7 @@ impl Drop for Wall {
         state.ended = true;
         state.cut();
         drop(state);
-        // Wakes the thread that accepts, which looks and leaves.
+        // Wakes the accepting thread, which then sees that the wall has ended.
         let _woken = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
     }
 }

@@ -1,4 +1,5 @@
-//! Passwords, databases, access control lists: what is refused, and what is said about it.
+//! Passwords, databases and access control lists: what is refused, and what the errors say about
+//! it.
 
 use crate::bench::{Bench, Counter, LONG, acquisition, lease, name, soon};
 use distlock_tests::probe::Value;
@@ -9,7 +10,7 @@ use lock_core::backend::{Answer, Failure, ReleaseOptions, RenewalRequest, Tokens
 use std::error::Error as _;
 use std::sync::Arc;
 
-/// The failure of an acquire, which must come at once.
+/// Returns the failure of an acquire, which must come at once.
 fn refusal(url: &str) -> Failure {
     let bench = Bench::new(url);
     let owner = bench.owner();
@@ -19,7 +20,7 @@ fn refusal(url: &str) -> Failure {
     .unwrap_err()
 }
 
-/// A server that asks for this password from now on.
+/// Starts a server that requires this password.
 fn server_with_password(password: &str) -> RedisServer {
     let server = RedisServer::start();
     let told = server
@@ -29,7 +30,7 @@ fn server_with_password(password: &str) -> RedisServer {
     server
 }
 
-/// Everything that an error shows.
+/// Returns all texts that an error can show.
 fn shown(error: &Error) -> String {
     format!(
         "{error} {error:?} {}",
@@ -141,7 +142,7 @@ fn connections_are_named_after_the_owner() {
     assert!(clients.iter().any(is_it), "{clients:?}");
 }
 
-/// A missing right is named, with the rule that grants it; and what was refused has changed
+/// The error names the rule that grants the missing right, and a refused request has changed
 /// nothing.
 #[test]
 fn missing_right_is_named_and_changes_nothing() {
@@ -150,7 +151,7 @@ fn missing_right_is_named_and_changes_nothing() {
         "ACL", "SETUSER", "me", "reset", "on", "nopass", "~*", "&*", "+@all",
     ];
     let me = Bench::new(&format!("redis://me@127.0.0.1:{}", server.port()));
-    // With tokens set aside the counter is read before it is written.
+    // With tokens set aside, the counter is read before it is written: only then is `GET` needed.
     for (command, reserve) in [
         ("exists", 0),
         ("pttl", 0),
@@ -205,8 +206,8 @@ fn missing_right_is_named_and_changes_nothing() {
     is_configuration(&me.renew(&[longer])[0].clone().unwrap_err(), "+pexpire");
 }
 
-/// Watchers are woken at an interval all the same, where changes of the key are not reported
-/// either: see `redis/publish_rights.rs`.
+/// Without subscriptions and without tracking, a watch wakes its waiter at an interval: see
+/// `redis/publish_rights.rs`.
 #[test]
 fn watch_without_channel_or_command_right_succeeds() {
     let server = RedisServer::start();
@@ -303,7 +304,8 @@ fn full_server_is_reported() {
     let failure = refusal(&server.url());
     assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
     assert!(failure.error().is_unavailable(), "{failure:?}");
-    // The server closes with our greeting unread, so its reason may or may not reach us.
+    // The server closes the connection before it reads our greeting, so its reason may or may not
+    // arrive.
     let text = failure.error().to_string();
     assert!(
         text.contains("maxclients") || text.contains("broke"),

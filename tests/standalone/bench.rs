@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How long a test waits for what must happen.
+/// The bound of a wait for an event that must happen.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 pub(crate) struct Bench {
@@ -22,7 +22,7 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// The channel on which this client is told of releases of a mutex.
+    /// Returns the channel on which this client receives grants of a mutex by releases.
     pub(crate) fn inbox(&self, lock: &str) -> String {
         format!("distlock_queue:2:{{{lock}}}:{}", self.client)
     }
@@ -67,7 +67,8 @@ impl Bench {
             .unwrap()
     }
 
-    /// Has the client listen, as one does that waits: others are passed over.
+    /// Makes the client subscribe, as a waiting client does: a release passes over waiters whose
+    /// clients do not listen.
     pub(crate) fn listens(&self, lock: &LockName) -> Watch {
         let wake = Arc::new(Counter::default());
         self.backend.watch(lock, wake, soon()).unwrap()

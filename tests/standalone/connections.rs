@@ -1,5 +1,4 @@
-//! What can go wrong with a connection before, between and after requests, and a queue for too few
-//! of them.
+//! Faults of a connection before, between and after requests, and many threads on few connections.
 
 use crate::bench::{Bench, Counter, LONG, acquisition, lease, name, soon};
 use crate::peer::{Peer, hold, read_channel, read_request};
@@ -17,10 +16,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Longer than a link is trusted without a look.
+/// Longer than an idle connection is used without a check of its socket.
 const IDLE: Duration = Duration::from_millis(1_100);
 
-/// What a step of a handshake takes: in time for itself, and too long with the others.
+/// The time of one step of a handshake: less than the time-out, which several steps together
+/// exceed.
 const STEP: Duration = Duration::from_millis(800);
 
 const GRANTED: &[u8] = b":1\r\n";
@@ -29,7 +29,7 @@ fn attempt(bench: &Bench) -> Result<Answer, Failure> {
     bench.acquire_with("a", bench.owner(), lease(30_000), Tokens::None)
 }
 
-/// Closes the connection so that the other side is told by a reset.
+/// Closes the connection by a reset.
 fn reset(stream: TcpStream) {
     SockRef::from(&stream)
         .set_linger(Some(Duration::ZERO))
@@ -68,7 +68,7 @@ fn connection_reset_while_idle_costs_no_answer() {
 
 #[test]
 fn handshake_steps_share_one_timeout() {
-    // Each answer comes in time for itself; name, password and database make several of them.
+    // Each reply alone is in time. The name, the password and the database need several replies.
     let peer = Peer::new(|mut stream| {
         while stream.write_all(b"+OK\r\n").is_ok() {
             let_pass(STEP);
@@ -76,7 +76,7 @@ fn handshake_steps_share_one_timeout() {
     });
     let address = peer.url().replace("redis://", "redis://me:s3cret@");
     let bench = Bench::new(&format!("{address}/3?connect_timeout=1s"));
-    // The same with one answer at a time, as they are asked for.
+    // Here each reply follows its request; above, the peer does not wait for requests.
     let asked = Peer::new(|mut stream| {
         while read_request(&mut stream) {
             let_pass(STEP);
@@ -93,7 +93,7 @@ fn handshake_steps_share_one_timeout() {
     }
 }
 
-/// The first reply of each connection comes later than a request may take.
+/// Delays one reply in the handshake of each connection by more than a request may take.
 struct SlowToBegin;
 
 impl Plan for SlowToBegin {
@@ -207,7 +207,7 @@ fn threads_on_one_connection_all_get_answers() {
                 scope.spawn(move || {
                     let lock = format!("lock:{number}");
                     let (mut longest, mut cycles) = (Duration::ZERO, 0);
-                    // Until all have done their share: one that is ahead keeps competing.
+                    // A thread that has done its share keeps competing until all threads have.
                     while running.load(Ordering::SeqCst) > 0 && all.elapsed() < LONG {
                         let cycle = Stopwatch::start();
                         let (held, _) = bench.take(&lock);
@@ -257,7 +257,7 @@ fn drop_waits_for_no_server() {
     server.resume();
 }
 
-/// A caller gives up before the server confirms its subscription; messages for other callers must
+/// A caller gives up before the server confirms its subscription: messages for other callers must
 /// still reach them.
 #[test]
 fn late_subscribe_confirmation_swallows_no_message() {
@@ -298,7 +298,8 @@ fn late_subscribe_confirmation_swallows_no_message() {
 
 #[test]
 fn answer_to_abandoned_request_is_discarded() {
-    // Granted to the first, whose call has ended; the second must not get that reply.
+    // The reply to the first request arrives after that call has ended; the second request must not
+    // get it.
     let (go, gone) = crossbeam_channel::bounded::<()>(1);
     let requests = Arc::new(AtomicUsize::new(0));
     let peer = Peer::after_handshake(move |mut stream| {
@@ -318,7 +319,8 @@ fn answer_to_abandoned_request_is_discarded() {
     });
     assert!(matches!(first, Err(Failure::Unknown(_))), "{first:?}");
     let second = thread::scope(|scope| {
-        // Where the handshake was slow, the connection may be silent for longer.
+        // If the handshake was slow, the client gives the silent connection up later, after up to
+        // three requests.
         let asks = || {
             let ask = |by| {
                 bench

@@ -1,4 +1,5 @@
-//! Peers that are silent, slow, broken or gone: every call returns in time and says what is known.
+//! Peers that are silent, slow, broken or gone: every call returns in time, and its error says
+//! whether the request may have been carried out.
 
 use crate::bench::{Bench, LONG, acquisition, lease, name, soon};
 use crate::peer::{Peer, hold, read_request};
@@ -18,7 +19,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// Long enough for a request to be sent on a busy machine.
+/// In milliseconds; long enough for a request to be sent on a busy machine.
 const DEADLINE: u64 = 1_000;
 
 fn attempt(bench: &Bench, by: Moment) -> Result<Answer, Failure> {
@@ -37,7 +38,7 @@ fn drip(mut stream: TcpStream, bytes: &[u8]) {
     }
 }
 
-/// All the ways in which a peer that has let us in can fail to answer.
+/// Returns peers that complete the handshake and then fail to answer, each in another way.
 fn bad_peers() -> Vec<(&'static str, Peer)> {
     let unanswered = |answer: &'static [u8]| {
         move |mut stream: TcpStream| {
@@ -106,7 +107,8 @@ fn silent_peer_costs_one_deadline_and_its_link_is_closed() {
 }
 
 fn costs_no_more_than_the_deadline(what: &str, peer: &Peer) {
-    // An answer may come late by as long as a command may take, until its link is given up.
+    // The client waits for a late answer for up to `command_timeout` before it gives the connection
+    // up.
     let bench = Bench::new(&format!("{}?command_timeout=100ms", peer.url()));
     eventually(
         &format!("{what}: a later try has a link of its own"),
@@ -268,8 +270,8 @@ fn stopped_server_is_unknown_in_time_gone_server_not_sent() {
     });
     assert_eq!(bench.release(&held), Release::Gone);
     server.kill();
-    // The look at the idle link, or the write, or the read notices; only the last one leaves a
-    // doubt.
+    // The check of the idle connection, the write or the read notices that the server is gone. Only
+    // after the read is the outcome unknown.
     let first = timed(DEADLINE, |by| attempt(&bench, by)).unwrap_err();
     assert!(
         matches!(first, Failure::Unknown(_) | Failure::NotSent(_)),
@@ -281,7 +283,7 @@ fn stopped_server_is_unknown_in_time_gone_server_not_sent() {
     bench.take("a");
 }
 
-/// The server, behind a proxy that knows what was sent.
+/// Puts a proxy that counts commands in front of the server.
 fn behind_a_proxy(server: &RedisServer) -> Proxy {
     Proxy::new(
         server.port(),
@@ -325,8 +327,7 @@ fn link_closed_while_idle_is_replaced_unnoticed() {
     assert_eq!(bench.release(&held), Release::Freed);
 }
 
-/// Two attempts at the same time, so on two links, made to overlap by a server that does not answer
-/// for a while.
+/// Makes two attempts at the same time: the server is paused meanwhile, so that they overlap.
 fn two_at_once(server: &RedisServer, bench: &Bench) -> Vec<Result<Answer, Failure>> {
     server.pause();
     thread::scope(|scope| {
@@ -382,7 +383,7 @@ fn pool_of_one_serves_two_and_says_when_it_is_too_small() {
     let sent = || proxy.count(Kind::Close, Fault::Pass);
     let before = sent();
     thread::scope(|scope| {
-        // Attempts go over a connection that all share. What cleans up borrows one.
+        // Attempts share one connection; each close borrows a connection of the pool.
         let shared: Vec<_> = (0..2)
             .map(|_| scope.spawn(|| timed(3_000, |by| attempt(&bench, by))))
             .collect();
@@ -419,7 +420,7 @@ fn pool_users_delay_no_renewal() {
 
 #[test]
 fn link_to_a_black_hole_is_given_up_in_time() {
-    // A listener whose queue is full drops what comes, as a firewall would.
+    // A listener with a full queue drops connection requests, as a firewall would.
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket
         .bind(

@@ -1,17 +1,17 @@
-//! A server that becomes a replica by hand: its connections stay, and its new master may have locks
-//! that it lacks.
+//! A server that an operator makes a replica: its connections stay open, and its new master may
+//! have locks that it lacks.
 
 use crate::bench::{Bench, LONG, granted, name, soon};
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::eventually;
 use lock_core::backend::{Failure, LockInfo, Release, ReleaseOptions, Renewal, RenewalRequest};
 
-/// One that sends a replica its data at once.
+/// Starts a server that sends a new replica its data at once.
 fn server() -> RedisServer {
     RedisServer::start_with(&["--repl-diskless-sync-delay", "0"])
 }
 
-/// Makes it a replica of the other, and waits until it has what that has and no more.
+/// Makes `server` a replica of `master`, and waits until it has the master's data and nothing else.
 fn demote(server: &RedisServer, master: &RedisServer) {
     server
         .probe()
@@ -32,7 +32,8 @@ fn connections(server: &RedisServer) -> Vec<String> {
     clients.iter().map(id).collect()
 }
 
-/// By a refusal, or before anything was sent: a new connection is not used.
+/// Checks that the client reports the replica: the server has refused the request, or the client
+/// has not sent it because a new connection showed a replica.
 fn is_told<T: std::fmt::Debug>(outcome: Result<T, Failure>) {
     let failure = outcome.unwrap_err();
     let (Failure::Refused(error) | Failure::NotSent(error)) = &failure else {
@@ -75,7 +76,7 @@ fn demoted_server_reports_no_lock_as_gone() {
             .force_release(&name("a"), soon()),
     );
     is_told(bench.backend.inspect(&name("a"), soon()));
-    // As a master it is believed again, at once.
+    // As a master, the server is believed again at once.
     server.probe().command(&["REPLICAOF", "NO", "ONE"]);
     assert!(matches!(bench.renew(&renewing)[..], [Ok(Renewal::Gone)]));
     assert_eq!(bench.release(&held), Release::Gone);
@@ -93,7 +94,7 @@ fn demoted_server_reports_no_lock_as_gone() {
     );
 }
 
-/// Its name may stand for another server by now.
+/// The client must connect again, because the server's address may lead to another server by now.
 #[test]
 fn connection_to_a_demoted_server_is_left() {
     let [server, master] = [(); 2].map(|()| server());

@@ -15,7 +15,7 @@ const LONG: Duration = Duration::from_secs(60);
 /// The lease of the leadership.
 const LEASE: &str = "watchdog=1s";
 
-/// Waits until a process leads that none did at that moment, and returns its number.
+/// Waits until a process has led after this moment, and returns its process ID.
 fn await_leader(candidates: &mut Contenders, after: Moment) -> u32 {
     eventually("a process leads", LONG, || {
         candidates.leader(after).map(|leader| leader.id())
@@ -26,7 +26,8 @@ fn await_leader(candidates: &mut Contenders, after: Moment) -> u32 {
 fn replace_by_pause(candidates: &mut Contenders) {
     let begun = SystemClock.now();
     let old = await_leader(candidates, begun);
-    // This one, and not who leads by now: then `old` may lead next, and be waited for in vain.
+    // Pauses `old` even if another process leads by now: otherwise `old` could lead next, and the
+    // wait below would not end.
     candidates.of(old).pause();
     eventually("another process leads", LONG, || {
         candidates
@@ -71,7 +72,7 @@ fn judge_finds_the_leader_that_ignores_validity() {
     });
 }
 
-/// How many threads of this process have such a name.
+/// Returns how many threads of this process have this name.
 fn threads(name: &str) -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let names =

@@ -1,5 +1,5 @@
-//! Fair locks on a real server: the order over all clients, the queue's key, and what a hand-over
-//! costs.
+//! Fair locks on a real server: the order over all clients, the key of the queue, and the requests
+//! that pass the lock on.
 
 use crate::bench::{Bench, LONG, lease, name, soon};
 use distlock::backend::{LockKind, OwnerId};
@@ -71,7 +71,8 @@ fn fair_lock_stands_as_a_mutex_and_excludes_it() {
     assert!(ours.owned_mutex("x").unwrap().try_lock().unwrap().is_some());
 }
 
-/// A user who may not see the queue is refused once, which the server logs.
+/// A user without access to the queue's key is refused once, and not at each query: the server logs
+/// every refusal.
 #[test]
 fn waiters_in_the_queue_are_counted_where_they_may_be_seen() {
     let server = RedisServer::start();
@@ -130,8 +131,8 @@ fn fair_waiter_that_gives_up_lets_the_next_one_in() {
     line.end();
 }
 
-/// A client in another process that wants the lock again and again, once it waits, with this
-/// presence.
+/// Starts a client in another process that acquires the lock again and again with this presence;
+/// returns when it waits.
 fn contender(server: &RedisServer, probe: &mut Probe, presence: Duration) -> Contenders {
     let url = format!(
         "{}?order=fair&fair_presence={}ms",
@@ -143,7 +144,8 @@ fn contender(server: &RedisServer, probe: &mut Probe, presence: Duration) -> Con
     contender
 }
 
-/// How long the next one waits after a release, behind a head that something was done to.
+/// Changes the process at the head of the queue by `after`, and checks that after a release the
+/// next waiter gets the lock in time. Returns the changed process.
 fn wait_behind(
     server: &RedisServer,
     presence: Duration,
@@ -204,11 +206,11 @@ fn holder_that_dies_leaves_the_lock_to_the_head() {
     assert_eq!(line.end(), [0, 1, 2]);
 }
 
-/// How many scripts a hand-over costs with so many clients that wait, beyond the attempts of each
-/// second.
+/// Returns the number of scripts that pass the lock on, per waiter, with this many waiting clients.
+/// The attempt that each waiter makes every second is not counted.
 fn requests_per_hand_over(waiters: usize) -> f64 {
     let server = RedisServer::start();
-    // Without the scripts with which a connection begins that may join requests.
+    // Connections that may join requests begin with scripts of their own, which would be counted.
     let of_server = || client(&server, "joined=off");
     let clients: Vec<_> = (0..waiters).map(|_| of_server()).collect();
     let owner = of_server();
@@ -218,7 +220,7 @@ fn requests_per_hand_over(waiters: usize) -> f64 {
     clients
         .iter()
         .for_each(|client| line.enter(&mut probe, fair(client)));
-    // The holder's, and two of each that waits: before and after it listens.
+    // The holder makes one attempt, and each waiter two: before and after it subscribes.
     let attempts = 1 + 2 * waiters as u64;
     eventually("all have asked again", LONG, || {
         counted(&mut probe).scripts >= attempts
@@ -230,12 +232,13 @@ fn requests_per_hand_over(waiters: usize) -> f64 {
         line.end();
         watch.elapsed()
     });
-    // The attempts of each second alone would take half a second for each.
+    // With nothing but the attempts of each second, each waiter would take half a second.
     let (bound, what) = (WAITER_ATTEMPTS * 2, "the next waiter asks at once");
     tolerance.must_cover(took.saturating_sub(bound), WAITER_ATTEMPTS * 5, what);
     let counted = counted(&mut probe);
     let seconds = took.as_secs_f64() / WAITER_ATTEMPTS.as_secs_f64();
-    // Of those that wait each asks once in a second, and they become fewer.
+    // Each waiter makes one attempt a second at most; this bound ignores that the waiters become
+    // fewer.
     let by_time = seconds.ceil() * waiters as f64;
     #[allow(clippy::cast_precision_loss, reason = "some hundred")]
     let (scripts, reads) = (counted.scripts as f64, probe.command_calls("pttl") as f64);
@@ -250,7 +253,7 @@ fn requests_per_hand_over(waiters: usize) -> f64 {
 fn hand_over_costs_one_request_whatever_number_waits() {
     for waiters in [2, 8, 32] {
         let requests = requests_per_hand_over(waiters);
-        // The first release comes on top.
+        // The release of the first holder is one more.
         let bound = 1.1 + 1.0 / waiters as f64;
         assert!(requests <= bound, "{requests} with {waiters} clients");
     }
@@ -270,7 +273,7 @@ fn fair_release(bench: &Bench, owner: OwnerId, options: ReleaseOptions) -> Relea
     bench.backend.release(&id, options, soon()).unwrap()
 }
 
-/// Notes which owner is named as the next one, and what it was granted.
+/// Records the owners that messages name as next, and the grant in the last message.
 #[derive(Default)]
 struct Named(Shared<Vec<String>>, Shared<Option<DirectGrant>>);
 
@@ -312,8 +315,8 @@ fn next_waiter_is_named_by_release_and_by_leaving_a_free_lock() {
     drop(watch);
 }
 
-/// Owners of whom the first holds the lock, and the second waits: a release may grant it to its
-/// attempt of the number 7.
+/// Returns two owners: the first holds the lock, and the second waits and lets a release grant the
+/// lock to its attempt number 7.
 fn holder_and_direct_waiter(bench: &Bench) -> [OwnerId; 2] {
     let name = name("x").of_kind(LockKind::Fair);
     let [holder, next] = [(); 2].map(|()| bench.owner());
@@ -323,7 +326,8 @@ fn holder_and_direct_waiter(bench: &Bench) -> [OwnerId; 2] {
     [holder, next]
 }
 
-/// What the release of the first says to the second.
+/// Releases the lock of `holder`, checks that a message names `next`, and returns the grant in that
+/// message.
 fn told_by_release(bench: &Bench, [holder, next]: [OwnerId; 2]) -> Option<DirectGrant> {
     let named = Arc::new(Named::default());
     let fair = name("x").of_kind(LockKind::Fair);
@@ -365,13 +369,14 @@ fn release_grants_the_lock_to_the_next_owner_for_its_presence() {
     let token = granted.grant.tokens.expect("it has one").first();
     assert_eq!(probe.get(COUNTER), Some(token.to_string()));
     assert!(token.get() > before.parse().unwrap());
-    // One that missed the message finds it its own, with the same token and its whole lease.
+    // A waiter that missed the message gets the lock by its next attempt, with the same token and
+    // its whole lease.
     let Answer::Granted(grant) = fair_attempt(&bench, next) else {
         panic!("it is its own")
     };
     assert_eq!(grant.tokens.unwrap().first(), token);
     assert!(probe.pttl("x").unwrap() > WAITER_PRESENCE);
-    // A copy of the release that comes late frees nothing.
+    // A late copy of the release frees nothing.
     let released = ReleaseOptions::WITHOUT_TOMBSTONE;
     assert_eq!(fair_release(&bench, holder, released), Release::Gone);
     assert!(matches!(
@@ -391,7 +396,7 @@ fn attempt_with(bench: &Bench, owner: OwnerId, presence: Duration) -> Answer {
         .unwrap()
 }
 
-/// Has the queue say that this owner waits for so many milliseconds less.
+/// Dates this owner's last attempt back by this many milliseconds in the queue.
 fn shorten(probe: &mut Probe, owner: OwnerId, millis: i64) {
     let found = probe
         .command(&["ZRANGE", QUEUE, "0", "-1", "WITHSCORES"])
@@ -418,7 +423,7 @@ fn long_presence_is_kept_beside_shorter_ones() {
     assert!(matches!(fair_attempt(&bench, holder), Answer::Granted(_)));
     assert!(attempt_with(&bench, patient, LONG).is_busy());
     assert!(fair_attempt(&bench, usual).is_busy());
-    // As if it had asked five seconds before.
+    // As if its last attempt were five seconds old.
     shorten(&mut probe, patient, 5_000);
     let granted = told_by_release(&bench, [holder, patient]).expect("it was granted");
     assert_eq!(granted.attempt.get(), 7);
@@ -430,7 +435,8 @@ fn long_presence_is_kept_beside_shorter_ones() {
     assert!(fair_attempt(&bench, usual).is_busy());
 }
 
-/// As after a clock that was set back: more is left than there was.
+/// The last attempt lies in the future, as after a server's clock was set back. Otherwise a dead
+/// waiter would block the queue for longer than its presence.
 #[test]
 fn presence_is_over_if_more_is_left_than_its_own() {
     let server = RedisServer::start();
@@ -464,7 +470,7 @@ fn direct_grant_keeps_the_counter_as_long_as_a_grant_does() {
     let owners = holder_and_direct_waiter(&bench);
     let time = Duration::from_secs(600);
     let whole = probe.pttl(COUNTER).expect("it has an end");
-    // As it was ten minutes ago.
+    // As the counter was ten minutes ago.
     let old = probe.get(COUNTER).unwrap().parse::<u64>().unwrap() - 600_000_000;
     let left = (whole - time).as_millis().to_string();
     probe.command(&["SET", COUNTER, &old.to_string(), "PX", &left]);
@@ -472,7 +478,7 @@ fn direct_grant_keeps_the_counter_as_long_as_a_grant_does() {
     assert!(granted.grant.tokens.unwrap().first().get() > old + 600_000_000);
     let now = probe.pttl(COUNTER).expect("it still has an end");
     assert!(now.abs_diff(whole) < LONG, "{now:?} of {whole:?}");
-    // One that is for ever stays so.
+    // A counter without an expiry stays without one.
     let [_, holder] = owners;
     let next = bench.owner();
     let name = name("x").of_kind(LockKind::Fair);
@@ -574,7 +580,8 @@ fn many_dead_waiters_are_removed_a_part_at_a_time() {
     let mut left = DEAD;
     while fair_attempt(&bench, owner).is_busy() {
         let removed = left - waiting(&mut probe);
-        // An attempt looks for the first waiter up to three times.
+        // One attempt searches for the first waiter up to three times, and each search removes a
+        // part.
         assert!((500..=3_000).contains(&removed), "{removed} of {left}");
         left -= removed;
     }
@@ -582,7 +589,7 @@ fn many_dead_waiters_are_removed_a_part_at_a_time() {
     assert!(!probe.exists(QUEUE));
 }
 
-/// Otherwise an operator could do nothing about a queue whose head never asks.
+/// Otherwise an operator could not remove a head of the queue that makes no attempts.
 #[test]
 fn forced_release_of_a_free_lock_removes_the_head_of_the_queue() {
     let server = RedisServer::start();
@@ -632,7 +639,7 @@ fn lost_replies_leave_no_position_and_no_second_holder() {
         (Kind::Acquire, Fault::Late(Duration::from_millis(300))),
         (Kind::Release, Fault::CutReply),
         (Kind::Release, Fault::Cut),
-        // What follows a release without a reply.
+        // A close follows a release that gets no reply.
         (Kind::Close, Fault::CutReply),
         (Kind::Close, Fault::Cut),
     ];
@@ -691,7 +698,7 @@ fn fair_lock_is_refused_where_there_are_mutexes_only() {
         let refused = distlock::connect(&format!("{url}&order=fair")).unwrap_err();
         assert!(refused.is_unsupported() && refused.to_string().contains("order=fair"));
     }
-    // Without a request: there need be no servers.
+    // Refused without a request: no server runs at these addresses.
     let quorum = "redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3?order=fair";
     assert!(distlock::connect(quorum).unwrap_err().is_unsupported());
 }

@@ -1,5 +1,5 @@
-//! Proxies that refuse what a connection begins with, and is not essential: the name of the client,
-//! and the question which server it is.
+//! Proxies that refuse commands at the beginning of a connection that are not essential: the
+//! client's name, and the query which server this is.
 
 use distlock::admin::WarningKind;
 use distlock::{Client, Event};
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Refuses these commands with this error, or cuts the connection.
+/// Refuses these commands with this error; without an error, cuts the connection.
 struct Refusing {
     commands: &'static [&'static str],
     error: Option<&'static str>,
@@ -35,7 +35,7 @@ impl Plan for Refusing {
     }
 }
 
-/// The words of vendors and proxies, and a closed connection.
+/// The errors of vendors and proxies, and a closed connection.
 const ANSWERS: [Option<&str>; 6] = [
     Some("ERR unsupported command 'CLIENT'"),
     Some("unsupported command"),
@@ -70,7 +70,8 @@ fn refused_greeting_costs_no_lock() {
     });
 }
 
-/// Behind such a proxy, one client holds a lock that is renewed, and another waits for it.
+/// Checks that, behind such a proxy, a client holds a lock that is renewed, and another client
+/// waits for it and gets it.
 fn locks_live_behind(refusing: Refusing) {
     let Refusing { commands, error } = refusing;
     let what = format!("{commands:?} {error:?}");
@@ -97,7 +98,7 @@ fn locks_live_behind(refusing: Refusing) {
         held.unlock().unwrap();
         waits.join().unwrap();
     });
-    // As a user with all rights, which a diagnosis asks for.
+    // A diagnosis needs a user with all rights.
     let operator = distlock::connect(&format!("redis://127.0.0.1:{}", proxy.port())).unwrap();
     operator.diagnose(LONG).unwrap();
     let made = server.probe().stat("total_connections_received") - before;
@@ -115,7 +116,7 @@ fn locks_live_behind(refusing: Refusing) {
     );
 }
 
-/// What is essential stays so.
+/// The login is essential, unlike the other commands at the beginning of a connection.
 #[test]
 fn refused_login_is_a_failure_of_the_connection() {
     let server = RedisServer::start();
@@ -135,7 +136,8 @@ fn refused_login_is_a_failure_of_the_connection() {
     );
 }
 
-/// As services do that look for literal commands and keys in the text of a script.
+/// Refuses all scripts, as services do that look for literal commands and keys in the text of a
+/// script.
 struct ChecksScripts;
 
 impl Plan for ChecksScripts {
@@ -150,7 +152,7 @@ impl Plan for ChecksScripts {
     }
 }
 
-/// Nothing is granted that could not be released.
+/// A lock that could not be released must not be granted.
 #[test]
 fn service_that_checks_scripts_is_named_and_grants_nothing() {
     let server = RedisServer::start();
@@ -183,7 +185,7 @@ fn service_that_checks_scripts_is_named_and_grants_nothing() {
     }
 }
 
-/// Answers the first request of a connection late.
+/// Delays the reply to the first request of a connection.
 struct SlowToGreet;
 
 impl Plan for SlowToGreet {

@@ -1,5 +1,6 @@
-//! What a server shows of its data's history decides whether it is followed, and what becomes of
-//! the locks that are held: behind a balancer, after failovers by hand, after restarts.
+//! The history of a server's data, as the server shows it, decides whether the client uses the
+//! server, and whether the locks that are held count as lost: behind a balancer, after failovers by
+//! hand, after restarts.
 
 use crate::bench::LONG;
 use distlock::admin::ServerData;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A client with all that it was told.
+/// A client, and what its events have reported.
 struct Told {
     client: Client,
     changes: Arc<Mutex<Vec<ServerData>>>,
@@ -49,7 +50,7 @@ impl Told {
             .expect("it is free")
     }
 
-    /// Waits for a renewal: what the server shows behind it is noted.
+    /// Waits for a renewal: the client notes the history that the server shows after it.
     fn await_renewal(&self) {
         let before = self.renewals.load(Ordering::SeqCst);
         eventually("it is renewed", LONG, || {
@@ -75,7 +76,8 @@ fn field(server: &RedisServer, field: &str) -> String {
         .unwrap_or_default()
 }
 
-/// A server that shows after a restart which data its dump is from.
+/// Returns whether the server is Redis 7 or later, and so shows after a restart which history its
+/// dump belongs to.
 fn is_from_7(server: &RedisServer) -> bool {
     !server
         .probe()
@@ -84,11 +86,11 @@ fn is_from_7(server: &RedisServer) -> bool {
         .starts_with("6.")
 }
 
-/// Hands the role of `master` over to `replica`, which has all data then.
+/// Makes `replica` the master in place of `master`, with all data.
 fn fail_over(master: &RedisServer, replica: &RedisServer) {
     let to = ["FAILOVER", "TO", "127.0.0.1", &replica.port().to_string()];
     eventually("it hands over", LONG, || {
-        // It is refused as long as the replica is not in sync.
+        // Refused as long as the replica is not in sync.
         let _refused = master.probe().command(&to);
         field(replica, "role") == "master"
     });
@@ -108,7 +110,7 @@ fn balancer_over_master_and_replicas_costs_no_lock() {
         .map(RedisServer::port)
         .collect();
     proxy.balance_over(&ports);
-    // Each start and each reconnection begins at another server.
+    // Each new connection leads to another server than the one before.
     let held: Vec<_> = (0..8)
         .map(|number| {
             let told = Told::behind(&proxy, "watchdog=9s&outage_limit=60s");
@@ -149,7 +151,7 @@ fn replica_is_named_with_its_master_and_never_followed() {
     );
     proxy.switch_to(group.master.port());
     let guard = told.take("a");
-    // Also not later, when the address leads there for a while.
+    // A client that has used the master does not use the replica either.
     proxy.switch_to(group.replicas[0].port());
     let other = told.client.mutex("b").unwrap();
     assert!(other.try_lock().is_err() && guard.is_valid());
@@ -202,7 +204,8 @@ fn replica_that_was_behind_is_reported_as_cut_and_its_lost_lock() {
     assert!(kept.verify().is_ok() && kept.is_valid());
 }
 
-/// A master keeps the dump that it wrote for a replica, and a replica the one that it received.
+/// A master keeps the dump that it wrote for a replica, and a replica keeps the dump that it
+/// received: both load it after a restart.
 #[test]
 fn server_without_snapshots_that_loads_a_dump_is_no_continuation() {
     let mut master = RedisServer::start_with(&["--repl-diskless-sync", "no"]);
@@ -222,7 +225,8 @@ fn server_without_snapshots_that_loads_a_dump_is_no_continuation() {
         let losses = held.losses();
         server.restart();
         told.take("next").unlock().unwrap();
-        // The dump of the master is one of the noted history; that of the replica is of another's.
+        // The master's dump belongs to the history that the client has noted; the replica's dump
+        // does not.
         let is_cut = known_before && is_from_7(server);
         let expected = if is_cut {
             ServerData::Cut
@@ -234,8 +238,8 @@ fn server_without_snapshots_that_loads_a_dump_is_no_continuation() {
     }
 }
 
-/// For as long as nothing makes it a replica, a master that was replaced and is back says that it
-/// is one.
+/// A master that was replaced and has returned reports the role of a master until it is made a
+/// replica.
 #[test]
 fn returned_master_is_no_continuation_and_hides_no_loss() {
     let mut group = Replicated::start(1);
@@ -260,7 +264,8 @@ fn returned_master_is_no_continuation_and_hides_no_loss() {
     assert_eq!(losses.recv_timeout(LONG).unwrap().cause(), LossCause::Gone);
 }
 
-/// Connections outlive it, and a lock with a fixed lease is not renewed.
+/// Open connections survive the demotion, and a lock with a fixed lease is not renewed: neither
+/// shows the loss.
 #[test]
 fn demotion_and_promotion_on_standing_connections_hide_no_loss() {
     let [server, other] =
@@ -308,7 +313,7 @@ fn locks_on_a_replaced_server_are_settled_in_batches() {
     let held: Vec<_> = (0..LOCKS)
         .map(|number| told.take(&format!("lock-{number}")))
         .collect();
-    // Every second one is known to the new server, too.
+    // The new server knows every second lock, too.
     for guard in held.iter().step_by(2) {
         let name = guard.name().as_str();
         let (owner, count) = old.probe().hgetall(name).into_iter().next().unwrap();
@@ -334,14 +339,15 @@ fn locks_on_a_replaced_server_are_settled_in_batches() {
         .iter()
         .sum();
     println!("{calls} scripts for {LOCKS} locks");
-    // Those that the new server does not know are cleaned up, on a busy machine each by itself.
+    // Locks that the new server does not know are cleaned up, on a busy machine by one request
+    // each.
     assert!(
         calls < LOCKS as u64 * 3 / 4,
         "{calls} scripts for {LOCKS} locks"
     );
 }
 
-/// What a look costs the server, beside the renewals.
+/// Shows what the query for the history costs the server in addition to the renewals.
 #[test]
 fn look_behind_each_batch_of_renewals_costs_few_microseconds() {
     const LOCKS: usize = 100;
@@ -365,7 +371,8 @@ fn look_behind_each_batch_of_renewals_costs_few_microseconds() {
     for command in ["evalsha", "exists", "info"] {
         println!("{command}: {}", stats(command).unwrap_or_default());
     }
-    // Once behind each batch, and with each connection, and now and then besides.
+    // An `INFO` follows each batch and the beginning of each connection; a few others are sent
+    // besides.
     let info = stats("info").unwrap();
     let calls: u64 = info.split(['=', ',']).nth(1).unwrap().parse().unwrap();
     assert!((5..100).contains(&calls), "{info}");

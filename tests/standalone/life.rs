@@ -8,17 +8,17 @@ use distlock_tests::time::eventually;
 use std::thread;
 use std::time::Duration;
 
-/// Far longer than a release takes to be heard of.
+/// Far longer than the message of a release takes.
 const LEASE: Duration = Duration::from_secs(60);
 
-/// Runs these steps on this server by `url`, which has options already.
+/// Runs all steps on this server, through `url`, which may have options.
 pub(crate) fn of_a_lock(server: &RedisServer, url: &str) {
     is_handed_over(server, url);
     is_kept(server, url);
 }
 
-/// Two clients hand a lock to each other: the one that waits is woken by the message, long before
-/// the lease is over.
+/// Passes a lock from one client to another: the message of the release wakes the waiter, long
+/// before the lease is over.
 fn is_handed_over(server: &RedisServer, url: &str) {
     let [ours, theirs] = [(); 2].map(|()| {
         let builder = distlock::builder().url(url).unwrap();
@@ -56,7 +56,7 @@ fn is_handed_over(server: &RedisServer, url: &str) {
     assert!(!probe.exists("a"));
 }
 
-/// The watchdog renews a lock.
+/// Checks that the watchdog renews a lock.
 fn is_kept(server: &RedisServer, url: &str) {
     let client = distlock::builder()
         .url(url)

@@ -1,5 +1,5 @@
-//! One Redis server as a [`Backend`](lock_core::Backend), without the engine above it: on real
-//! servers, one for each test, and on peers that only pretend to be one.
+//! One Redis server: tests of the [`Backend`](lock_core::Backend) without the engine, and of
+//! clients, on real servers, one for each test, and on peers that imitate a server.
 
 #![allow(
     clippy::unwrap_used,
@@ -15,7 +15,7 @@ mod age;
 // A client of the backend for one test.
 mod bench;
 
-// Connections before, between and after requests, and too few of them.
+// Connections before, between and after requests, and many threads on few of them.
 mod connections;
 
 // Peers that are silent, slow, broken or gone.
@@ -24,7 +24,7 @@ mod deadlines;
 // Servers that become replicas by hand.
 mod demoted;
 
-// Proxies that refuse what a connection begins with.
+// Proxies that refuse commands at the beginning of a connection.
 mod greeting;
 
 // Asynchronous releases.
@@ -33,19 +33,19 @@ mod unawaited_releases;
 // Acquisition, wait, renewal and release of a lock.
 mod life;
 
-// What servers show of their data's history.
+// Servers whose data have another history.
 mod history;
 
-// What managed services withhold.
+// Services that withhold commands.
 mod managed;
 
-// What is recorded as metrics.
+// Metrics.
 mod metrics;
 
 // Names that differ by braces only.
 mod names;
 
-// Whether the store can be asked.
+// `Client::ping`.
 mod ping;
 
 // Addresses that lead to another server.
@@ -87,7 +87,7 @@ mod queue;
 // Read-write locks.
 mod read_write;
 
-// What can only be seen on a real server: requests and keys.
+// Requests and keys, which only a real server shows.
 mod redis;
 
 // Permits of semaphores.

@@ -1,4 +1,4 @@
-//! What managed services withhold: commands, databases, passwords that last.
+//! Managed services that withhold commands or databases, or whose passwords expire.
 
 use distlock::admin::FindingLevel;
 use distlock::config::Credentials;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Those that ElastiCache and MemoryDB document as restricted, apart from subcommands.
+/// The commands that ElastiCache and MemoryDB document as restricted, without subcommands.
 const OF_ELASTICACHE: &[&str] = &[
     "BGREWRITEAOF",
     "BGSAVE",
@@ -29,7 +29,7 @@ const OF_ELASTICACHE: &[&str] = &[
     "SYNC",
 ];
 
-/// Those that Memorystore for Redis documents as blocked.
+/// The commands that Memorystore for Redis documents as blocked.
 const OF_MEMORYSTORE: &[&str] = &[
     "ACL",
     "BGREWRITEAOF",
@@ -48,10 +48,11 @@ const OF_MEMORYSTORE: &[&str] = &[
     "SHUTDOWN",
 ];
 
-/// What Redis Software and Redis Cloud document as not supported, and a client could send.
+/// The commands that Redis Software and Redis Cloud document as not supported, as far as a client
+/// could send them.
 const OF_REDIS_CLOUD: &[&str] = &["CLUSTER", "DEBUG", "SELECT", "SHUTDOWN", "SYNC", "WAIT"];
 
-/// A server that does not know these commands.
+/// Starts a server that does not know these commands.
 fn without(commands: &[&str]) -> RedisServer {
     let renamed = commands
         .iter()
@@ -64,7 +65,8 @@ fn client(url: &str) -> Client {
     distlock::connect(url).unwrap()
 }
 
-/// One holds it for longer than its lease, the other waits, and gets it with a larger token.
+/// Checks that one client holds a lock for longer than its lease, and that another client waits for
+/// it and gets it with a larger token.
 fn locks_live_on(url: &str) {
     let settings = format!("{url}?watchdog=1s");
     let [one, other] = [(); 2].map(|()| client(&settings));
@@ -112,7 +114,7 @@ fn locks_work_without_the_commands_that_services_withhold() {
     }
 }
 
-/// The error of an attempt on the lock.
+/// Returns the error of an attempt at the lock.
 fn refusal(url: &str) -> Error {
     client(url).mutex("it").unwrap().try_lock().unwrap_err()
 }
@@ -135,7 +137,8 @@ fn service_without_wait_refuses_replicas_alone() {
         .unwrap();
 }
 
-/// As on ElastiCache Serverless. The name stands for a refusal in scripts alone.
+/// ElastiCache Serverless refuses `TIME` in scripts only; here the server does not know the command
+/// at all.
 #[test]
 fn service_without_time_in_scripts_needs_tokens_off() {
     let server = without(&["TIME"]);
@@ -188,7 +191,8 @@ fn service_without_select_refuses_other_databases_alone() {
         .unwrap();
 }
 
-/// As with IAM or Entra: over TLS, the token is the password, and the service ends connections.
+/// As with IAM or Entra: over TLS, the password is a token that expires, and the service closes
+/// connections.
 #[test]
 fn token_that_expires_is_replaced_over_tls() {
     let authority = Authority::new();
@@ -234,7 +238,7 @@ fn token_that_expires_is_replaced_over_tls() {
         let waits_again = || server.probe().listeners() > 0;
         eventually("it waits", LONG, waits_again);
         for new in ["token-two", "token-three"] {
-            // Both are valid until the connections of the old one are gone.
+            // Both tokens are valid until the connections with the old one are closed.
             probe.command(&["ACL", "SETUSER", "iam", &[">", new].concat()]);
             let old = std::mem::replace(&mut *token.lock(), new.to_owned());
             for kind in ["normal", "pubsub"] {

@@ -1,4 +1,4 @@
-//! Metrics after known work: exact counts, gauges that return to zero, times that were measured.
+//! Metrics after known work: exact counts, gauges that return to zero, and measured times.
 
 use distlock::admin::WarningKind;
 use distlock::{Client, Event, LockOptions};
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Nothing is held and no thread waits.
+/// Checks that nothing is held and no thread waits.
 #[track_caller]
 fn must_be_idle(recorded: &Recorded) {
     for gauge in ["distlock_held", "distlock_waiting"] {
@@ -272,7 +272,7 @@ fn outage_counts_failed_renewals_and_refused_calls() {
     drop(guard);
 }
 
-/// A wrong password, a key with other data, and a wrong program.
+/// A wrong password, a key with other data, and misuse by the program.
 #[test]
 fn refused_calls_are_counted_by_kind_and_reported_once() {
     let server = RedisServer::start();
@@ -323,7 +323,7 @@ fn refused_calls_are_counted_by_kind_and_reported_once() {
     assert_eq!(recorded.value("distlock_unavailable_total", ""), 0.0);
 }
 
-/// Who forgets the colon before the password finds it in no message.
+/// Without the colon before it, a password is taken for the user's name. Still no message shows it.
 #[test]
 fn password_in_the_place_of_a_user_is_not_shown() {
     let server = RedisServer::start();

@@ -1,4 +1,4 @@
-//! Names that differ by braces only: the locks share no key of ours, and no grant.
+//! Names that differ only by braces: their locks share none of our keys, and no grant.
 
 use crate::bench::LONG;
 use distlock::{Client, Error};
@@ -73,7 +73,7 @@ fn labels_of_names_that_differ_by_braces_are_two() {
             .and_then(|it| it.label)
             .is_some_and(|label| &*label.text == says)
     };
-    // At the same time: under one key the later one would stand.
+    // At the same time: under a common key the later label would have replaced the earlier one.
     eventually("both have one", LONG, || {
         shows(&plain, "x", "plain") && shows(&tagged, "{x}", "tagged")
     });

@@ -31,11 +31,12 @@ impl Peer {
         }
     }
 
-    /// A peer that lets clients in as a server would, and then goes on as told.
+    /// Starts a peer that completes the handshake as a server would, and then runs `serve`.
     pub(crate) fn after_handshake(serve: impl Fn(TcpStream) + Clone + Send + 'static) -> Self {
         Self::new(move |mut stream| {
             read_request(&mut stream);
-            // The name is set, and the question which server it is answered, also by scripts.
+            // The replies to the client's name, to the query for the server's ID, and to the 32
+            // scripts after them.
             let ran = "$3\r\nabc\r\n".repeat(32);
             let answers = format!("+OK\r\n$10\r\nrun_id:abc\r\n{ran}");
             stream.write_all(answers.as_bytes()).unwrap();
@@ -52,13 +53,13 @@ impl Peer {
     }
 }
 
-/// Reads something that the client has sent in one go; false at the end.
+/// Reads what the client has sent at once; returns false at the end of the connection.
 pub(crate) fn read_request(stream: &mut TcpStream) -> bool {
     let mut bytes = [0; 64 * 1024];
     stream.read(&mut bytes).is_ok_and(|count| count > 0)
 }
 
-/// Reads a request with one channel, and returns that with its length and line ends.
+/// Reads a request with one channel, and returns the channel with its length and line ends.
 pub(crate) fn read_channel(stream: &mut TcpStream) -> String {
     let mut bytes = [0; 4096];
     let count = stream.read(&mut bytes).unwrap();

@@ -1,4 +1,4 @@
-//! `Client::ping`: whether the store can be asked, and what is wrong if not.
+//! `Client::ping`: whether the store answers, and what is wrong if it does not.
 
 use distlock::Client;
 use distlock_tests::distance::{Distance, Reach};
@@ -54,7 +54,7 @@ fn client_refused_by_the_store_learns_why() {
     );
 }
 
-/// A caller may wait for less than a round trip: that says nothing of the connection.
+/// A call that waits for less than a round trip fails; that is no fault of the connection.
 #[test]
 fn short_waits_on_a_far_server_cost_no_connection() {
     let server = RedisServer::start();

@@ -1,5 +1,5 @@
 //! The queue of waiters of a mutex in the store: what a release grants, to whom, and what happens
-//! where waiters leave, die or hear nothing.
+//! where waiters leave, die or receive no messages.
 
 use crate::bench::{Bench, LONG, lease, name, soon};
 use distlock::crossbeam_channel::{Receiver, Sender, bounded};
@@ -20,24 +20,25 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// The orders and formats of which each has this queue.
+/// The orders and formats that have this queue.
 const SETTINGS: [&str; 3] = ["order=any", "order=fair", "order=any&format=token"];
 
 const NAME: &str = "x";
 
-/// When a waiter asks again at the earliest.
+/// The shortest time after which a waiter in the queue repeats its attempt.
 const FIRST_ATTEMPT: Duration = Duration::from_secs(1);
 
 fn mutex(client: &Client) -> Mutex {
     client.mutex(NAME).unwrap()
 }
 
-/// A client whose connections begin without the scripts that join requests.
+/// Connects a client whose connections do not begin with the scripts that joined requests need.
 fn unjoined(server: &RedisServer, settings: &str) -> Client {
     client(server, &format!("joined=off&{settings}"))
 }
 
-/// Has the server know the scripts: one that does not is sent each twice.
+/// Makes the server learn the scripts. Otherwise a client sends the first request of each script
+/// twice, and the tests would count both.
 fn teach(server: &RedisServer, settings: &str) {
     let [one, other] = [(); 2].map(|()| client(server, settings));
     let held = mutex(&one).lock().unwrap();
@@ -56,14 +57,14 @@ fn must_be_empty(probe: &mut Probe) {
     });
 }
 
-/// The client of the first waiter.
+/// Returns the ID of the client of the first waiter.
 fn first_client(probe: &mut Probe) -> String {
     let found = probe.command(&["ZRANGE", &queue::key(NAME), "0", "0"]);
     let name = found.texts().pop().unwrap_or_default();
     name.split(':').next().unwrap_or_default().to_owned()
 }
 
-/// A thread that waits for the lock, and holds it until it is told to give it back.
+/// A thread that waits for the lock, and holds it until the test ends that.
 struct Waiter {
     got: Receiver<Option<u64>>,
     give_back: Sender<()>,
@@ -90,8 +91,8 @@ impl Waiter {
         }
     }
 
-    /// Of a client that has not waited before. Returns when it is in the queue, and its inbox is
-    /// watched.
+    /// Starts a waiter of a client that has not waited before. Returns when the waiter is in the
+    /// queue and has made a second attempt, after it subscribed.
     fn enter(probe: &mut Probe, client: &Client, options: &LockOptions) -> Self {
         let (before, scripts) = (waiting(probe, NAME), counted(probe).scripts);
         let waiter = Self::start(client, options);
@@ -105,7 +106,7 @@ impl Waiter {
         !self.got.is_empty()
     }
 
-    /// Waits until it has the lock; its token.
+    /// Waits until the thread has the lock; returns its token.
     fn token(&self) -> Option<u64> {
         self.got.recv_timeout(LONG).expect("it gets the lock")
     }
@@ -116,7 +117,8 @@ impl Waiter {
     }
 }
 
-/// How long it takes from `work` until this waiter has the lock; it is `overdue` after `bound`.
+/// Returns the time from the start of `work` until this waiter has the lock. Fails if that is
+/// longer than `bound` and the tolerance of this machine.
 #[track_caller]
 fn must_get_it(waiter: &Waiter, bound: Duration, what: &str, work: impl FnOnce()) -> Duration {
     let (took, tolerance) = with_tolerance(|| {
@@ -135,7 +137,8 @@ fn release_grants_to_the_next_client_without_an_attempt() {
     for settings in SETTINGS {
         for tokens in ["", "&tokens=off"] {
             let settings = format!("{settings}{tokens}");
-            // A machine that is late lets the waiter ask again.
+            // On a late machine the waiter repeats its attempt before the release: then the round
+            // is repeated.
             eventually("it is granted before it asks again", LONG, || {
                 let server = RedisServer::start();
                 let mut probe = server.probe();
@@ -166,7 +169,7 @@ fn release_grants_to_the_next_client_without_an_attempt() {
     }
 }
 
-/// The head asks for tokens for those behind it.
+/// The attempt at the head of the queue reserves tokens for the threads behind it.
 #[test]
 fn granted_lock_is_handed_to_the_threads_behind_with_its_tokens() {
     for settings in ["order=any", "order=any&format=token"] {
@@ -202,7 +205,8 @@ fn granted_lock_is_handed_to_the_threads_behind_with_its_tokens() {
             assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
             if is_in_time {
                 println!("{settings}: {counted:?}, {tokens:?} of {reserve}");
-                // The two releases; of the second the server has to be told.
+                // Two releases. The server does not know the script of the second one yet, so that
+                // is sent twice.
                 assert!(counted.scripts <= 3, "{settings}: {counted:?}");
                 assert_eq!(tokens[3], tokens[0] + 3);
                 let last = probe.get("redisson_lock_token:{x}").unwrap();
@@ -213,7 +217,8 @@ fn granted_lock_is_handed_to_the_threads_behind_with_its_tokens() {
     }
 }
 
-/// What the watchdog does not extend without an end is confirmed by the store.
+/// Unless the watchdog renews a lock without a limit, the waiter confirms its grant by a request,
+/// which sets the whole lease.
 #[test]
 fn grants_of_other_leases_are_confirmed_by_one_request() {
     let second = Duration::from_secs(1);
@@ -288,7 +293,7 @@ fn grant_that_replicas_must_confirm_is_asked_for_once() {
     }
 }
 
-/// Attempts of clients that are gone: nothing listens on their inboxes.
+/// Puts waiters of clients that are gone into the queue: nothing listens on their inboxes.
 fn dead_waiters(server: &RedisServer, settings: &str, count: usize) {
     let kind = match settings.contains("fair") {
         true => lock_core::LockKind::Fair,
@@ -300,7 +305,7 @@ fn dead_waiters(server: &RedisServer, settings: &str, count: usize) {
         let attempt = Attempt::new(&name, bench.owner(), lease(30_000))
             .tokens(Tokens::Assign { reserve: 0 })
             .waits(true)
-            // All are to be there still when the last has come.
+            // So long that all are still present when the last one has entered.
             .presence(LONG)
             .direct(NonZeroU64::new(7));
         assert!(matches!(
@@ -317,7 +322,7 @@ fn dead_waiters_cost_no_time() {
         let mut probe = server.probe();
         let holder = client(&server, settings);
         let held = mutex(&holder).lock().unwrap();
-        // More than a script looks at in one go.
+        // More than a script checks at once.
         dead_waiters(&server, settings, 230);
         let options = LockOptions::new();
         let living = client(&server, settings);
@@ -357,10 +362,10 @@ fn killed_processes_that_wait_cost_no_time() {
     }
 }
 
-/// What a proxy does to one client.
+/// The faults of one client's proxy.
 #[derive(Default)]
 struct Faults {
-    /// The connection is cut over each subscription.
+    /// If true, each subscription cuts the connection.
     refuses_subscriptions: AtomicBool,
     /// Milliseconds by which messages are late.
     delay: AtomicU64,
@@ -475,7 +480,7 @@ fn message_that_comes_after_the_lease_of_its_grant_grants_nothing() {
         let watch = Stopwatch::start();
         let what = "the grant ends";
         must_get_it(&second, WAITER_PRESENCE, what, || held.unlock().unwrap());
-        // The message, and the attempts that were sent meanwhile.
+        // Until the message, and the attempts that were sent meanwhile, have arrived.
         while watch.elapsed() < delay + FIRST_ATTEMPT {
             assert!(!first.has_it(), "{settings}: two have it");
             let_pass(ms(10));
@@ -490,7 +495,7 @@ fn message_that_comes_after_the_lease_of_its_grant_grants_nothing() {
     }
 }
 
-/// How long ago the first waiter's last attempt was, in milliseconds.
+/// Returns how long ago the first waiter's last attempt was, in milliseconds.
 fn age_of_attempt(probe: &mut Probe) -> u64 {
     let at: u64 = first_fields(probe, NAME)[8].parse().unwrap();
     let time = probe.command(&["TIME"]).texts();
@@ -498,8 +503,9 @@ fn age_of_attempt(probe: &mut Probe) -> u64 {
     (seconds * 1_000_000 + micros).saturating_sub(at) / 1_000
 }
 
-/// A message of a release as it could be, so many milliseconds after the attempt, and whether the
-/// waiter takes it for a grant. Nothing if the machine was late.
+/// Sends a waiter the message of a release, changed by `change`, when its last attempt is `age`
+/// milliseconds old. Returns whether the waiter takes the message for a grant; `None` if the
+/// machine was late.
 fn is_believed(settings: &str, age: u64, change: impl Fn(&mut Vec<String>)) -> Option<bool> {
     let server = RedisServer::start();
     let mut probe = server.probe();
@@ -523,7 +529,8 @@ fn is_believed(settings: &str, age: u64, change: impl Fn(&mut Vec<String>)) -> O
         waiter.has_it() || counted(&mut probe).acquires > attempts
     });
     let is_believed = waiter.has_it();
-    // What it believes is not so: its release finds nothing.
+    // A waiter that believes the message does not have the lock in the store: its release would
+    // fail.
     held.unlock().unwrap();
     if !is_believed {
         waiter.give_back();
@@ -551,14 +558,16 @@ fn only_a_message_for_the_last_attempt_and_the_lock_is_a_grant() {
         if settings.contains("fair") {
             continue; // the attempts are too near each other
         }
-        // The lease of a grant is the presence, and the attempts are further apart soon.
+        // The lease of a grant is the presence. The pauses between attempts grow, so an attempt can
+        // become 700 ms old.
         let short = format!("fair_presence=1s&{settings}");
         let late = eventually("it is in time", LONG, || is_believed(&short, 700, |_| {}));
         assert!(!late, "{settings}: more than half of the lease later");
     }
 }
 
-/// A thread that waits for the lock until it is interrupted. Returns false if it got it before.
+/// Starts a thread that waits for the lock until it is interrupted; returns when the thread is in
+/// the queue. The thread returns false if it got the lock before.
 fn interrupted(probe: &mut Probe, client: &Client, interrupt: &Interrupt) -> JoinHandle<bool> {
     let (before, scripts) = (waiting(probe, NAME), counted(probe).scripts);
     let (lock, options) = (mutex(client), LockOptions::new().interrupt(interrupt));
@@ -585,7 +594,8 @@ fn holder_of(probe: &mut Probe, settings: &str) -> String {
 #[test]
 fn waiter_that_gives_up_while_the_grant_is_under_way_frees_the_lock() {
     for settings in SETTINGS {
-        // A machine that is late lets a waiter ask again, and it gets it then.
+        // On a late machine the waiter repeats its attempt, and gets the lock by that: then the
+        // round is repeated.
         eventually("it gives up before it asks again", LONG, || {
             let server = RedisServer::start();
             let mut probe = server.probe();
@@ -614,7 +624,8 @@ fn waiter_that_gives_up_while_the_grant_is_under_way_frees_the_lock() {
     }
 }
 
-/// A thread whose wait is over may free the lock by force, and must not find it granted to itself.
+/// A thread whose wait is over may free the lock by force. By then, no release may grant the lock
+/// to the wait that is over.
 #[test]
 fn waiter_that_gave_up_has_left_before_the_next_request_of_its_client() {
     for settings in SETTINGS {
@@ -649,7 +660,7 @@ fn waiter_that_gives_up_leaves_its_place_to_the_threads_behind() {
         assert!(first.join().unwrap(), "it is interrupted");
         leaving.wait_for_cleanup(LONG).unwrap();
         assert_eq!(first_client(&mut probe), leaving.id().to_string());
-        // Until it asks, a release passes its client over.
+        // Until the thread behind has made an attempt, a release passes its client over.
         eventually("the thread behind has asked", LONG, || {
             first_fields(&mut probe, NAME)[2] != "0"
         });
@@ -664,7 +675,7 @@ fn waiter_that_gives_up_leaves_its_place_to_the_threads_behind() {
     }
 }
 
-/// Everything but what `rules` take away.
+/// Gives the user `me` all rights except those that `rules` take away.
 fn allow(server: &RedisServer, rules: &str) {
     let rule = format!("ACL SETUSER me reset on nopass ~* &* +@all {rules}");
     let told = server
@@ -677,7 +688,7 @@ fn as_me(server: &RedisServer, settings: &str) -> Client {
     distlock::connect(&format!("{}?{settings}", server.url_as("me"))).unwrap()
 }
 
-/// How often the server has refused something, by its log.
+/// Returns how often the server has refused something, by its log.
 fn refusals(probe: &mut Probe) -> i64 {
     let Value::List(entries) = probe.command(&["ACL", "LOG"]) else {
         panic!("no list")
@@ -738,7 +749,8 @@ fn lock_whose_release_cannot_be_published_is_found_within_a_second() {
     }
 }
 
-/// Otherwise an error of the publication would look like a client that is gone.
+/// Otherwise a failed publication would look like a client that is gone, and its waiters would be
+/// removed.
 #[test]
 fn release_that_cannot_be_published_leaves_all_in_the_queue() {
     for settings in SETTINGS {
@@ -794,8 +806,8 @@ fn user_without_the_queue_locks_without_it_and_is_refused_once() {
     }
 }
 
-/// A client may still listen at a former master, which publishes what a script on the present one
-/// does.
+/// A client may still listen at a former master, now a replica, which publishes what scripts on the
+/// present master publish.
 #[test]
 fn grant_that_is_taken_back_is_heard_at_no_replica() {
     for settings in SETTINGS {
@@ -827,7 +839,8 @@ fn grant_that_is_taken_back_is_heard_at_no_replica() {
     }
 }
 
-/// Redisson's `RReadWriteLock` takes a mutex of its name for free.
+/// Redisson's `RReadWriteLock` treats a mutex of the same name as a free lock: its readers enter
+/// beside the holder.
 #[test]
 fn release_grants_no_lock_that_readers_have_broken_into() {
     for settings in ["order=any", "order=fair"] {
@@ -885,7 +898,7 @@ fn other_data_under_the_queues_key_is_named_to_waiters() {
     }
 }
 
-/// Clients that want the lock all the time, until they are dropped.
+/// Clients that acquire the lock again and again, until the test ends them.
 struct Crowd {
     ended: Arc<AtomicBool>,
     turns: Arc<AtomicU64>,
@@ -982,7 +995,8 @@ fn client_that_polls_gets_the_lock_beside_clients_that_queue() {
     must_be_empty(&mut probe);
 }
 
-/// The first of a client's threads leaves its place to one that leaves, too, without having asked.
+/// The first of a client's threads gives up, and leaves its place to a thread that gives up, too,
+/// before it has made an attempt.
 #[test]
 fn place_that_no_thread_of_a_client_uses_is_granted_to_none() {
     let server = RedisServer::start();

@@ -1,4 +1,4 @@
-//! [`Format`]: how the locks of each wire format are read, and what it cannot do.
+//! [`Format`]: how the locks of each wire format are read, and which cases it cannot run.
 
 use crate::probe::Probe;
 use lock_conformance::{NEEDS_ALL_KINDS, NEEDS_AN_OWNER, NEEDS_NOTIFICATION, NEEDS_TOKENS, Seen};
@@ -7,21 +7,21 @@ use std::time::{Duration, SystemTime};
 /// Cases that a store cannot run, each with the reason.
 pub type NotApplicable = Vec<(&'static str, &'static str)>;
 
-/// A format, how its locks are read, and what it cannot do.
+/// A wire format of the store under test.
 #[derive(Clone, Copy)]
 pub struct Format {
-    /// Its options in a URL.
+    /// The options of a URL that select the format.
     pub options: &'static str,
-    /// What its keys begin with.
+    /// The beginning of all keys.
     pub prefix: &'static str,
-    /// Whether what stands under the key names the owner, so that locks are renewed.
+    /// True if the value names the owner. Only such locks are renewed.
     pub is_owned: bool,
     pub read: fn(Probe, &str) -> Seen,
-    /// But for what needs replicas.
+    /// Returns the cases that the format cannot run, besides those that need replicas.
     pub cannot: fn() -> NotApplicable,
 }
 
-/// A format with owners.
+/// Makes a format whose values name the owner.
 const fn owned(
     options: &'static str,
     read: fn(Probe, &str) -> Seen,
@@ -36,7 +36,7 @@ const fn owned(
     }
 }
 
-/// A classic format.
+/// Makes a classic format.
 const fn classic(
     options: &'static str,
     read: fn(Probe, &str) -> Seen,
@@ -51,15 +51,15 @@ const fn classic(
 /// A hash with the owner as its only field: the default.
 pub const REDISSON: Format = owned("", only_field, Vec::new);
 
-/// What others write, with our tokens beside it.
+/// A string as other libraries write it, with our fencing tokens under another key.
 pub const TOKEN: Format = owned("format=token", expiring, mutexes_only);
 
-/// Exactly what others write.
+/// A string as other libraries write it, and no other key.
 pub const BARE_TOKEN: Format = owned("format=token&tokens=off", expiring, || {
     [NEEDS_TOKENS, NEEDS_ALL_KINDS].concat()
 });
 
-/// The same, and a release wakes those of another library, too.
+/// [`TOKEN`], with releases that also wake the waiters of python-redis-lock.
 pub const WAKES_PYTHON: Format = Format {
     prefix: "lock:",
     ..owned(
@@ -80,23 +80,24 @@ pub const WAKES_SPRING: Format = Format {
 /// `SET NX EX` and `DEL`.
 pub const PLAIN: Format = classic("format=plain,poll=20ms", expiring, not_owned);
 
-/// The same by `SETNX` and `EXPIRE`.
+/// [`PLAIN`] with `SETNX` and `EXPIRE` in place of `SET NX EX`.
 pub const PLAIN_COMMANDS: Format = classic("format=plain,commands,poll=20ms", expiring, not_owned);
 
-/// `SETNX`, `GETSET`, and the time that it ends as the value.
+/// `SETNX` and `GETSET`; the value is the time at which the lock ends.
 pub const TIMESTAMP: Format = classic("format=timestamp,poll=20ms", dated, dated_ahead);
 
-/// The same with `DEL` and `SETNX` where that time is past.
+/// [`TIMESTAMP`] that takes over an ended lock by `DEL` and `SETNX`.
 pub const TIMESTAMP_DELETE: Format = classic(
     "format=timestamp,takeover=delete,poll=20ms",
     dated,
     dated_ahead,
 );
 
-/// The same as Python writes it, and deletes it by the rule that comes with that.
+/// [`TIMESTAMP`] with the time as a Python float. By default a release of this spelling deletes the
+/// key unless its time is older than our own.
 pub const FLOAT_NOT_OLDER: Format = classic("format=timestamp,float,poll=20ms", dated, dated_ahead);
 
-/// The same, and deletes it only if it is its own.
+/// [`FLOAT_NOT_OLDER`] with a release that deletes the key only if its time is our own.
 pub const FLOAT: Format = classic(
     "format=timestamp,float,release=compare,poll=20ms",
     dated,
@@ -108,7 +109,8 @@ pub const COUNTER: Format = classic("format=counter,poll=20ms", counted, nameles
 pub const COUNTER_MULTI: Format = classic("format=counter,multi,poll=20ms", counted, prolonged);
 pub const COUNTER_LUA: Format = classic("format=counter,lua,poll=20ms", counted, nameless);
 
-/// Where it is written in whole seconds, upwards, when the lock ends, and the key never does.
+/// Returns the cases that the formats with a time as value cannot run: in whole seconds the lease
+/// ends later than requested, and the key never expires.
 fn dated_ahead() -> NotApplicable {
     const SECONDS: &str =
         "it counts in whole seconds, upwards, and so a lease may be longer than asked";
@@ -128,7 +130,7 @@ fn dated_ahead() -> NotApplicable {
     cannot
 }
 
-/// Where a failed attempt extends the lease.
+/// Returns the cases that cannot run where a failed attempt extends the lease.
 fn prolonged() -> NotApplicable {
     const LOSERS: &str = "a failed attempt extends the lease, so it ends only without attempts";
     let mut cannot = nameless();
@@ -159,7 +161,7 @@ fn not_owned() -> NotApplicable {
     .concat()
 }
 
-/// Where the value is a time or a number.
+/// Returns the cases that cannot run where the value is a time or a number.
 fn nameless() -> NotApplicable {
     let mut cannot = not_owned();
     cannot.push((
@@ -169,14 +171,14 @@ fn nameless() -> NotApplicable {
     cannot
 }
 
-/// As Redisson stores it: a hash with one field, whose TTL is the lease.
+/// Reads a lock as Redisson stores it: a hash with one field, whose TTL is the lease.
 fn only_field(mut probe: Probe, key: &str) -> Seen {
     let holders = probe.hgetall(key);
     assert!(
         holders.len() <= 1,
         "a lock with several holders: {holders:?}"
     );
-    // Between the two requests the lease may end.
+    // The lease may end between the two requests.
     match (holders.len(), probe.pttl(key)) {
         (1, Some(left)) => Seen::held(Some(left)),
         (1, None) => {
@@ -187,7 +189,7 @@ fn only_field(mut probe: Probe, key: &str) -> Seen {
     }
 }
 
-/// A string whose TTL is the lease, and nothing of another format's.
+/// Reads a lock that is a string, whose TTL is the lease.
 fn expiring(mut probe: Probe, key: &str) -> Seen {
     match (probe.get(key), probe.pttl(key)) {
         (Some(_), Some(left)) => Seen::held(Some(left)),
@@ -195,14 +197,14 @@ fn expiring(mut probe: Probe, key: &str) -> Seen {
     }
 }
 
-/// The same, and it is a number.
+/// Reads a lock that is a number, whose TTL is the lease.
 fn counted(mut probe: Probe, key: &str) -> Seen {
     let number = probe.get(key).map(|text| text.parse::<u64>());
     assert!(!matches!(number, Some(Err(_))), "{number:?}");
     expiring(probe, key)
 }
 
-/// A string that says until when, in seconds since 1970.
+/// Reads a lock that is the time of its end, in seconds since 1970.
 fn dated(mut probe: Probe, key: &str) -> Seen {
     let Some(until) = probe.get(key).map(|text| text.parse::<f64>().unwrap()) else {
         return Seen::FREE;

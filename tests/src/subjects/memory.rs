@@ -1,4 +1,4 @@
-//! Stores in this process: one, several as one lock, and quorums.
+//! Stores in this process: one store, locks over several stores, and quorums.
 
 use super::quorum::majority_of;
 use crate::quorum::Dead;
@@ -47,7 +47,7 @@ impl Subject for MemorySubject {
     }
 }
 
-/// Locks of one name in three stores, taken as one.
+/// Locks with the same name in three stores, acquired as one lock.
 pub struct SeveralSubject {
     name: &'static str,
     time: VirtualTime,
@@ -56,21 +56,21 @@ pub struct SeveralSubject {
 }
 
 impl SeveralSubject {
-    /// All three of them.
+    /// A lock that is held if all three locks are.
     pub fn all() -> Self {
         Self::new("all of three", |members| {
             MultiLock::new(members).unwrap().into()
         })
     }
 
-    /// The majority of the three.
+    /// A lock that is held if a majority of the three locks is.
     pub fn majority() -> Self {
         Self::new("a majority of three", |members| {
             MajorityLock::new(members).unwrap().into()
         })
     }
 
-    /// The same lock in the middle of others.
+    /// A lock over a lock over two stores and the third store.
     pub fn nested() -> Self {
         Self::new("one of a lock of two", |mut members| {
             let last = members.pop().unwrap();
@@ -122,7 +122,8 @@ impl Subject for SeveralSubject {
         )
     }
 
-    /// Held if anything of it is: what is free must be free everywhere.
+    /// Held if any of the three locks is: a case that expects a free lock finds one that was left
+    /// over.
     fn probe(&self, lock: &LockName) -> Seen {
         let seen = self.stores.each_ref().map(|store| Seen::of(store, lock));
         let held = seen.iter().filter(|it| it.held);

@@ -8,31 +8,31 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, LazyLock};
 use std::thread;
 
-/// Which cases run in the default tier. In the long tier every case runs that applies.
+/// Which cases run in the default tier. The long tier runs every case that applies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Extent {
-    /// All: the first mount of its kind.
+    /// All cases: the first mount of its kind.
     Full,
     /// The core cases, which catch every mutant that the full suite catches.
     Core,
-    /// None.
+    /// No cases.
     None,
 }
 
 /// Opens the store for one case.
 type Open = dyn Fn() -> Arc<dyn Subject> + Send + Sync;
 
-/// A store that runs the suite.
+/// A store that runs the conformance suite.
 pub struct Mount {
     name: &'static str,
     extent: Extent,
-    /// The cases that are run here at all.
+    /// The cases that this store can run.
     applies: Box<dyn Fn(&Case) -> bool>,
     open: Arc<Open>,
 }
 
 impl Mount {
-    /// All cases except the ones that the store cannot run.
+    /// Makes a mount that runs all cases except those in `cannot`.
     pub fn new(
         name: &'static str,
         extent: Extent,
@@ -58,7 +58,7 @@ impl Mount {
         }
     }
 
-    /// One test for each case.
+    /// Returns one test for each case that applies.
     pub fn trials(&self) -> Vec<Trial> {
         let applicable = cases().iter().filter(|case| (self.applies)(case));
         let trial = |case: &'static Case| {
@@ -78,8 +78,8 @@ impl Mount {
     }
 }
 
-/// A test that these cases fail where they are left out, with one of these reasons if there are
-/// any.
+/// Returns a test that each of these cases fails on this store, with one of these reasons if there
+/// are any. A case that passes is left out for no reason.
 pub fn left_out_cases_fail(
     name: &str,
     cases: &[(&'static str, &'static str)],
@@ -118,7 +118,7 @@ pub fn left_out_cases_fail(
     Trial::test(format!("{name}::left_out_cases_fail"), test)
 }
 
-/// Servers that the cases of one mount share, started when the first of them runs.
+/// Servers that the cases of one mount share. The first case that runs starts them.
 pub struct Shared<T>(Arc<LazyLock<Arc<T>, Start<T>>>);
 
 type Start<T> = Box<dyn FnOnce() -> Arc<T> + Send>;
@@ -139,8 +139,8 @@ impl<T> Shared<T> {
     }
 }
 
-/// Servers that one case has for itself, because it does something to them. They are kept for the
-/// next one, and so many are started at most.
+/// Servers that one case at a time has for itself, because the case pauses or changes them. A case
+/// that passes returns its servers for the next case. At most `most` are started.
 pub struct Pool<T> {
     most: usize,
     start: fn() -> T,
@@ -153,10 +153,11 @@ struct Kept<T> {
     started: usize,
 }
 
-/// What was taken from a [`Pool`].
+/// Servers that were taken from a [`Pool`], and return to it when dropped, unless the case has
+/// failed.
 pub struct Borrowed<T> {
     pool: Arc<Pool<T>>,
-    /// `Some` until it is dropped.
+    /// `Some` until the drop.
     taken: Option<T>,
 }
 
@@ -174,7 +175,7 @@ impl<T> Pool<T> {
         })
     }
 
-    /// Blocks until there is one.
+    /// Takes idle servers, or starts new ones; waits if as many as allowed are in use.
     pub fn take(self: &Arc<Self>) -> Borrowed<T> {
         let mut state = self.state.lock();
         loop {
@@ -197,7 +198,8 @@ impl<T> Pool<T> {
 }
 
 impl<T> Pool<T> {
-    /// Starts one. If that panics, another case may try: nothing waits for one that never comes.
+    /// Starts servers. If that panics, another case may start some: otherwise it would wait for a
+    /// return that never comes.
     fn start(&self) -> T {
         let started = catch_unwind(AssertUnwindSafe(self.start));
         started.unwrap_or_else(|panic| {

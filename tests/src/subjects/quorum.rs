@@ -12,20 +12,21 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A node has as long for a response as every other store: on a busy machine half a second is no
-/// long time for a thread to get a processor. The dead nodes here refuse at once.
+/// A node has 2 s for a response: on a busy machine a thread may wait for a processor for half a
+/// second. The dead nodes of these tests refuse at once.
 const OPTIONS: &str = "max_lease=10m&node_timeout=2s";
 
-/// Servers that are set up, and connections to look at them.
+/// The servers of a quorum, and open connections to read from them.
 pub struct Nodes {
     servers: Servers,
     dead: usize,
-    /// Five new connections take longer than what a guard leaves of its lease, so they stay open.
+    /// The connections stay open: five new ones take longer than the time from the end of a guard's
+    /// validity to the end of its lease.
     probes: Mutex<Vec<Probe>>,
 }
 
 impl Nodes {
-    /// So many servers, and so many more that are not there.
+    /// Starts a quorum with this many servers that run and this many that do not.
     pub fn start(alive: usize, dead: usize, options: &str) -> Self {
         let servers = Servers::with(alive, dead, &format!("{OPTIONS}{options}"));
         let probes = servers.servers.iter().map(RedisServer::probe).collect();
@@ -37,14 +38,14 @@ impl Nodes {
     }
 }
 
-/// A quorum as a store.
+/// A quorum as the store of a case.
 pub struct Quorum {
     pub nodes: Arc<Nodes>,
     /// Reads the holder of a lock on one server.
     pub holder: fn(&mut Probe, &str) -> Option<String>,
 }
 
-/// The only field of a hash, as Redisson has it.
+/// Returns the only field of a hash, which is the owner as Redisson writes it.
 pub fn only_field(probe: &mut Probe, key: &str) -> Option<String> {
     let holders = probe.hgetall(key);
     assert!(
@@ -90,8 +91,9 @@ impl Subject for Quorum {
     }
 }
 
-/// What a quorum says, from the holders on the reachable nodes and their remaining leases. Two
-/// owners with one node each, as after a late release and a late attempt, are no majority.
+/// Returns a quorum's view of a lock, from the holders on the reachable nodes and their remaining
+/// leases. Two owners with one node each, as after a late release and a late attempt, are no
+/// majority.
 pub(super) fn majority_of(holders: Vec<(String, Option<Duration>)>, nodes: usize) -> Seen {
     let mut by_owner: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for (owner, left) in holders {

@@ -1,4 +1,4 @@
-//! [`Store`]: one server, a cluster, or a master behind sentinels, and how a case looks at it.
+//! [`Store`]: one server, a cluster, or a master behind sentinels, and how a case reads its locks.
 
 use super::format::Format;
 use super::mount::{Borrowed, Pool, Shared};
@@ -15,26 +15,26 @@ use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Where a store's keys are.
+/// The servers of a store.
 pub trait Servers: Send + Sync {
-    /// A connection to the server that this key is on.
+    /// Connects to the server of this key.
     fn probe(&self, key: &str) -> Probe;
 
-    /// The same to its replica of this number.
+    /// Connects to this replica of the key's server.
     fn replica(&self, _key: &str, _number: usize) -> Probe {
         panic!("it has no replicas")
     }
 
-    /// How many replicas a master has. `None` where a case may not hold them back.
+    /// Returns the number of each master's replicas; `None` if a case may not hold them back.
     fn replicas(&self) -> Option<u32> {
         None
     }
 
-    /// Holds the first so many replicas of each master back, and no others.
+    /// Holds back this many replicas of each master, and lets the others continue.
     fn hold_back(&self, _replicas: u32) {}
 }
 
-/// A server, and what it needs in the file system.
+/// A server, and its files.
 pub struct Single {
     pub server: RedisServer,
     pub url: String,
@@ -42,7 +42,7 @@ pub struct Single {
 }
 
 impl Single {
-    /// A server with more on its command line.
+    /// Starts a server with these arguments.
     pub fn start(arguments: &[&str]) -> Self {
         let server = RedisServer::start_with(arguments);
         Self {
@@ -81,10 +81,10 @@ impl Servers for Replicated {
     }
 }
 
-/// A master with replicas that sentinels name.
+/// A master with replicas, which sentinels watch.
 pub struct Watched {
     pub group: Group,
-    /// Whether one case has it for itself, and may hold its replicas back.
+    /// True if only one case uses the group, and may hold its replicas back.
     pub alone: bool,
 }
 
@@ -129,7 +129,7 @@ impl Servers for Sharded {
         self.alone.then_some(1)
     }
 
-    /// Those of all masters: the caller does not say for which lock.
+    /// Holds back the replicas of all masters, because the caller does not name a lock.
     fn hold_back(&self, replicas: u32) {
         for number in self.cluster.len() / 2..self.cluster.len() {
             let replica = self.cluster.node(number);
@@ -142,7 +142,8 @@ impl Servers for Sharded {
     }
 }
 
-/// A replica that is stopped stays connected, and the master counts it as one that is there.
+/// Pauses the first `count` replicas, and resumes the others. A paused replica stays connected, and
+/// the master counts it as present.
 fn pause_first(replicas: &[RedisServer], count: u32) {
     for (number, replica) in replicas.iter().enumerate() {
         if number < count as usize {
@@ -153,18 +154,18 @@ fn pause_first(replicas: &[RedisServer], count: u32) {
     }
 }
 
-/// A store of a wire format.
+/// A store in one wire format.
 pub struct Store<S> {
     servers: S,
     url: String,
-    /// What its keys begin with.
+    /// The beginning of all keys.
     prefix: &'static str,
     has_tags: bool,
     format: Format,
 }
 
 impl<S> Store<S> {
-    /// The options of the format are added to the URL.
+    /// Makes a store; the options of the format are added to the URL.
     pub fn new(servers: S, url: &str, format: Format) -> Self {
         let mark = if url.contains('?') { '&' } else { '?' };
         let url = match format.options {
@@ -180,7 +181,7 @@ impl<S> Store<S> {
         }
     }
 
-    /// The same with keys that begin with this.
+    /// Makes all keys begin with this prefix.
     pub fn prefix(self, prefix: &'static str) -> Self {
         let mark = if self.url.contains('?') { '&' } else { '?' };
         Self {
@@ -190,7 +191,7 @@ impl<S> Store<S> {
         }
     }
 
-    /// The same with hash tags in the names of its locks.
+    /// Makes the cases use lock names with hash tags.
     pub fn with_tags(self) -> Self {
         Self {
             has_tags: true,
@@ -273,7 +274,7 @@ where
     }
 }
 
-/// The key of a lock's token counter.
+/// Returns the key of the token counter of the lock with this key.
 pub fn counter_of(key: &str) -> String {
     match key {
         tagged if tagged.contains('{') => format!("redisson_lock_token:{tagged}"),
@@ -295,7 +296,7 @@ pub fn shared<T: Servers + 'static>(
     }
 }
 
-/// Opens a store of this format on servers that the case has for itself.
+/// Opens a store of this format on servers that one case has for itself.
 pub fn borrowed<T: Servers + 'static>(
     pool: &Arc<Pool<T>>,
     url: fn(&T) -> String,

@@ -1,5 +1,5 @@
 //! One request, or its answer, that the network loses, delays or garbles: an acquire, a release and
-//! a renewal come about all the same, and nothing is left of the first try.
+//! a renewal succeed all the same, and nothing is left of the first try.
 
 use super::scene::{Row, answered, builder_of, client_of, command, lease};
 use super::table::Case;
@@ -13,10 +13,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
-/// The pauses before a repetition.
+/// The time of the pauses before a request is repeated.
 const PAUSES: Duration = Duration::from_millis(50);
 
-/// The three of them that meet this fault, as cases.
+/// Makes three cases of each fault: an acquire, a release and a renewal.
 macro_rules! cases {
     ($($name:literal => $fault:expr),* $(,)?) => {
         &[
@@ -39,13 +39,13 @@ pub(super) const CASES: &[Case] = cases! {
     "applied, and garbage comes" => Fault::Garbage,
 };
 
-/// For longer than a command may take.
+/// Returns a delay that is longer than a command may take.
 fn late() -> Duration {
     command() * 2
 }
 
-/// A server that knows the scripts, behind a proxy whose first command of this kind meets this
-/// fault.
+/// Starts a server that knows the scripts, behind a proxy that applies this fault to the first
+/// command of this kind.
 fn behind(kind: Kind, fault: Fault) -> (RedisServer, Proxy) {
     let server = RedisServer::start();
     let guard = answered(client_of(&server.url()).mutex("b").unwrap().lock());
@@ -56,8 +56,8 @@ fn behind(kind: Kind, fault: Fault) -> (RedisServer, Proxy) {
     (server, proxy)
 }
 
-/// Until whatever is still under way has arrived, and came to nothing: it stays free, or whose it
-/// is.
+/// Checks that the first try changes nothing when it arrives late: the lock stays its successor's,
+/// and stays free after that.
 fn nothing_comes_of_it(server: &RedisServer, proxy: &Proxy, (kind, fault): (Kind, Fault)) {
     let successor = client_of(&server.url()).mutex("a").unwrap();
     let guard = answered(successor.try_lock()).expect("it is free");
@@ -74,7 +74,7 @@ fn nothing_comes_of_it(server: &RedisServer, proxy: &Proxy, (kind, fault): (Kind
     }
 }
 
-/// Is repeated, and got.
+/// Checks that the acquire is repeated and gets the lock.
 fn acquire(fault: Fault) -> Row {
     let (server, proxy) = behind(Kind::Acquire, fault);
     let lock = client_of(&proxy.url()).mutex("a").unwrap();
@@ -88,7 +88,8 @@ fn acquire(fault: Fault) -> Row {
     row
 }
 
-/// Is repeated, and told truly: also after silence there is time to ask again.
+/// Checks that the release is repeated and succeeds: even after a time-out, time is left for
+/// another request.
 fn release(fault: Fault) -> Row {
     let (server, proxy) = behind(Kind::Release, fault);
     let guard = client_of(&proxy.url()).mutex("a").unwrap().lock().unwrap();
@@ -104,7 +105,7 @@ fn release(fault: Fault) -> Row {
     row
 }
 
-/// Is repeated long before the deadline.
+/// Checks that the renewal is repeated long before the lease ends.
 fn renewal(fault: Fault) -> Row {
     let (server, proxy) = behind(Kind::Renew, fault);
     let told = Arc::new(Mutex::new(Vec::new()));

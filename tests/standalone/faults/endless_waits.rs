@@ -1,4 +1,5 @@
-//! Waits without an end that can never succeed: what ends each of them, long before an outage does.
+//! Waits without a deadline that can never succeed: an error ends each of them long before the
+//! outage limit.
 
 use distlock::admin::Counters;
 use distlock::{Client, Election, Error, Interrupt, MultiLock};
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Waits without an end, on this name, and returns why it has ended.
+/// Waits for this name without a deadline, and returns the error that ended the wait.
 type Wait = fn(&Client, &str) -> Result<(), Error>;
 
 const WAITS: [(&str, Wait); 10] = [
@@ -49,11 +50,12 @@ fn leads(election: &Election, wait: Duration) -> Result<(), Error> {
     election.wait_for_leadership(wait, None).map(drop)
 }
 
-/// Every wait ends by an answer that `is_expected`, although the client would bear an outage.
+/// Checks that every wait ends by an error that `is_expected`, although the client would tolerate
+/// an outage of ten minutes.
 fn all_end(url: &str, names: [&str; 2], is_expected: impl Fn(&Error) -> bool) {
     let client = distlock::connect(&format!("{url}?outage_limit=10m")).unwrap();
     for (what, wait) in WAITS {
-        // What is a lock's is foreign to a semaphore, and the other way round.
+        // A text is foreign to a lock, and a hash is foreign to a semaphore.
         let name = names[usize::from(what.starts_with("permit"))];
         let error = within(LONG, || wait(&client, name)).expect_err(what);
         assert!(is_expected(&error), "{what} on {url}: {error:?}");
@@ -98,7 +100,8 @@ fn waits_end_by_foreign_value() {
     all_end(&server.url(), ["text", "hash"], Error::is_foreign_format);
 }
 
-/// An outage ends no campaign, and is told when it has lasted for longer than is borne.
+/// An outage does not end a campaign. It is reported once it has lasted longer than the outage
+/// limit.
 #[test]
 fn outage_is_told_of_a_campaign_and_ends_no_wait_without_an_end() {
     let counters = Arc::new(Counters::new());

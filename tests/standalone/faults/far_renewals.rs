@@ -1,4 +1,5 @@
-//! Renewals on a far server: a lock's lease decides its time, and not that of other locks.
+//! Renewals on a far server: the lease of each lock decides how long its renewal may take; the
+//! shorter leases of other locks do not.
 
 use distlock::{Client, LockOptions};
 use distlock_tests::distance::Distance;
@@ -8,7 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// A lock with this lease, beside threads of the same client that take others again and again.
+/// One lock with this lease, and threads of the same client that acquire other locks with a short
+/// lease again and again.
 struct Scene {
     round_trip: Duration,
     lease: Duration,
@@ -17,7 +19,8 @@ struct Scene {
 }
 
 impl Scene {
-    /// Holds the lock for this time, and returns how many connections that took.
+    /// Holds the lock for this time, checks that it is not lost, and returns the number of
+    /// connections to the server.
     fn hold_for(&self, time: Duration) -> u64 {
         let server = RedisServer::start();
         let way = Distance::new(server.port(), scaled(self.round_trip));
@@ -41,7 +44,7 @@ impl Scene {
         let watched = LockOptions::new().watched(scaled(self.short));
         let lock = client.mutex(format!("other{thread}")).unwrap();
         while !is_over.load(Ordering::SeqCst) {
-            // It may be lost: a round trip is a large part of its lease.
+            // This lock may be lost: a round trip is a large part of its lease.
             let _lost = lock.lock_with(&watched).and_then(|guard| {
                 guard.verify()?;
                 guard.unlock()

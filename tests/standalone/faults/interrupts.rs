@@ -1,4 +1,4 @@
-//! An interrupt at every step of a wait: how soon it ends, and that nothing is left.
+//! An interrupt at every step of a wait: how soon the wait ends, and that it leaves nothing behind.
 
 use super::scene::{Row, answered, builder_of, client_of, command};
 use super::table::Case;
@@ -17,7 +17,7 @@ use std::thread;
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
-/// But for what a busy machine adds.
+/// The bound of a wait that ends at once, without the allowance for a busy machine.
 const AT_ONCE: Duration = Duration::ZERO;
 
 pub(super) const CASES: &[Case] = &[
@@ -65,8 +65,8 @@ fn subscribes(request: &Request) -> bool {
 struct Step {
     on: fn(&Request) -> bool,
     turn: u64,
-    /// When the answer is there, and the client does not know yet; otherwise before the server sees
-    /// the command.
+    /// If true, the interrupt fires when the server has answered and the client does not have the
+    /// answer yet; otherwise before the server gets the command.
     answered: bool,
     fault: Fault,
 }
@@ -89,7 +89,7 @@ impl Step {
     }
 }
 
-/// Fires at its step, and knows when that was.
+/// A proxy's plan that fires the interrupt at its step, and records when.
 struct Fires {
     step: Step,
     sent: AtomicU64,
@@ -134,7 +134,7 @@ impl Plan for Fires {
     }
 }
 
-/// A server that knows the scripts already.
+/// Starts a server that knows the scripts.
 fn server() -> RedisServer {
     let server = RedisServer::start();
     client_of(&server.url())
@@ -147,8 +147,8 @@ fn server() -> RedisServer {
     server
 }
 
-/// What became of a wait with this interrupt, and when it ended. It has an end of its own, or one
-/// that the interrupt does not end would be the end of the test.
+/// Returns the outcome of a wait with this interrupt, and when it ended. The wait has a deadline:
+/// otherwise an interrupt without effect would leave the test waiting for ever.
 fn wait(client: &Client, interrupt: &Interrupt) -> (Result<LockGuard, Error>, Moment) {
     let options = LockOptions::new().interrupt(interrupt);
     let lock = client.mutex("a").unwrap();
@@ -160,13 +160,13 @@ fn wait(client: &Client, interrupt: &Interrupt) -> (Result<LockGuard, Error>, Mo
     )
 }
 
-/// The owner of the lock, and the subscribed channels.
+/// Returns the owners of the lock, and the subscribed channels.
 fn left(probe: &mut Probe) -> (Vec<String>, Vec<String>) {
     let channels = probe.command(&["PUBSUB", "CHANNELS"]).texts();
     (probe.hgetall("a").into_keys().collect(), channels)
 }
 
-/// While another client holds the lock.
+/// Interrupts a wait while another client holds the lock.
 fn busy(step: Step) -> Row {
     let (server, fires) = (server(), Fires::at(step));
     let holder = client_of(&server.url()).mutex("a").unwrap().lock().unwrap();
@@ -191,11 +191,12 @@ fn busy(step: Step) -> Row {
         .unwrap()
         .unlock()
         .unwrap();
-    // What is under way is waited for.
+    // The wait ends only after the request that is under way.
     Row::new(error, ended.since(fired), command())
 }
 
-/// While the lock is free: it gets it, or not, and either way leaves nothing unknown.
+/// Interrupts a wait for a free lock. The client may get the lock or not; in both cases no request
+/// with an unknown outcome is left.
 fn free(step: Step) -> Row {
     let (server, fires) = (server(), Fires::at(step));
     let proxy = Proxy::new(server.port(), Arc::clone(&fires) as Arc<dyn Plan>);
@@ -245,7 +246,7 @@ fn before_the_call() -> Row {
     Row::new(error, ended.since(start), AT_ONCE)
 }
 
-/// Waits on a thread of its own until `ready`, and fires.
+/// Interrupts a wait on another thread after `ready` has returned.
 fn fired_when(client: &Client, ready: impl FnOnce()) -> (Error, Duration) {
     let interrupt = Interrupt::new();
     thread::scope(|scope| {
@@ -294,13 +295,14 @@ fn behind_a_waiter() -> Row {
     })
 }
 
-/// The thread that is interrupted by an [`Alarm`].
+/// The name of the thread that a test's clock interrupts.
 const WAITER: &str = "waiter";
 
-/// The machine's clock; on it the waiter sleeps, and it knows when to fire.
+/// The machine's clock, which fires the interrupt at a certain wake-up of the waiter.
 #[derive(Debug)]
 struct Alarm {
-    /// From when on: when the holder goes.
+    /// True from the moment when the holder in this client releases the lock. Earlier wake-ups do
+    /// not count.
     is_set: AtomicBool,
     interrupt: Interrupt,
     at: Mutex<Option<Moment>>,
@@ -324,7 +326,7 @@ impl Clock for Alarm {
     fn wait(&self, signal: &Arc<Signal>, until: Moment) -> Woken {
         let woken = SystemClock.wait(signal, until);
         let is_it = self.is_set.load(Ordering::SeqCst) && thread::current().name() == Some(WAITER);
-        // It is woken, because it was handed the lock, and has not looked yet.
+        // The waiter was woken because the lock was handed to it, and has not seen that yet.
         if is_it && woken == Woken::Signalled {
             self.fire();
         }
@@ -332,16 +334,17 @@ impl Clock for Alarm {
     }
 }
 
-/// Behind a thread of the same client that gets the lock, and goes within the time in which it
-/// hands it on, or after it.
+/// Interrupts a waiter when another thread of its client hands the lock to it, with or without
+/// another waiter behind it.
 fn in_its_turn(before_another: bool) -> Row {
-    // On a busy machine the moment may be over before the thread gets to sleep: then once more.
+    // On a busy machine the lock may be handed over before the waiter sleeps: then the case is
+    // repeated.
     eventually("it sleeps like that", LONG, || {
         try_in_its_turn(before_another)
     })
 }
 
-/// The same where it does; `None` where the waiter got the lock without that sleep.
+/// Runs the case; returns `None` if the waiter got the lock without sleeping.
 fn try_in_its_turn(before_another: bool) -> Option<Row> {
     let server = server();
     let elsewhere = client_of(&server.url()).mutex("a").unwrap().lock().unwrap();
@@ -361,7 +364,8 @@ fn try_in_its_turn(before_another: bool) -> Option<Row> {
     };
     let hand_off = Duration::from_secs(1);
     let client = builder_of(&server.url())
-        // The first asks for no tokens of those who come behind it later.
+        // Without tokens: otherwise the first attempt would set none aside for the threads that
+        // queue later, and the lock could not be handed to them.
         .configure(|config| {
             config
                 .with_hand_off(hand_off)
@@ -413,7 +417,7 @@ fn try_in_its_turn(before_another: bool) -> Option<Row> {
         left(&mut probe) == (vec![], vec![])
     });
     always("nothing comes back", command(), || !probe.exists("a"));
-    // A lock that was handed off to the waiter counts as taken.
+    // The grant that was handed to the waiter counts, too.
     let had = 2 + u64::from(before_another);
     assert_eq!(taken.load(Ordering::SeqCst), had, "the number of grants");
     let bound = command();
@@ -453,7 +457,8 @@ fn frozen() -> Row {
     Row::new(error, took, command())
 }
 
-/// The machine's clock. It fires when the waiter begins a long pause, and knows what ended that.
+/// The machine's clock, which fires the interrupt when the waiter begins a long pause, and records
+/// what ended that pause.
 #[derive(Debug)]
 struct Pauses {
     interrupt: Interrupt,
@@ -479,7 +484,7 @@ impl Clock for Pauses {
     }
 }
 
-/// The pauses between two tries grow to half a second.
+/// Interrupts a pause between two tries; such pauses grow to half a second.
 fn down() -> Row {
     let mut server = server();
     let url = format!(

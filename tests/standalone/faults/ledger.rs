@@ -8,13 +8,14 @@ use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-/// For one lock. All traffic to the server goes through it, so it knows what no client does.
+/// A proxy's plan for one lock. All requests of all clients pass it, so it knows what no single
+/// client knows.
 pub(super) struct Ledger {
     swallow: Sometimes,
     hold_back: Sometimes,
-    /// Requests are held back this long, between the two.
+    /// The shortest and the longest time for which a request is held back.
     late: [Duration; 2],
-    /// Whether closing an owner still leaves a tombstone.
+    /// If false, a close is changed so that it leaves no tombstone.
     tombstones: bool,
     random: Mutex<fastrand::Rng>,
     book: Mutex<Book>,
@@ -22,32 +23,33 @@ pub(super) struct Ledger {
 
 #[derive(Default)]
 struct Book {
-    /// Owners whose release was carried out and answered: they must never hold again.
+    /// Owners whose release the server has carried out and answered: they must never hold again.
     closed: HashSet<String>,
-    /// Acquires that are on their late way, and began it after their owner was closed.
+    /// The number of late acquires per owner that were sent after the owner was closed, and that
+    /// the server has not answered.
     posthumous: HashMap<String, u32>,
-    /// The last client that was granted the lock, until it sends the release.
+    /// The last owner that was granted the lock, until it sends the release.
     inside: Option<String>,
-    /// Since when no job was inside.
+    /// Since when no owner has held the lock.
     idle_since: Option<Moment>,
     counts: Counts,
 }
 
-/// What happened.
+/// Counts of the requests that were lost or delayed.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Counts {
-    /// Grants without an answer.
+    /// Swallowed answers that were grants.
     pub(super) swallowed_grants: u64,
-    /// Answers to acquires, whichever.
+    /// Swallowed answers to acquires, grants or not.
     pub(super) swallowed_acquires: u64,
-    /// Answers to releases that freed the lock.
+    /// Swallowed answers to releases that freed the lock.
     pub(super) swallowed_releases: u64,
     pub(super) late_acquires: u64,
-    /// Acquires that arrived when their owner had been closed already.
+    /// Late acquires that arrived after their owner had been closed.
     pub(super) late_after_close: u64,
     pub(super) late_releases: u64,
-    /// Acquires of a closed owner that were granted, or got a place in the queue: the lock has no
-    /// holder, or passes to none.
+    /// Acquires of a closed owner that were granted or entered the queue. Such an owner has no
+    /// client: nothing would release its lock.
     pub(super) zombies: u64,
     /// The longest time between a holder's release request and the grant that the next holder
     /// received.
@@ -109,7 +111,8 @@ impl Plan for Ledger {
         let Some(owner) = request.owner() else { return };
         let is_acquire = request.kind() == Kind::Acquire;
         let is_late = matches!(fault, Fault::Late(_));
-        // Not what the script answers, but that it is not known yet: the client sends it again.
+        // An error is not a result of the script. The server may not know the script; then the
+        // client sends it again.
         if reply.starts_with(b"-") {
             return;
         }
@@ -151,12 +154,13 @@ impl Plan for Ledger {
     }
 }
 
-/// The script's answer to a grant is a token or a number, all others are lists.
+/// Returns whether this is a grant: its reply is a token or a number, and all other replies are
+/// lists.
 fn granted(reply: &[u8]) -> bool {
     reply.starts_with(b"$") || reply.starts_with(b":")
 }
 
-/// The script's answer to an acquire of a closed owner.
+/// Returns whether the script has refused an acquire because its owner is closed.
 fn refused_as_closed(reply: &[u8]) -> bool {
     reply.starts_with(b"*4\r\n:0\r\n:-2\r\n")
 }

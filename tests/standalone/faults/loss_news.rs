@@ -1,5 +1,5 @@
-//! When a holder is told: of what the server knows, by the next renewal; where it cannot be asked,
-//! at the local deadline.
+//! When a holder learns of a loss: by the next renewal if the server answers, and at the local
+//! deadline if it does not.
 
 use super::scene::{Scene, lease};
 use distlock::time::{Clock, Moment, SystemClock};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 type Fault = fn(&mut Scene);
 
-/// At which parts of the time between two renewals a fault begins, in sixths.
+/// The points of time between two renewals at which a fault begins, in sixths.
 const PHASES: [u32; 3] = [0, 2, 4];
 
 /// What was observed of one loss.
@@ -21,13 +21,13 @@ struct Told {
     at: Moment,
     /// The last local deadline that the guard knew.
     deadline: Moment,
-    /// Renewals that the server carried out after the fault; `None` if it cannot be asked.
+    /// Renewals that the server carried out after the fault; `None` if the server does not answer.
     renewals: Option<u64>,
 }
 
 impl Told {
-    /// Holds a lock, lets the fault begin at this phase, and watches guard and channel until the
-    /// loss is told.
+    /// Holds a lock, causes the fault at this phase, and watches the guard and its channel until
+    /// the loss is reported.
     fn of(fault: Fault, phase: u32) -> Self {
         let mut scene = Scene::new();
         let guard = scene.client.mutex("a").unwrap().lock().unwrap();
@@ -37,14 +37,13 @@ impl Told {
         fault(&mut scene);
         let began = SystemClock.now();
         loop {
-            // In this order: what is told now was true before.
+            // The channel is read before the clock, so `at` is never earlier than the report.
             let told = losses.try_recv();
             let at = SystemClock.now();
             if let Ok(loss) = told {
                 let renewals = (loss.cause() == LossCause::Gone)
                     .then(|| scene.server.probe().command_calls("hexists"));
-                // A server that answers no client for a while answers no question of the harness
-                // either.
+                // A server that answers no client would not answer the harness either.
                 scene.server.kill();
                 return Self {
                     loss,
@@ -57,8 +56,8 @@ impl Told {
             if at.since(began) > lease() * 8 {
                 late(lease() * 8, "nothing is told");
             }
-            // From a moment before the look, so that a pause between the two makes it too early,
-            // not too late.
+            // `at` is before this read: a pause between the two makes the deadline too early, never
+            // too late.
             let left = guard.remaining();
             if !left.is_zero() {
                 deadline = deadline.max(at + left);
@@ -68,7 +67,8 @@ impl Told {
     }
 }
 
-/// Does this to the server, which counts renewals from that very moment.
+/// Runs these commands on the server and resets its counters, in one transaction: the counters show
+/// the renewals since then.
 fn counted(scene: &Scene, commands: &[&[&str]]) {
     let mut probe = scene.server.probe();
     for words in [
@@ -82,7 +82,7 @@ fn counted(scene: &Scene, commands: &[&[&str]]) {
     }
 }
 
-/// Every fault at every phase, all beside each other.
+/// Runs every fault at every phase, all at the same time.
 fn observe(faults: &[(&'static str, Fault)]) -> Vec<(&'static str, Told)> {
     let seen = Mutex::new(Vec::new());
     thread::scope(|scope| {
@@ -121,7 +121,8 @@ fn loss_known_to_the_server_is_told_by_next_renewal() {
             told.renewals
         );
         assert_eq!(told.loss.cause(), LossCause::Gone, "{what}");
-        // The look at a server that was started again may come before it.
+        // After a restart, the client's check of the new connection may find the loss before a
+        // renewal does.
         let is_by_the_look = what == RESTARTED && told.renewals == Some(0);
         assert!(
             is_by_the_look || told.renewals == Some(1),

@@ -1,5 +1,5 @@
-//! Our own faults: a program that misuses, loses, leaks or abandons its locks. What is said, and
-//! how long that takes.
+//! Faults of the program itself, which misuses, loses, leaks or abandons its locks: what is
+//! reported, and how soon.
 
 use super::scene::{Row, Scene, builder_of, client_of, command, lease};
 use super::table::Case;
@@ -18,7 +18,7 @@ use std::thread;
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
-/// What is only looked up here takes no time at all.
+/// The bound of a call that sends no request.
 const AT_ONCE: Duration = Duration::ZERO;
 
 pub(super) const CASES: &[Case] = &[
@@ -94,7 +94,7 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-/// Until the key is gone from the server.
+/// Waits until the key is gone from the server.
 fn freed(scene: &Scene, watch: &Stopwatch, said: &str, bound: Duration) -> Row {
     let mut probe = scene.server.probe();
     eventually("it is free", LONG, || !probe.exists("a"));
@@ -155,7 +155,7 @@ fn unlock_too_often() -> Row {
     Row::new(error, watch.elapsed(), AT_ONCE)
 }
 
-/// Frees the lock behind its holder's back, and has another client take it.
+/// Deletes the lock without its holder's knowledge, and makes another client acquire it.
 fn overtake(scene: &Scene) -> distlock::LockGuard {
     scene.tell(&["DEL", "a"]);
     client_of(&scene.server.url())
@@ -271,7 +271,7 @@ fn leaked_by_a_thread_that_ends() -> Row {
     )
 }
 
-/// Events of losses of a client with the usual settings.
+/// Returns a client with the usual settings, and the causes of the losses that its events report.
 fn with_losses(server: &RedisServer) -> (Client, Arc<Mutex<Vec<LossCause>>>) {
     let losses: Arc<Mutex<Vec<LossCause>>> = Arc::default();
     let told = Arc::clone(&losses);
@@ -379,7 +379,7 @@ fn handler_that_panics() -> Row {
     kept_in_spite_of(|_| resume_unwind(Box::new("on purpose")))
 }
 
-/// A client with a clock that is moved by hand.
+/// Returns a client, and its clock, which the test moves.
 fn with_a_clock(server: &RedisServer) -> (Client, ManualClock) {
     let clock = ManualClock::new();
     let client = builder_of(&server.url())
@@ -478,8 +478,8 @@ fn watched_lease_over_before_the_answer() -> Row {
     over_before_the_answer(&LockOptions::new().watched(Duration::from_millis(150)))
 }
 
-/// What the clock counts on: it runs on while the machine sleeps, which the monotonic clock does
-/// not.
+/// Checks that the clock is the time since the machine was started, which continues while the
+/// machine sleeps; the monotonic clock stops then.
 #[cfg(target_os = "linux")]
 fn boot_time() -> Row {
     use distlock::time::{Clock, SystemClock};

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
 const A_WHILE: Duration = Duration::from_millis(100);
-/// Far longer than a busy machine takes for what must come before.
+/// Far longer than the steps before the end of the delay take on a busy machine.
 const DELAY: Duration = Duration::from_millis(1_500);
-/// Has the shape of an acquire, and counts how often it was run.
+/// A script with the keys and arguments of an acquire, which counts its runs.
 const ACQUIRE: [&str; 9] = [
     "EVAL",
     "return redis.call('INCR', KEYS[1])",
@@ -27,7 +27,7 @@ const ACQUIRE: [&str; 9] = [
     "0",
 ];
 
-/// A proxy whose first acquire meets this fault.
+/// Starts a server, and a proxy that applies this fault to the first acquire.
 fn first(fault: Fault) -> (RedisServer, Proxy) {
     let server = RedisServer::start();
     let plan = Sometimes::new(Some(Kind::Acquire), Turn::Only(1), fault);
@@ -43,8 +43,9 @@ fn encoded() -> Vec<u8> {
     request.into_bytes()
 }
 
-/// Sends an acquire, waits until this is heard, or until the connection is closed, and returns all
-/// the bytes that come until then and a while after it, and whether the connection was closed.
+/// Sends an acquire, and reads until the reply contains `says`, or, with `is_cut`, until the
+/// connection is closed. Returns the connection, all bytes that arrived until then and for a while
+/// after, and whether the connection was closed.
 fn send(proxy: &Proxy, says: &str, is_cut: bool) -> (TcpStream, String, bool) {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).unwrap();
     stream.set_read_timeout(Some(A_WHILE)).unwrap();
@@ -78,7 +79,8 @@ fn applied(server: &RedisServer) -> String {
 
 #[test]
 fn proxy_fault_strikes_once_and_is_counted() {
-    // The fault, what the client hears, whether it is cut off, and how often the server ran it.
+    // The fault, what the client receives, whether the client is cut off, and how often the server
+    // has run the script.
     let faults = [
         (Fault::Pass, ":1\r\n", false, "1"),
         (Fault::Cut, "", true, "0"),
@@ -99,7 +101,7 @@ fn proxy_fault_strikes_once_and_is_counted() {
         assert_eq!(is_closed, cut, "{fault:?}");
         eventually("the server has run it", SOON, || applied(&server) == times);
         assert_eq!(proxy.count(Kind::Acquire, fault), 1);
-        // Once only, and for acquires only.
+        // The fault applies only once, and only to acquires.
         let mut other = Probe::connect(proxy.port());
         let next = 1 + times.parse::<i64>().unwrap();
         assert_eq!(other.command(&ACQUIRE).int(), next, "{fault:?}");
@@ -119,7 +121,8 @@ fn proxy_fault_strikes_once_and_is_counted() {
 
 #[test]
 fn proxy_passes_nothing_after_a_swallowed_part() {
-    // Otherwise the next answer would be taken for the one that is missing: no network does that.
+    // Otherwise the client would take the next reply for the missing one, which no real network can
+    // cause.
     for (fault, times) in [
         (Fault::SwallowReply, "2"),
         (Fault::SwallowRequest, "0"),

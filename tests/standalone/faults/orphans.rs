@@ -1,5 +1,5 @@
 //! Unknown outcomes: an acquire or a release whose answer never came, and requests that arrive when
-//! no client waits for them any more, leave no lock without a holder.
+//! no client waits for them any more, leave no lock taken that no client holds.
 
 use super::ledger::{Counts, Ledger};
 use distlock_tests::child::{Child, Example};
@@ -14,31 +14,32 @@ use std::time::Duration;
 struct Outcome {
     code: i32,
     output: String,
-    /// For how long the lock was taken after the last process had ended.
+    /// For how long the lock was still taken after the last process had ended.
     left_behind: Duration,
 }
 
-/// For some ten thousand jobs, of which one in thirty waits for a command that timed out.
+/// The bound of some ten thousand jobs, of which one in thirty waits for a command that timed out.
 const A_RUN: Duration = Duration::from_secs(400);
 /// How long a command may take.
 const COMMAND: Duration = Duration::from_millis(250);
-/// So long that a lock which had to wait for its end is told from one that had to wait for a busy
-/// machine.
+/// So long that a lock that becomes free only at the end of its lease is not mistaken for the delay
+/// of a busy machine.
 const LEASE: Duration = Duration::from_secs(60);
-/// Where a lock does wait for its end.
+/// The lease where a lock is expected to become free only at the end of its lease.
 const SHORT_LEASE: Duration = Duration::from_secs(4);
 
-/// How clients get the lock from each other.
+/// How the lock passes from one client to the next.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Passing {
-    /// By the release, so that few grants are answers that can be lost.
+    /// The release grants the lock, so that few grants are answers that can be lost.
     Granted,
-    /// By an attempt, because another client listens for releases.
+    /// The next client makes an attempt: a release grants nothing while a foreign client listens
+    /// for releases.
     Asked,
 }
 
-/// `batch_workers` through a network that keeps this ledger, until `enough`. Threads hand the lock
-/// on for this long.
+/// Runs `batch_workers` through a proxy with this ledger, until `enough`. Threads of a process hand
+/// the lock to each other for `hand_off`.
 fn run(
     ledger: &Arc<Ledger>,
     (passing, hand_off): (Passing, &str),
@@ -99,8 +100,8 @@ fn run(
     }
 }
 
-/// Runs until that many grants and releases were lost and that many acquires came late, and judges
-/// what came of it.
+/// Runs until at least `lost` answers to grants and as many to releases were lost, and `late`
+/// acquires came late. Checks that nothing was sold twice, and that the lock did not stay taken.
 fn nothing_is_left_or_sold_twice(seed: u64, how: (Passing, &str), lost: u64, late: u64) {
     let (
         ledger,
@@ -115,7 +116,7 @@ fn nothing_is_left_or_sold_twice(seed: u64, how: (Passing, &str), lost: u64, lat
             seen.swallowed_grants >= lost
                 && seen.swallowed_releases >= lost
                 && seen.late_acquires >= late
-                // Such a request came late enough to do harm.
+                // At least one late acquire came after its owner was closed, and could do harm.
                 && seen.late_after_close > 0
         });
         (ledger, outcome)
@@ -149,7 +150,7 @@ fn lost_answers_and_late_requests_leave_no_zombie_long() {
     nothing_is_left_or_sold_twice(1, (Passing::Asked, "0s"), 200, 100);
 }
 
-/// The same with the usual setting, with which most of the jobs need no request that could be lost.
+/// With the usual time for hand-offs, most of the jobs need no request that could be lost.
 #[test]
 fn lost_answers_between_handoffs_leave_no_zombie() {
     nothing_is_left_or_sold_twice(3, (Passing::Granted, "5ms"), 10, 6);

@@ -1,5 +1,5 @@
-//! Code of the user that panics at its n-th call, for each n of a cycle of each kind of lock: the
-//! cycle goes on as without it, and neither the client nor the store keeps anything.
+//! User code that panics at its n-th call, for each n of a cycle of each kind of lock: the cycle
+//! continues as without the panic, and no lock stays held in the client or in the store.
 
 use distlock::time::{Clock, Moment, Signal, SystemClock, Woken};
 use distlock::{Client, DistLock, Event, EventHandler, LockOptions, MultiLock};
@@ -19,10 +19,10 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::set_global_default;
 
 const LONG: Duration = Duration::from_secs(60);
-/// How long a thread waits for what it will not get.
+/// How long a thread waits for a lock that it will not get.
 const SHORT: Duration = Duration::from_millis(1);
 
-/// Whose code it is.
+/// The kinds of user code that the library calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Code {
     Subscriber,
@@ -41,7 +41,8 @@ enum Turn {
 
 static PLAN: Mutex<(Code, Turn, u64)> = Mutex::new((Code::Clock, Turn::None, 0));
 
-/// Counts a call of the user's code, and panics if it is its turn. No panic hook sees it.
+/// Counts a call of user code, and panics if the plan says so. The panic hook is not called, so
+/// nothing is printed.
 fn called(code: Code) {
     let mut plan = PLAN.lock();
     if plan.0 != code {
@@ -186,7 +187,7 @@ impl Clock for Watch {
 type Lock = Arc<dyn DistLock>;
 type Kind = (&'static str, fn(&Client) -> Lock);
 
-/// The kind that other threads may hold, too.
+/// The kind of lock that several threads can hold at the same time.
 const READ: &str = "read";
 
 /// The kinds of locks that a thread holds.
@@ -213,7 +214,7 @@ fn cycle(kind: &str, lock: &Lock, same: &Lock) {
     });
     guard.extend(LONG).unwrap();
     guard.unlock().unwrap();
-    // The other waiter may still be leaving the queue of a fair lock.
+    // The other thread's wait may not have left the queue of a fair lock yet.
     drop(lock.try_lock_for(LONG).unwrap().expect("it was released"));
     let lost = lock.lock().unwrap();
     assert!(same.force_unlock().unwrap());
@@ -246,7 +247,7 @@ fn cycle_of_an_election(client: &Client) {
     }
 }
 
-/// One after the other: the kind of lock, and its cycle.
+/// Runs the cycle of the kind of lock with this number, and returns the name of the kind.
 fn cycles(client: &Client, other: &Client, kind: usize) -> &'static str {
     match KINDS.get(kind) {
         Some((name, make)) => {
@@ -264,8 +265,8 @@ fn cycles(client: &Client, other: &Client, kind: usize) -> &'static str {
     }
 }
 
-/// A client with code of all kinds, and what becomes of its cycle. Returns how many calls of `code`
-/// there were.
+/// Runs a cycle with a client that has user code of all kinds, and checks that the lock is free
+/// afterwards. Returns the number of calls of `code`.
 fn run(url: &str, other: &Client, kind: usize, code: Code, turn: Turn) -> u64 {
     *PLAN.lock() = (code, turn, 0);
     let client = distlock::builder()
@@ -280,12 +281,13 @@ fn run(url: &str, other: &Client, kind: usize, code: Code, turn: Turn) -> u64 {
     let name = cycles(&client, other, kind);
     let calls = std::mem::replace(&mut *PLAN.lock(), (code, Turn::None, 0)).2;
     let what = format!("{name} with {code:?} {turn:?} on {url}");
-    // The client and the store agree: nothing is held, and both let it be taken.
+    // Neither the client nor the store holds the lock any more: both let it be acquired.
     eventually(&what, LONG, || cycles_end(&client, other, kind));
     calls
 }
 
-/// Whether it can be taken by another client, and by another thread of this one.
+/// Returns whether another client can acquire the lock, and after that another thread of this
+/// client.
 fn cycles_end(client: &Client, other: &Client, kind: usize) -> bool {
     let options = LockOptions::new();
     let one = |client: &Client| match KINDS.get(kind) {
@@ -304,7 +306,8 @@ fn cycles_end(client: &Client, other: &Client, kind: usize) -> bool {
     one(other) && thread::scope(|scope| scope.spawn(|| one(client)).join().unwrap())
 }
 
-/// All kinds and all code, at each `step`-th call.
+/// Runs the cycles of all kinds of locks, with a panic at every `step`-th call of each kind of
+/// code.
 fn table(url: &str, step: usize) {
     let other = distlock::connect(url).unwrap();
     for kind in 0..KINDS.len() + 2 {
@@ -319,7 +322,7 @@ fn table(url: &str, step: usize) {
     }
 }
 
-/// The process gets this subscriber and this recorder.
+/// Installs the subscriber and the recorder of this process.
 fn install() {
     set_global_default(Subscriber).expect("there is no other");
     metrics::set_global_recorder(Metric).expect("there is no other");

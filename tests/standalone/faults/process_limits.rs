@@ -1,5 +1,5 @@
-//! Faults of a whole process, which is forked, or gets no more file descriptors or threads. Each
-//! runs in a process of its own, which is this binary again.
+//! Faults of a whole process: it is forked, or gets no more file descriptors or threads. Each case
+//! runs this binary again as a process of its own.
 
 #![allow(
     unsafe_code,
@@ -25,13 +25,15 @@ use std::thread;
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
-/// Tells the other process which of them it is to meet.
+/// The environment variable that names the fault for the other process.
 const FAULT: &str = "DISTLOCK_TEST_FAULT";
-/// The stack of a thread there, in bytes. The C library keeps none so large for the next thread.
+/// The size of a thread's stack in the other process, in bytes: so large that the C library does
+/// not keep a stack for the next thread.
 const STACK: u64 = 256 << 20;
-/// One of so many finds each lock of ours taken, if it looks.
+/// So many forks that at least one of them happens while another thread holds a certain mutex of
+/// the library.
 const FORKS: usize = 50;
-/// What is refused here is refused before anything is asked.
+/// The bound of a refusal, which comes before any request.
 const AT_ONCE: Duration = Duration::ZERO;
 
 pub(super) const CASES: &[Case] = &[
@@ -65,7 +67,7 @@ pub(super) const CASES: &[Case] = &[
     ("no thread is left for the watchdog", no_thread),
 ];
 
-/// Has another process meet this fault, and tell.
+/// Runs a case in another process, and returns its row.
 pub(super) fn run(name: &str) -> Row {
     let binary = std::env::current_exe().expect("a test knows its binary");
     let only = [
@@ -75,7 +77,7 @@ pub(super) fn run(name: &str) -> Row {
     let run = Example::program(binary)
         .args(&only)
         .args(&["--nocapture", "--test-threads=1"]);
-    // A limit in between tells the stack of a thread from all else.
+    // A limit on memory can then be so high that only the stack of a new thread exceeds it.
     let run = run
         .env("RUST_MIN_STACK", &STACK.to_string())
         .env("MALLOC_ARENA_MAX", "1");
@@ -93,7 +95,8 @@ pub(super) fn run(name: &str) -> Row {
     row
 }
 
-/// What the other process does. In any other nothing was asked for, and there is nothing to do.
+/// Runs the case in the other process. In a usual run of the tests the variable is not set, and
+/// this test does nothing.
 #[test]
 fn fault_of_a_child_process() {
     let Ok(wanted) = std::env::var(FAULT) else {
@@ -105,7 +108,7 @@ fn fault_of_a_child_process() {
         .expect("it has a case");
     let Row { said, took, bound } = case();
     let micros = |time: Duration| u64::try_from(time.as_micros()).expect("short");
-    // The line before is the harness's own, and has no end yet.
+    // The test harness has begun a line, and not ended it.
     println!(
         "\n{}",
         json!({ "said": said, "took": micros(took), "bound": micros(bound) })
@@ -121,11 +124,12 @@ fn in_a_child(checks: impl FnOnce() -> Vec<bool>) -> i32 {
     checked(unsafe { libc::fork() }, checks)
 }
 
-/// The same in a child that the C library does not know of.
+/// Runs `checks` as [`in_a_child`] does, in a child that was made without the C library's
+/// knowledge.
 #[cfg(target_os = "linux")]
 fn in_a_clone(checks: impl FnOnce() -> Vec<bool>) -> i32 {
-    // SAFETY: as above. All other arguments are zero, in whatever order: nothing is shared, the
-    // stack goes on where it is.
+    // SAFETY: as in `in_a_child`. All other arguments are zero, in whatever order: the processes
+    // share nothing, and the child continues on a copy of this stack.
     let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
     checked(
         libc::pid_t::try_from(child).expect("a process number"),
@@ -133,7 +137,8 @@ fn in_a_clone(checks: impl FnOnce() -> Vec<bool>) -> i32 {
     )
 }
 
-/// What follows in both processes.
+/// Continues in both processes: the child runs the checks and exits; the parent waits for it, and
+/// returns the number of the first check that does not hold.
 fn checked(child: libc::pid_t, checks: impl FnOnce() -> Vec<bool>) -> i32 {
     assert!(child >= 0, "fork failed");
     if child == 0 {
@@ -154,7 +159,7 @@ fn checked(child: libc::pid_t, checks: impl FnOnce() -> Vec<bool>) -> i32 {
         });
     }));
     if let Err(panic) = ended {
-        // SAFETY: it has not been waited for, so the number is still its own.
+        // SAFETY: the child has not been waited for, so the process ID still belongs to it.
         unsafe { libc::kill(child, libc::SIGKILL) };
         resume_unwind(panic);
     }
@@ -166,7 +171,7 @@ fn is_refused<T>(result: Result<T, Error>) -> bool {
     result.is_err_and(|error| error.is_misuse() && error.to_string().contains("forked"))
 }
 
-/// A forked child holds nothing and touches nothing.
+/// A forked child holds no lock, and sends nothing on the parent's connections.
 fn forked() -> Row {
     let Scene { server, client } = Scene::new();
     let lock = client.mutex("forked").unwrap();
@@ -227,7 +232,7 @@ fn forked() -> Row {
 fn dropped_in_a_fork() -> Row {
     let Scene { server, client } = Scene::new();
     let lock = client.mutex("forked").unwrap();
-    // What was left with a thread is given back when the last handle goes, but not by a child's.
+    // Dropping the last handle releases a detached hold, but in a child it must not.
     let left = client.mutex("left").unwrap();
     left.lock().unwrap().detach();
     let mut held = Some((lock.lock().unwrap(), lock, left, client));
@@ -251,13 +256,13 @@ fn dropped_in_a_fork() -> Row {
     row
 }
 
-/// A child that the C library does not know of reaches no store.
+/// In a child that was made without the C library's knowledge, no call reaches the store.
 #[cfg(target_os = "linux")]
 fn forked_past_the_c_library() -> Row {
     let Scene { server, client } = Scene::new();
     let lock = client.mutex("forked").unwrap();
     let [other, anothers] = ["free", "anothers"].map(|name| client.owned_mutex(name).unwrap());
-    // Of a thread that the child does not have.
+    // Held by a thread that does not exist in the child.
     let kept = thread::scope(|scope| scope.spawn(|| anothers.lock().unwrap()).join().unwrap());
     let mut held = Some(lock.lock().unwrap());
     let watch = Stopwatch::start();
@@ -289,7 +294,7 @@ fn forked_past_the_c_library() -> Row {
     row
 }
 
-/// Runs `work` with a soft limit on `resource`, and gives it back afterwards.
+/// Runs `work` with a soft limit on `resource`, and restores the old limit afterwards.
 fn limited<T>(resource: Resource, to: u64, work: impl FnOnce() -> T) -> T {
     let before = getrlimit(resource);
     let limit = |current| Rlimit {
@@ -310,7 +315,7 @@ fn no_file_descriptor() -> Row {
     without_descriptors(&client)
 }
 
-/// The same, where the server's name has to be looked up first.
+/// Connects by a name, so that the client must look up an address first.
 fn no_file_descriptor_by_name() -> Row {
     let server = RedisServer::start();
     let client = client_of(&server.url().replace("127.0.0.1", "localhost"));
@@ -325,8 +330,8 @@ fn no_file_descriptor_by_socket() -> Row {
     without_descriptors(&client)
 }
 
-/// What has no descriptor for a connection does not ask whether a server is there, but says what to
-/// do.
+/// Without a descriptor for a connection, the error says how to raise the limit, and not that the
+/// server may be down.
 fn without_descriptors(client: &Client) -> Row {
     let free = client.mutex("free").unwrap();
     let row = limited(Resource::Nofile, 3, || {
@@ -347,7 +352,7 @@ fn without_descriptors(client: &Client) -> Row {
     row
 }
 
-/// Messages need a connection of their own, which is refused, so the waiter polls.
+/// A subscription needs a connection of its own, which cannot be opened, so the waiter polls.
 fn no_file_descriptor_to_wait() -> Row {
     let Scene { server, client } = Scene::new();
     let holder = client_of(&server.url()).mutex("held").unwrap();
@@ -426,14 +431,14 @@ fn no_thread() -> Row {
     row
 }
 
-/// A clock at which the watchdog stops when told to: while it looks at a lock, whose own locks it
-/// has then.
+/// A clock that stops the watchdog's thread once `stop` is set: while the thread checks a lock, and
+/// so holds that lock's mutexes.
 #[derive(Debug, Default)]
 struct Stopping {
     stop: AtomicBool,
     stopped: AtomicBool,
     go_on: AtomicBool,
-    /// How often the watchdog's thread has looked at it since it last slept.
+    /// The number of times that the watchdog's thread has read the clock since it last slept.
     looks: AtomicUsize,
 }
 
@@ -443,8 +448,8 @@ fn is_watchdog() -> bool {
 
 impl Clock for Stopping {
     fn now(&self) -> Moment {
-        // First it looks which locks are due, and then, for the first of them, whether that is
-        // still good.
+        // The watchdog reads the clock once to find the locks that are due, and again to check the
+        // first of them: it stops at the second read.
         if is_watchdog()
             && self.looks.fetch_add(1, Ordering::Relaxed) == 1
             && self.stop.load(Ordering::Relaxed)
@@ -465,9 +470,9 @@ impl Clock for Stopping {
     }
 }
 
-/// The watchdog is in the middle of looking at what was left with a thread when the process forks.
-/// With its last handle the child gives nothing back, and waits for none of the watchdog's own
-/// locks.
+/// The process forks while the watchdog checks a detached hold. When the child drops its last
+/// handle, it releases nothing, and waits for no mutex of the watchdog: no thread of the child
+/// would ever unlock that.
 #[test]
 fn client_dropped_in_a_forked_child_does_not_wait() {
     let clock = Arc::new(Stopping::default());
@@ -494,7 +499,8 @@ fn client_dropped_in_a_forked_child_does_not_wait() {
     lock.unlock().unwrap();
 }
 
-/// Other threads open clients when the process forks, and it holds the lock.
+/// The process forks while it holds the lock and other threads open clients. A mutex that such a
+/// thread holds stays locked in the child for ever.
 #[test]
 fn client_of_a_forked_child_waits_for_nothing_of_the_parent() {
     let client = builder_of("memory://forks").connect().unwrap();
@@ -536,8 +542,8 @@ fn client_of_a_forked_child_waits_for_nothing_of_the_parent() {
     });
 }
 
-/// Other threads are in the middle of something when the process forks. They are not in the child,
-/// so it waits for none.
+/// The process forks while other threads use the client. These threads do not exist in the child,
+/// so the child must not wait for their mutexes.
 #[test]
 fn guard_dropped_in_a_forked_child_does_not_wait() {
     let clock = Arc::new(Stopping::default());
@@ -558,7 +564,7 @@ fn guard_dropped_in_a_forked_child_does_not_wait() {
         clock.stopped.load(Ordering::Relaxed)
     });
     let stop = AtomicBool::new(false);
-    // What no clock can stop is done again and again.
+    // Work that the clock cannot stop is repeated, so that some forks happen in the middle of it.
     let busy: [&(dyn Fn() + Sync); 2] = [&|| drop(client.mutex("others").unwrap()), &|| {
         let own = client.mutex("own").unwrap();
         own.lock_with(&LockOptions::new().lease(LONG))

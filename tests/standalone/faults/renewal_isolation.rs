@@ -1,4 +1,5 @@
-//! One lock among many: what happens to it delays the renewal of no other.
+//! Many locks of one client: whatever happens to one of them, the renewals of all others are on
+//! time.
 
 use distlock::{Client, Event, GuardState, LockGuard, LockOptions, LossCause};
 use distlock_tests::probe::Probe;
@@ -15,11 +16,11 @@ use std::time::Duration;
 const LOCKS: usize = 500;
 const LONG: Duration = Duration::from_secs(60);
 
-/// What the events say of the locks since it was last cleared.
+/// What the events have reported of the locks since the record was last cleared.
 #[derive(Default)]
 struct Record {
-    /// Of each lock: how often it was renewed, and the least that was left of it when a renewal was
-    /// sent.
+    /// For each lock, how often it was renewed, and the least time that it had left when a renewal
+    /// was sent.
     renewed: BTreeMap<String, (u64, Duration)>,
     lost: BTreeSet<String>,
     failed: BTreeSet<String>,
@@ -41,8 +42,8 @@ fn name(number: usize) -> String {
 }
 
 impl Crowd {
-    /// `url` leads to the server, perhaps through a proxy. A command may take as long as from one
-    /// renewal to the next.
+    /// Holds all locks, through `url`: the server's, or that of a proxy in front of it. A command
+    /// may take as long as from one renewal to the next.
     fn hold(server: &RedisServer, url: &str) -> Self {
         let lease = scaled(Duration::from_secs(9));
         let record = Arc::<Mutex<Record>>::default();
@@ -85,8 +86,8 @@ impl Crowd {
         }
     }
 
-    /// Waits until all locks but those of `apart` have been renewed twice since the record was
-    /// cleared, or the client was made. By how much one may have been late.
+    /// Waits until all locks except those of `apart` have been renewed twice since the record was
+    /// cleared, or the client was made. Returns how late a renewal may have been on this machine.
     fn await_renewals(&self, apart: &[usize]) -> Tolerance {
         let others: Vec<_> = (0..LOCKS)
             .filter(|at| !apart.contains(at))
@@ -107,8 +108,8 @@ impl Crowd {
         tolerance
     }
 
-    /// All locks but those of `apart` are held, and their renewals were on time but for those of
-    /// `failed`.
+    /// Checks that exactly the locks of `apart` were lost, that exactly the renewals of `failed`
+    /// failed, and that all others were on time.
     #[track_caller]
     fn conclude(&self, apart: &[usize], failed: &BTreeSet<String>, tolerance: Tolerance) {
         let record = self.record.lock();
@@ -134,14 +135,14 @@ impl Crowd {
             "with a lease of {:?} at least {least:.1?} was left at a renewal",
             self.lease
         );
-        // Due at two thirds. One that waits for a command that gets no answer has a third left at
-        // most.
+        // A renewal is due with two thirds of the lease left. A renewal that had to wait for a
+        // command without an answer has a third left at most.
         let overdue = (self.lease * 2 / 3).saturating_sub(least);
         let what = format!("a renewal of another lock was sent with {least:?} left");
         tolerance.must_cover(overdue, self.lease / 4, &what);
     }
 
-    /// The loss of each of them is told by a renewal.
+    /// Checks that renewals report the loss of each of these locks.
     #[track_caller]
     fn told(&self, broken: &[usize]) {
         for &at in broken {
@@ -169,7 +170,7 @@ fn key_of_wrong_type_among_500_delays_no_renewal() {
 fn ten_broken_keys_among_500_delay_no_renewal() {
     let server = RedisServer::start();
     let mut crowd = Crowd::hold(&server, &server.url());
-    // In every batch, and first and last.
+    // Locks of every batch, among them the first and the last one.
     let broken = [0, 1, 99, 100, 150, 199, 250, 301, 402, LOCKS - 1];
     for (turn, at) in broken.iter().enumerate() {
         let key = &name(*at);
@@ -187,7 +188,7 @@ fn ten_broken_keys_among_500_delay_no_renewal() {
     crowd.conclude(&broken, &BTreeSet::new(), tolerance);
 }
 
-/// Takes the lock `doubt` and never says so, and never lets it be given back.
+/// Swallows the answer to the acquire of the lock `doubt`, and the requests that would release it.
 struct Doubt;
 
 impl Plan for Doubt {
@@ -222,7 +223,7 @@ fn cleanup_without_an_answer_delays_no_renewal() {
     crowd.conclude(&[], &BTreeSet::new(), tolerance);
 }
 
-/// Swallows the answer to one renewal: of those that renew this lock, the one whose turn it is.
+/// Swallows one answer: to the `turn`-th of the requests that renew the lock `of`.
 struct OneSlowRenewal {
     of: &'static str,
     turn: u64,
@@ -268,8 +269,8 @@ fn unanswered_renewal_delays_only_its_own_batch() {
         (1..=100).contains(&failed.len()) && failed.contains(&name(0)),
         "{failed:?}"
     );
-    // All of them, on a machine that is not busy. None, if they had to wait: the lock that was
-    // taken first is in the first request.
+    // On a machine that is not busy, all other locks are renewed meanwhile. If they had to wait,
+    // none would be, because `crowd:0` is in the first request.
     assert!(meanwhile > 0, "no others were renewed while it hung");
     assert_eq!(swallowed(), 1);
     crowd.conclude(&[], &failed, tolerance);

@@ -1,4 +1,4 @@
-//! [`Scene`]: a server, a client of it with short settings, and what a case has to tell.
+//! [`Scene`]: a server and a client with short settings, and the checks that the cases share.
 
 use distlock::{Client, ClientBuilder, Error, LossCause};
 use distlock_tests::guards::await_renewals;
@@ -24,7 +24,7 @@ pub(super) fn outage() -> Duration {
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// What was said about a fault, how long that took, and how long it may take.
+/// What was reported for a fault, how long that took, and how long it may take.
 #[derive(Clone)]
 pub(super) struct Row {
     pub(super) said: String,
@@ -57,24 +57,24 @@ impl Scene {
         Self { server, client }
     }
 
-    /// What the test does to the server.
+    /// Sends a command of the test to the server, which must not fail.
     pub(super) fn tell(&self, words: &[&str]) {
         let answer = self.server.probe().command(words);
         assert!(!matches!(answer, Value::Error(_)), "{words:?}: {answer:?}");
     }
 
-    /// Has the server answer no client for so long.
+    /// Makes the server answer no client for this time.
     pub(super) fn pause_clients(&self, time: Duration) {
         self.tell(&["CLIENT", "PAUSE", &time.as_millis().to_string(), "ALL"]);
     }
 
-    /// Asks once, which must fail in time with an error that `is` of its kind and `says` this.
+    /// Makes one attempt, which must fail with an error that `is` of its kind and `says` this.
     #[track_caller]
     pub(super) fn refused(&self, is: fn(&Error) -> bool, says: &str) -> Row {
         refused(&self.client, is, says)
     }
 
-    /// Takes a lock at once, which must work.
+    /// Acquires and releases a lock, which must succeed.
     #[track_caller]
     pub(super) fn works(&self, name: &str) {
         let lock = self.client.mutex(name).unwrap();
@@ -85,8 +85,8 @@ impl Scene {
         );
     }
 
-    /// Holds a lock through a fault, and returns when the loss was told. By the server's word that
-    /// is at the next renewal; without one it is after the local deadline, never before.
+    /// Holds a lock through a fault, and measures when the loss is reported: at the next renewal if
+    /// the server answers; otherwise at the local deadline, never before.
     #[track_caller]
     pub(super) fn lost(&mut self, cause: LossCause, fault: impl FnOnce(&mut Self)) -> Row {
         let guard = answered(self.client.mutex("a").unwrap().lock());
@@ -105,7 +105,7 @@ impl Scene {
         }
         assert_eq!(loss.cause(), cause, "{loss}");
         assert!(!guard.is_valid());
-        // A server that answers no client for a while answers no question of the harness either.
+        // A server that answers no client would not answer the harness either.
         if cause == LossCause::Expired {
             self.server.kill();
         }
@@ -122,7 +122,7 @@ impl Scene {
         Row::new(format!("lost: {loss}"), took, bound)
     }
 
-    /// One whose client is a user with a password, which a fault may change.
+    /// Starts a scene whose client is a user with a password, which a fault may change.
     pub(super) fn as_user() -> Self {
         let Self { server, .. } = Self::new();
         let rights = ["ACL", "SETUSER", "me", "on", ">s3cret", "~*", "&*", "+@all"];
@@ -131,7 +131,7 @@ impl Scene {
         Self { server, client }
     }
 
-    /// Holds a lock through a fault that must not matter.
+    /// Holds a lock through a fault that must not cost it.
     #[track_caller]
     pub(super) fn kept(mut self, fault: impl FnOnce(&mut Self)) -> Row {
         let guard = answered(self.client.mutex("a").unwrap().lock());
@@ -148,7 +148,8 @@ impl Scene {
     }
 }
 
-/// What the server answers. Late if it did not within the command timeout.
+/// Returns the result of a call. Fails as [`late`] if the server did not answer within the command
+/// timeout.
 #[track_caller]
 pub(super) fn answered<T>(outcome: Result<T, Error>) -> T {
     match outcome {
@@ -164,7 +165,7 @@ pub(super) fn client_of(url: &str) -> Client {
     builder_of(url).connect().unwrap()
 }
 
-/// The same, before it is made.
+/// Returns the builder of a client with the short settings.
 pub(super) fn builder_of(url: &str) -> ClientBuilder {
     let [lease, command, outage] = [lease(), command(), outage()].map(|time| time.as_millis());
     let settings = format!(
@@ -186,8 +187,8 @@ pub(super) fn refused(client: &Client, is: fn(&Error) -> bool, says: &str) -> Ro
     row
 }
 
-/// A server that takes a while to read its data after a restart: so many microseconds for each of
-/// 500 keys.
+/// Starts a server that reads its data slowly after a restart: each of 500 keys takes this many
+/// microseconds.
 pub(super) fn slow_to_load(each_key: &str) -> RedisServer {
     let mut server = RedisServer::start_with(&["--key-load-delay", each_key]);
     server.fill();

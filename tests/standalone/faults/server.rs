@@ -1,4 +1,4 @@
-//! A server in trouble: for each kind what is said, and how long that takes at most.
+//! A server in trouble: what each fault makes the client report, and how long that takes at most.
 
 use super::scene::{
     Row, Scene, answered, client_of, command, lease, outage, refused, slow_to_load,
@@ -112,7 +112,8 @@ fn dies_while_waiting() -> Row {
     scene.server.kill();
     let error = waiting.join().unwrap().unwrap_err();
     assert!(error.is_unavailable(), "{error:?}");
-    // It sleeps for as long as the holder's lease may last, and finds out when it asks.
+    // The waiter sleeps until the holder's lease may have ended, and learns of the outage by its
+    // next attempt.
     Row::new(error, watch.elapsed(), lease() + outage() + command())
 }
 
@@ -191,8 +192,7 @@ fn misconf_while_holding() -> Row {
     scene.lost(LossCause::Expired, |scene| drop(cannot_save(scene)))
 }
 
-/// From here on the server takes no writes, because it cannot save; until what is returned is
-/// called.
+/// Makes the server refuse writes because it cannot save; calling the returned function ends that.
 fn cannot_save(scene: &Scene) -> impl FnOnce() {
     let directory = scene
         .server
@@ -200,7 +200,7 @@ fn cannot_save(scene: &Scene) -> impl FnOnce() {
         .command(&["CONFIG", "GET", "dir"])
         .texts()
         .remove(1);
-    // Where the dump should go stands something that it cannot replace.
+    // A directory in the place of the dump, which the server cannot replace.
     let in_the_way = std::path::Path::new(&directory).join("dump.rdb");
     std::fs::create_dir(&in_the_way).unwrap();
     scene.tell(&["CONFIG", "SET", "save", "3600 1000000"]);
@@ -259,7 +259,7 @@ fn wrong_password() -> Row {
     row
 }
 
-/// Runs `trouble` again and again beside `work`.
+/// Causes `trouble` again and again while `work` runs.
 fn beside(trouble: impl Fn() + Send + Sync, work: impl FnOnce()) {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -294,9 +294,9 @@ fn script_flush() -> Row {
     Row::new("nothing: 200 cycles, the longest one", longest, command())
 }
 
-/// Runs a script without an end while `work` is done, and kills it.
+/// Runs an endless script on the server during `work`, and then kills the script.
 fn with_a_long_script<T>(scene: &Scene, work: impl FnOnce() -> T) -> T {
-    // Since Redis 7 this is `busy-reply-threshold`; the old name goes on.
+    // Redis 7 calls this `busy-reply-threshold`, and still accepts the old name.
     scene.tell(&["CONFIG", "SET", "lua-time-limit", "50"]);
     let mut runs = scene.server.probe();
     thread::scope(|scope| {
@@ -379,7 +379,8 @@ fn max_clients() -> Row {
     let scene = Scene::new();
     let mut only = scene.server.probe();
     only.command(&["CONFIG", "SET", "maxclients", "1"]);
-    // The server closes with our greeting unread, so its reason may or may not reach us.
+    // The server closes the connection before it reads our greeting, so its reason may or may not
+    // arrive.
     let row = scene.refused(Error::is_unavailable, "");
     only.command(&["CONFIG", "SET", "maxclients", "100"]);
     scene.works("a");

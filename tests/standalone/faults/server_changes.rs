@@ -1,5 +1,5 @@
-//! A server whose settings or state change while a lock is held or waited for: open connections go
-//! on, and errors of new ones are reported.
+//! A server whose settings or state change while a lock is held or waited for: open connections
+//! stay usable, and errors of new ones are reported.
 
 use super::scene::{Row, Scene, builder_of, client_of, command, lease, outage, slow_to_load};
 use super::table::Case;
@@ -67,8 +67,8 @@ fn password_changed() -> Row {
     })
 }
 
-/// The connection for renewals is opened for the first one, and would need the new password; the
-/// open connection does not.
+/// The connection for renewals is opened for the first renewal, and would need the new password.
+/// Renewals use the open connection instead.
 fn password_changed_before_the_first_renewal() -> Row {
     Scene::as_user().kept(|scene| {
         change_password(scene);
@@ -102,11 +102,12 @@ fn password_changed_while_waiting() -> Row {
     let error = waiting.join().unwrap().unwrap_err();
     assert!(error.is_configuration(), "{error:?}");
     drop(holder);
-    // A caller of this client hears it at once: no call waits for a password to come back.
+    // The waiter's next attempt fails at once: no call waits for the old password to become valid
+    // again.
     Row::new(error, watch.elapsed(), lease() + command())
 }
 
-/// Holds only once the renewals have a connection of their own.
+/// Waits until the lock has been renewed: from then on, renewals have a connection of their own.
 fn renewed_once(scene: &Scene) {
     let mut probe = scene.server.probe();
     let before = probe.command_calls("pexpire");
@@ -126,15 +127,15 @@ fn max_clients_while_holding() -> Row {
     })
 }
 
-/// Renewals have a connection of their own, which is opened for the first one. If that fails, they
-/// use the open one.
+/// Renewals have a connection of their own, which is opened for the first renewal. If that fails,
+/// renewals use the open connection.
 fn max_clients_before_the_first_renewal() -> Row {
     Scene::new().kept(|scene| {
         refuse_new_clients(scene);
     })
 }
 
-/// Messages need a connection of their own, which is refused, so the waiter polls.
+/// A subscription needs a connection of its own, which the server refuses, so the waiter polls.
 fn max_clients_while_waiting() -> Row {
     let (scene, holder) = held(Scene::new());
     scene.works("other");
@@ -154,7 +155,7 @@ fn max_clients_while_waiting() -> Row {
 
 type Failures = Arc<parking_lot::Mutex<Vec<String>>>;
 
-/// A client with this lease that keeps what it was told of renewals that failed.
+/// Returns a client with this lease, and the errors of its failed renewals.
 fn listening(server: &RedisServer, lease: Duration) -> (Client, Failures) {
     let failures = Failures::default();
     let heard = Arc::clone(&failures);
@@ -164,7 +165,7 @@ fn listening(server: &RedisServer, lease: Duration) -> (Client, Failures) {
             heard.lock().push(error.to_string());
         }
     };
-    // A server that is loading answers now and then only.
+    // A server that is loading answers only now and then.
     let client = builder_of(&server.url())
         .configure(|config| {
             config
@@ -179,11 +180,12 @@ fn listening(server: &RedisServer, lease: Duration) -> (Client, Failures) {
 }
 
 fn loading_while_holding() -> Row {
-    // For longer than from one renewal to the next, and far shorter than the lease.
+    // Loading takes longer than the time from one renewal to the next, and far less than the lease.
     let server = slow_to_load("10000");
     let (client, _failures) = listening(&server, lease() * 3);
     let other = client.clone();
-    // Its renewal dials with pauses until the server has read its data, or fails and is repeated.
+    // The renewal either connects again, with pauses, until the server has loaded its data, or
+    // fails and is repeated.
     Scene { server, client }.kept(|scene| {
         renewed_once(scene);
         scene.tell(&["SAVE"]);
@@ -199,7 +201,8 @@ fn loading_while_holding() -> Row {
     })
 }
 
-/// It was told, sooner or later: events come from a thread of their own.
+/// Waits until an event reports that a renewal failed because the server was loading. Another
+/// thread delivers the events, so this may take a while.
 fn assert_loading(failures: &Failures) {
     let is_it = |failure: &String| failure.contains("still reading its data");
     eventually("renewals failed because of that", LONG, || {
@@ -208,7 +211,7 @@ fn assert_loading(failures: &Failures) {
 }
 
 fn loading_beyond_the_lease() -> Row {
-    // For twice the lease.
+    // Loading takes twice as long as the lease.
     let server = slow_to_load("16000");
     let (client, failures) = listening(&server, lease());
     let mut scene = Scene { server, client };
@@ -235,7 +238,7 @@ fn loading_beyond_the_lease() -> Row {
     Row::new(format!("lost: {loss}"), took, left)
 }
 
-/// A lock that another client has, for long.
+/// Makes another client hold the lock for a long time.
 fn held(scene: Scene) -> (Scene, (Client, OwnedGuard)) {
     let holder = client_of(&scene.server.url());
     let lock = holder.owned_mutex("a").unwrap();
@@ -245,7 +248,8 @@ fn held(scene: Scene) -> (Scene, (Client, OwnedGuard)) {
 
 type Waiting = JoinHandle<Result<(), Error>>;
 
-/// A thread that waits for it: it was told "busy" once at least, and is in the queue.
+/// Starts a thread that waits for the lock; returns when a request was sent and the thread is in
+/// the client's queue.
 fn waits(
     scene: &Scene,
     takes: impl FnOnce(Mutex) -> Result<(), Error> + Send + 'static,
@@ -279,7 +283,8 @@ fn frozen_and_back_while_waiting() -> Row {
     let watch = Stopwatch::start();
     guard.unlock().unwrap();
     waiting.join().unwrap().unwrap();
-    // It may have asked while nothing was answered, and be in the pause before it asks again.
+    // The waiter's attempt may have failed while the server was frozen, and the waiter may be in
+    // the pause before its next attempt.
     Row::new("nothing: it is got", watch.elapsed(), command() * 2)
 }
 
@@ -291,7 +296,7 @@ fn frozen_while_waiting() -> Row {
     let error = waiting.join().unwrap().unwrap_err();
     assert!(error.is_unavailable(), "{error:?}");
     scene.server.resume();
-    // It sleeps for a lease at most, and finds out when it asks.
+    // The waiter sleeps for a lease at most, and learns of the outage by its next attempt.
     Row::new(error, watch.elapsed(), lease() + outage() + command())
 }
 

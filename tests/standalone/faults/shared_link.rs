@@ -1,5 +1,5 @@
-//! Many threads on one connection, with short deadlines: every answer is the caller's own, and no
-//! call hangs.
+//! Many threads on one connection, with short deadlines: every answer reaches the call that it
+//! belongs to, and no call hangs.
 
 use distlock::Config;
 use distlock_tests::process::RedisServer;
@@ -21,7 +21,7 @@ const ANSWER: Duration = Duration::from_secs(1);
 /// The patience of calls that must get an answer.
 const PATIENT: Duration = Duration::from_secs(60);
 
-/// A different fault now and then, until they are over.
+/// A plan with faults of different kinds at random, until `are_over` is set.
 struct RandomFaults {
     turns: Vec<(Sometimes, Fault)>,
     are_over: AtomicBool,
@@ -60,11 +60,11 @@ impl Plan for RandomFaults {
     }
 }
 
-/// How calls ended.
+/// The number of calls by outcome.
 type Tally = BTreeMap<&'static str, u64>;
 
-/// Each thread asks `calls` times for the holder of one of many locks, each of which has another
-/// holder. After `end`, every call gets its answer.
+/// Lets each thread query the holder of a random lock `calls` times. Each lock has another holder,
+/// which shows an answer that belongs to another call. After `end`, a call must get its answer.
 fn ask(
     url: &str,
     calls: usize,
@@ -75,7 +75,8 @@ fn ask(
     let context = Context::new(Arc::new(SystemClock), ClientId::random());
     let backend = distlock::schemes().open(&config, &context).unwrap();
     let (backend, patience) = (&*backend, &patience);
-    // By how much a call has exceeded its deadline, or the time of an answer, and what it got.
+    // The longest time by which a call exceeded its deadline, or the time of an answer, and the
+    // outcome of that call.
     let worst = Mutex::new((Duration::ZERO, String::new()));
     let call = |random: &mut fastrand::Rng| {
         let wait = patience(random);
@@ -148,9 +149,9 @@ fn server_with_holders() -> RedisServer {
 #[test]
 fn shared_link_with_short_deadlines_mixes_no_answers() {
     let server = server_with_holders();
-    // Short deadlines are about as long as an answer takes: they come while a request is queued,
-    // written, read, and while the reader's role is handed on. Were that lost, patient calls would
-    // wait until their end.
+    // Short deadlines are about as long as an answer takes: they end while a request is queued,
+    // written or read, and while the reader's role passes to another thread. If the role got lost,
+    // patient calls would wait until their deadline.
     let patient = AtomicU64::new(0);
     let patience = |random: &mut fastrand::Rng| {
         if random.u8(0..4) > 0 {
@@ -179,7 +180,8 @@ fn shared_link_on_a_faulty_network_mixes_no_answers() {
         faults.are_over.store(true, Ordering::SeqCst);
     });
     println!("through the proxy: {tally:?}; {}", proxy.account());
-    // A busy machine answers few in time; without answers or faults the test would show nothing.
+    // The bounds are low because a busy machine answers few calls in time. Without answers or
+    // faults the test would show nothing.
     assert!(
         tally["answered"] > 100 && tally["unknown"] > 10,
         "{tally:?}"

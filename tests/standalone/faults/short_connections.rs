@@ -1,4 +1,4 @@
-//! Connections that are closed once they seem to work, again and again.
+//! Connections that are closed again and again as soon as they seem to work.
 
 use distlock::Event;
 use distlock::admin::WarningKind;
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Closes each connection behind the reply to a command.
+/// Closes each connection after the reply to this command.
 struct CloseBehind(&'static str);
 
 impl Plan for CloseBehind {
@@ -57,7 +57,7 @@ fn subscriptions_cut_once_confirmed_cost_few_connections_and_a_warning() {
         let_pass(Duration::from_secs(2));
         let later = cut() - before;
         println!("{before} connections before the warning, {later} in 2 s after it");
-        // Pauses of 160 ms at least, which double up to a second.
+        // The client pauses for 160 ms at least, and doubles the pause up to a second.
         assert!(
             before < 10 && later < 10,
             "{before} connections, and {later} later"

@@ -1,5 +1,5 @@
-//! Calls to the system that are interrupted: a read with a time-out is, whenever a process is
-//! stopped and continued, and so are polls and sleeps (`signal(7)`), at any moment of any request.
+//! Interrupted system calls: when a process is stopped and continued, its reads with a time-out,
+//! polls and sleeps are interrupted (`signal(7)`), at any moment of any request.
 
 use distlock_tests::child::Example;
 use distlock_tests::process::RedisServer;

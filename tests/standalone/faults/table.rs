@@ -1,4 +1,5 @@
-//! One table of all faults: what is said of each, how long that took, and how long it may take.
+//! One table of all faults: what is reported for each, how long that took, and how long it may
+//! take.
 
 use super::scene::Row;
 use super::{answers, interrupts, misuse, process_limits, server, server_changes};
@@ -12,14 +13,15 @@ use std::time::Duration;
 /// How much longer than its bound a fault may take on a machine that is late.
 const MOST_OVERDUE: Duration = Duration::from_secs(4);
 
-/// A fault's name, and what is to be seen of it.
+/// The name of a fault, and the function that causes it.
 pub(super) type Case = (&'static str, fn() -> Row);
 
 /// Faults of one kind.
 struct Group {
     kind: &'static str,
     cases: &'static [Case],
-    /// Each in a process of its own: a fault of the whole process would disturb the others.
+    /// If true, each case runs in a process of its own: the fault affects the whole process, and
+    /// would disturb other cases.
     apart: bool,
 }
 
@@ -61,7 +63,7 @@ const TABLE: &[Group] = &[
     },
 ];
 
-/// As it is printed: what was measured, or how it failed.
+/// The result of a case.
 enum Verdict {
     InTime(Row),
     TooLate(Row),
@@ -105,13 +107,13 @@ fn every_fault_has_its_outcome_within_its_bound() {
     }
     println!("{} faults", verdicts.len());
     assert!(wrong.is_empty(), "wrong: {wrong:#?}");
-    // Each was repeated where its lateness is excused.
+    // Late cases have been repeated where the machine was late.
     assert!(too_late.is_empty(), "too late: {too_late:#?}");
 }
 
-/// Runs all of them, some at a time; each has a server of its own.
+/// Runs all cases, some at a time; each has a server of its own.
 fn examine(cases: &[(&Group, &'static Case)]) -> Vec<Verdict> {
-    // They wait for leases and time-outs most of the time.
+    // The cases mostly wait for leases and time-outs.
     const AT_A_TIME: usize = 32;
     let (next, verdicts) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     thread::scope(|scope| {
@@ -144,7 +146,7 @@ fn verdict(group: &Group, (name, case): &'static Case) -> Verdict {
                 case()
             }
         });
-        // A panic of the second run is not the first one's lateness.
+        // Set only after the case has run: a panic of the case itself is wrong, not late.
         *too_late.lock() = Some(row.clone());
         let overdue = row.took.saturating_sub(row.bound);
         tolerance.must_cover(overdue, scaled(MOST_OVERDUE), name);

@@ -1,5 +1,5 @@
-//! TLS faults: a server that is not trusted, does not trust the client, or has no TLS. What the
-//! error says, and how long that takes.
+//! TLS faults: a server that is not trusted, that does not trust the client, or that has no TLS.
+//! What the error says, and how long that takes.
 
 use super::scene::{Row, Scene, client_of, command, refused};
 use super::table::Case;
@@ -75,7 +75,7 @@ fn client_without_tls() -> Row {
 }
 
 fn silent_handshake() -> Row {
-    // The system takes the connection, and no server ever reads from it.
+    // The system accepts the connection, and no server ever reads from it.
     let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let client = client_of(&Authority::new().url(silent.local_addr().unwrap().port()));
     refused(&client, Error::is_unavailable, "TLS handshake")
