@@ -112,7 +112,7 @@ fn dead_reader_ends_with_its_lease_while_another_renews() {
     asked.take(&write(), 30_000);
 }
 
-/// A reader of Redisson's has a key for each of its holds: one key that is left keeps the reader
+/// A reader of Redisson's has a key for each of its holds: a single remaining key keeps the reader
 /// alive.
 #[test]
 fn reader_lives_while_any_of_its_holds_does() {

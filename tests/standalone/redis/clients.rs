@@ -1,4 +1,4 @@
-//! What one client sees of another, and what a dropped client leaves behind.
+//! What a client sees of another client's locks, and what a dropped client leaves in the store.
 
 use distlock::time::ManualClock;
 use distlock::{LockOptions, LossCause};

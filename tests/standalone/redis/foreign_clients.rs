@@ -49,7 +49,7 @@ fn unpublished_release_is_found_by_polling() {
         probe.command(&["DEL", "x"]);
     });
 
-    // A foreign client's value that looks like one of ours.
+    // A foreign client's value that looks like one of this library's.
     probe.command(&["SET", "x", HASH[2], "NX", "PX", "600000"]);
     gets_it_when(&tokens, || {
         eventually("it listens", LONG, || is_watched(&mut probe, "x"));

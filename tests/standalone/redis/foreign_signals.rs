@@ -114,7 +114,7 @@ fn every_release_path_publishes_on_the_spring_channel() {
     tells_a_listener("close", server.probe(), "x", || close(&server, SPRING));
 }
 
-/// Releases a lock whose grant was sent twice, because the first reply was lost: such a release
+/// Releases a lock whose attempt was sent twice, because the first reply was lost: such a release
 /// leaves a tombstone.
 fn close(server: &RedisServer, options: &str) {
     let plan = Sometimes::new(Some(Kind::Acquire), Turn::Only(1), Fault::CutReply);

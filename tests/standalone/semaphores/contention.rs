@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// The bound on a wait for what must come free, also where many replies are lost.
+/// The time limit of a wait for permits that must become free, also where many replies are lost.
 const LONG: Duration = Duration::from_secs(180);
 
 /// The number of permits that are held, and the largest number so far.

@@ -100,8 +100,8 @@ fn write_and_wait_arrive_in_a_single_read() {
     lock.lock().unwrap().unlock().unwrap();
     let mut probe = servers.master.probe();
     let reads = |probe: &mut Probe| probe.stat("total_reads_processed");
-    // The replica's acknowledgements count as reads, too. With them and our two requests, a round
-    // has four reads at most.
+    // The replica's acknowledgements count as reads, too. With them and the client's two requests,
+    // a round has four reads at most.
     let before = (reads(&mut probe), probe.stat("total_connections_received"));
     for _ in 0..50 {
         lock.lock().unwrap().unlock().unwrap();

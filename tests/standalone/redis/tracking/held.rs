@@ -427,8 +427,8 @@ fn locks_far_from_the_server_are_renewed_once_in_each_third_of_the_lease() {
     assert!(guards.iter().all(|guard| guard.is_valid()));
 }
 
-/// For every kind of lock, the keys that a renewal writes are those that are read after it.
-/// Otherwise the renewal itself would be reported as a change, again and again.
+/// Few requests are sent while a lock of any kind is held and waited for, because the keys that are
+/// read after a renewal are those that the renewal has written.
 #[test]
 fn server_is_asked_little_while_locks_of_any_kind_are_held_and_waited_for() {
     let server = RedisServer::start();
