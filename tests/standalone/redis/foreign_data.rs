@@ -155,8 +155,8 @@ fn large_value_under_a_lock_name_is_not_fetched() {
     assert_eq!(probe.command_calls("hgetall"), 0);
 }
 
-/// With `replicas=`, requests use another connection, whose replies are read by other code: both
-/// must report the same field.
+/// With `replicas=`, requests use another connection than without it: on both, the error must name
+/// the same field.
 #[test]
 fn field_of_any_bytes_is_told_on_both_paths() {
     let server = RedisServer::start();
