@@ -1,5 +1,5 @@
-//! The address leads to another server: one that was started again, or that took the place of the
-//! first.
+//! The address of the store leads to another server: to one that was restarted, or that took the
+//! place of the first.
 
 use crate::bench::LONG;
 use distlock::{Client, Event, FencingToken, LockGuard, LockOptions, LossCause};
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 type Told = Arc<Mutex<Vec<[String; 3]>>>;
 
-/// A client that keeps what it was told of other servers.
+/// Connects through the proxy, and records the events that name another server.
 fn listening(proxy: &Proxy, settings: &str) -> (Client, Told) {
     let told = Told::default();
     let heard = Arc::clone(&told);
@@ -49,7 +49,7 @@ fn take(client: &Client, name: &str) -> LockGuard {
         .expect("it is free")
 }
 
-/// The connections of ours.
+/// Returns the connections of this library's clients.
 fn connections(server: &RedisServer) -> Vec<String> {
     let mut clients = server.probe().clients();
     clients.retain(|client| client.contains("name=distlock"));
@@ -61,11 +61,11 @@ fn replaced_server_is_followed_and_held_locks_are_verified() {
     let [old, new] = [(); 2].map(|()| RedisServer::start());
     let proxy = Proxy::plain(old.port());
     let (client, told) = listening(&proxy, "watchdog=60s");
-    // One that is renewed only after a third of a minute, and one that never is.
+    // A lock that is renewed only after a third of a minute, and one that is never renewed.
     let watched = take(&client, "watched");
     let options = LockOptions::new().lease(Duration::from_secs(600));
     let fixed = client.mutex("fixed").unwrap().lock_with(&options).unwrap();
-    // One that the new server has, too: as one that got it in time.
+    // A lock that the new server has as well, as if it had been replicated in time.
     let kept = take(&client, "kept");
     let (owner, count) = old.probe().hgetall("kept").into_iter().next().unwrap();
     new.probe().command(&["HSET", "kept", &owner, &count]);
@@ -106,7 +106,7 @@ fn restarted_server_is_followed_with_an_event() {
     });
 }
 
-/// What was found out about the server before says nothing of this one.
+/// The check of the former server says nothing about the new one, which is checked again.
 #[test]
 fn replacement_server_that_may_evict_is_refused() {
     let [old, new] = [(); 2].map(|()| RedisServer::start());
@@ -129,8 +129,8 @@ fn replacement_server_that_may_evict_is_refused() {
     eventually("it is told", LONG, || !told.lock().is_empty());
 }
 
-/// The renewals have a connection of their own, which would lead to the old server for as long as
-/// it stands.
+/// Renewals have a connection of their own, which leads to the old server until it is closed. They
+/// must not keep the lock valid while the new server grants it to another client.
 #[test]
 fn connection_to_the_former_server_is_not_used() {
     const NAME: &str = "contended";
@@ -152,7 +152,7 @@ fn connection_to_the_former_server_is_not_used() {
     eventually("it is renewed on a connection of its own", LONG, || {
         connections(&old).len() >= 2
     });
-    // The one for attempts was first.
+    // The connection for attempts was opened first.
     let number = |it: &String| id(it).parse::<u64>().unwrap();
     let shared = connections(&old).into_iter().min_by_key(number).unwrap();
     proxy.lead_to(new.port());
@@ -173,7 +173,7 @@ fn connection_to_the_former_server_is_not_used() {
                 let _lost = guard.unlock();
             }
         });
-        // For three leases it is looked whether the first still believes to have it.
+        // Checks for three leases whether the first holder's guard is valid.
         let mut from = SystemClock.now();
         let until = from + Duration::from_secs(9);
         while SystemClock.now() < until {
@@ -211,7 +211,8 @@ fn connection_to_the_former_server_is_not_used() {
     assert!(guard.unlock().unwrap_err().is_lost());
 }
 
-/// Its subscription still stands there, and a release at the former server grants it the lock.
+/// The waiter's subscription is still open on the former server, where a release grants it the
+/// lock: that grant must not count.
 #[test]
 fn grant_of_the_former_server_is_not_used() {
     const NAME: &str = "granted";
@@ -230,7 +231,7 @@ fn grant_of_the_former_server_is_not_used() {
         queue::until_one_waits(&mut old.probe(), NAME);
         proxy.lead_to(new.port());
         let other = take(&redis::client(&new, ""), NAME);
-        // All but the subscription.
+        // Cuts all connections except the subscription.
         old.probe().command(&["CLIENT", "KILL", "TYPE", "normal"]);
         take(&client, "another").unlock().unwrap();
         assert_eq!(told.lock().len(), 1, "it is known");
@@ -251,7 +252,7 @@ fn id(connection: &str) -> String {
     word.expect("a connection has a number").to_owned()
 }
 
-/// A balancer of connections: of two servers the client keeps to one.
+/// A balancer may lead to two servers in turn: the client keeps to the one that it used last.
 #[test]
 fn former_server_is_not_followed_back_at_once() {
     let [old, new] = [(); 2].map(|()| RedisServer::start());

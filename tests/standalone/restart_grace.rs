@@ -1,4 +1,4 @@
-//! `restart_grace`: a server that was started a moment ago is asked for no new locks.
+//! `restart_grace`: clients acquire no new locks on a server that was started a moment ago.
 
 use crate::bench::LONG;
 use distlock::{Client, Event};
@@ -30,14 +30,14 @@ fn restarted_server_grants_nothing_until_its_grace_is_over() {
     };
     let builder = distlock::builder().url(&url).unwrap();
     let waiter = builder.events(Arc::new(handler)).connect().unwrap();
-    // The server of the test is new, too.
+    // The server of the test is new, too, so that the first lock waits for its grace.
     let held = waiter.mutex("a").unwrap().lock().unwrap();
     assert!(!paused.lock().is_empty(), "it was told why it waits");
     let other = client(&server).mutex("other").unwrap();
     let others = other.try_lock_for(LONG).unwrap().expect("free");
     server.restart();
     let since = Stopwatch::start();
-    // Also by a client that is new, and one that does not wait is told at once.
+    // A new client must wait as well, and its attempt that does not wait fails at once.
     let new = client(&server).mutex("a").unwrap();
     let error = new.try_lock().unwrap_err();
     assert!(
@@ -45,7 +45,7 @@ fn restarted_server_grants_nothing_until_its_grace_is_over() {
         "{error}"
     );
     let guard = new.try_lock_for(LONG).unwrap().expect("it is free by then");
-    // A second of rounding, and what the start took before the stopwatch.
+    // Less a second of rounding, and the time of the start before the stopwatch.
     assert!(
         since.elapsed() + Duration::from_secs(2) > GRACE,
         "{:?}",
@@ -74,7 +74,7 @@ fn held_locks_are_renewed_and_released_during_the_grace() {
     kept.unlock().unwrap();
 }
 
-/// It says then that it runs for a negative time.
+/// A server whose clock was set back reports a negative uptime.
 #[test]
 fn clock_that_was_set_back_shortens_no_grace_and_lengthens_none() {
     let clock = TimeOfDay::new();

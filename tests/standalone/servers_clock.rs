@@ -96,7 +96,7 @@ fn clock_set_back_lengthens_the_lease_on_the_server_only() {
         eventually("its own clock ends it", LONG, || !first.is_valid());
     });
     println!("over after {:?} for its holder", watch.elapsed());
-    // In the store it is there for an hour yet, unless it is freed by force.
+    // In the store the lock lasts for another hour, unless it is released by force.
     let mut probe = server.probe();
     assert!(probe.pttl("fixed").unwrap() > Duration::from_secs(3_500));
     assert!(two.mutex("fixed").unwrap().try_lock().unwrap().is_none());
@@ -127,7 +127,8 @@ fn emptied_server_with_clock_set_back_gives_smaller_tokens() {
     assert!(lock.lock().unwrap().fencing_token().unwrap() < token);
 }
 
-/// A waiter that dies before the clock is set back: its presence lies as far ahead of the clock.
+/// A waiter dies, and the clock is set back by an hour, so that the waiter's presence seems to last
+/// for that hour: other waiters must be granted long before.
 #[test]
 fn dead_waiter_keeps_no_one_out_after_the_clock_was_set_back() {
     for (held, waits) in [

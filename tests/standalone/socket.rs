@@ -11,7 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// A server that listens on a socket, too.
+/// Starts a server that also listens on a socket.
 fn server() -> (TempDir, PathBuf, RedisServer) {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("redis.sock");

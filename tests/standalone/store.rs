@@ -1,4 +1,4 @@
-//! The content of the store, and the scripts.
+//! The stored data of mutexes, and the scripts that read and write it.
 
 use crate::bench::{Bench, LONG, acquisition, granted, lease, name, soon, tokens};
 use distlock_tests::probe::Value;
@@ -11,7 +11,7 @@ use lock_core::{OwnerId, OwnerText};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A script of these files.
+/// Joins files to a script.
 macro_rules! script {
     ($($file:literal),*) => {
         concat!($(include_str!(concat!("../../lock-redis/src/lua/redisson/", $file, ".lua")),)*)
@@ -102,7 +102,7 @@ fn subscribed(how: &str, channel: &str) -> Value {
     ])
 }
 
-/// One call of everything that has a script.
+/// Makes one call of each operation that has a script.
 fn everything(bench: &Bench, lock: &str) {
     let (held, _) = bench.take(lock);
     assert!(
@@ -149,8 +149,8 @@ fn every_script_loads_and_is_known_by_its_hash() {
     server.probe().reset_stats();
     let bench = Bench::on(&server);
     everything(&bench, "a");
-    // EVAL, which the server knows by its own hash from then on, only the first time; and once on
-    // each connection, at its begin.
+    // Each script is sent by `EVAL` only the first time, and by its hash from then on. One more
+    // `EVAL` comes at the beginning of each connection.
     let evals = || {
         let mut probe = server.probe();
         probe.command_calls("eval") - probe.command_calls("client|setname")
@@ -382,7 +382,7 @@ fn only_the_owner_releases() {
     );
 }
 
-/// All clients wait for the one thread that runs them.
+/// Each call inside a script delays all clients, because the server runs scripts on one thread.
 #[test]
 fn cycle_on_a_busy_name_costs_eight_calls_in_the_server() {
     let server = RedisServer::start();
@@ -398,11 +398,11 @@ fn cycle_on_a_busy_name_costs_eight_calls_in_the_server() {
         let span = |grant| tokens(grant).0 / 100_000_000;
         span(&before) == span(&after)
     });
-    // The tests' own; before Redis 7 without the subcommand.
+    // The test's own commands. Redis before 7 counts `CONFIG` without its subcommand.
     for other in ["config|resetstat", "config", "info", "evalsha"] {
         calls.remove(other);
     }
-    // Once the lock, and once the queue of those who wait.
+    // `EXISTS` once for the lock, and once for the queue of waiters.
     let counts = [
         ("exists", 2),
         ("time", 1),
@@ -438,7 +438,7 @@ fn closed_owner_is_granted_nothing() {
         "a late copy"
     );
     assert!(!server.probe().exists("a"));
-    // An owner whose request has not come yet.
+    // An owner whose attempt arrives after its release.
     let late = acquisition("a", bench.owner(), 30_000);
     assert_eq!(
         bench
@@ -450,7 +450,7 @@ fn closed_owner_is_granted_nothing() {
     assert!(matches!(bench.acquire("a", late.owner), Answer::Busy(None)));
     let stone = format!("distlock_closed:{{a}}:{}", late.owner);
     assert!((29_000..=30_000).contains(&server.probe().command(&["PTTL", &stone]).int()));
-    // Closed by a request that was refused half way, so that the lock is still its own.
+    // An owner that was closed by a release which failed half way, so that it still holds the lock.
     let (held, _) = bench.take("b");
     server
         .probe()

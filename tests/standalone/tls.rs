@@ -1,4 +1,4 @@
-//! A server reached over TLS: which side trusts which, and what is said when one does not.
+//! Servers on TLS: which certificates each side accepts, and the errors for those that it does not.
 
 use crate::bench::{Bench, LONG, granted, lease};
 use crate::life;
@@ -18,7 +18,7 @@ fn attempt(url: &str) -> Result<(), Failure> {
     outcome.map(|answer| drop(granted(answer)))
 }
 
-/// What every call is told, at once, until a setting is changed.
+/// Asserts that an attempt fails at once with a configuration error, which contains `says`.
 #[track_caller]
 fn is_refused(url: &str, says: &str) {
     let failure = attempt(url).unwrap_err();
@@ -159,8 +159,8 @@ fn idle_or_killed_tls_connection_costs_no_answer() {
     let connections = || server.probe().stat("total_connections_received");
     let (held, _) = bench.take("a");
     let before = connections();
-    // Longer than a link is trusted without a check: unread session tickets are no unrequested
-    // replies.
+    // Longer than an idle link is used without a check. The check must not take unread session
+    // tickets for unrequested replies.
     distlock_tests::time::let_pass(std::time::Duration::from_millis(1_200));
     bench.release(&held);
     assert_eq!(connections(), before + 1, "only the probe");
@@ -190,11 +190,11 @@ fn unreadable_certificate_file_keeps_its_last_content() {
 
 #[test]
 fn many_and_large_messages_wake_every_watch() {
-    // More than one record, and more than the subscriber takes at a stretch.
+    // More than one TLS record, and more than the subscriber reads at a time.
     let authority = Authority::new();
     let (server, port) = authority.server("127.0.0.1", 2090, "no", &[]);
     let bench = Bench::new(&authority.url(port));
-    // The report that a free lock is tracked would be one more wake.
+    // Held, because the report that a free lock is tracked would be one more wake-up.
     let (_held, _) = bench.take("a");
     let counter = std::sync::Arc::new(crate::bench::Counter::default());
     let (name, by) = (crate::bench::name("a"), crate::bench::soon());
@@ -209,7 +209,7 @@ fn many_and_large_messages_wake_every_watch() {
 
 #[test]
 fn watch_on_an_open_tls_connection_is_confirmed_at_once() {
-    // What is asked must leave although nothing comes in: the connection is quiet.
+    // The subscription must be sent at once, although nothing arrives on the quiet connection.
     let authority = Authority::new();
     let (_server, port) = authority.server("127.0.0.1", 2090, "no", &[]);
     let bench = Bench::new(&authority.url(port));
@@ -219,7 +219,7 @@ fn watch_on_an_open_tls_connection_is_confirmed_at_once() {
         bench.backend.watch(&name, counter.clone(), by).unwrap()
     };
     let _first = watch("a");
-    // A subscriber that finds a new watch when it next looks around does so once a second.
+    // A subscriber that noticed new watches only by its regular checks would do so once a second.
     timed(1_000, |_| {
         for lock in ["b", "c", "d", "e", "f", "g", "h", "i"] {
             distlock_tests::time::let_pass(std::time::Duration::from_millis(50));

@@ -6,7 +6,7 @@ use lock_core::backend::{AcquisitionId, Answer, Failure, Release, ReleaseOptions
 use lock_core::{Clock, FencingToken, SystemClock};
 
 const COUNTER: &str = "redisson_lock_token:{a}";
-/// For how long the counter is kept, where nothing else is said.
+/// The default lifetime of the counter in milliseconds.
 const KEEP: i64 = 60 * 60 * 1000;
 
 fn cycle(bench: &Bench) -> u64 {
@@ -59,7 +59,8 @@ fn counter_is_kept_for_an_hour_or_as_configured() {
     assert_eq!(server.probe().expires_at(COUNTER), token / 1000 + 3 * KEEP);
 }
 
-/// It is reckoned anew every 100 s, or when tokens are set aside: not at each grant.
+/// The expiry of the counter is set again every 100 s, or when tokens are reserved, but not at each
+/// grant.
 #[test]
 fn counter_is_kept_for_at_least_100_s_less() {
     const MINUTE: u32 = 60_000_000;
@@ -263,7 +264,7 @@ fn no_tokens_are_returned_without_the_lock_or_the_counter() {
     let bench = Bench::on(&server);
     let (held, (first, last)) = take_with_reserve(&bench, 1_000_000);
     let closing = ReleaseOptions::WITHOUT_TOMBSTONE.last_used(FencingToken::new(first));
-    // The lock `{a}` has the same counter, as has Redisson's RFencedLock.
+    // The lock `{a}` and Redisson's `RFencedLock` use the same counter.
     server.probe().command(&["INCR", COUNTER]);
     assert_eq!(
         bench.backend.release(&held, closing, soon()).unwrap(),

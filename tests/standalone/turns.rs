@@ -15,7 +15,7 @@ const CLIENTS: usize = 4;
 /// How long a holder keeps the lock: longer than a client may keep it while others wait.
 const LONG: Duration = Duration::from_millis(20);
 
-/// Shorter than that.
+/// A hold that is shorter than that.
 const SHORT: Duration = Duration::from_millis(3);
 
 /// How a holder gives the lock back.
@@ -52,13 +52,13 @@ struct Share {
     longest_wait: Duration,
 }
 
-/// What came of a contest.
+/// The result of a contest.
 struct Outcome {
     contest: Contest,
-    /// By client.
+    /// The turns of each client.
     turns: Vec<u32>,
     longest_wait: Duration,
-    /// One hold and one change of holder for each thread.
+    /// The time in which each thread has one turn: one hold and one change of holder each.
     round: Duration,
 }
 
@@ -94,12 +94,12 @@ impl Outcome {
 
     /// How long a thread waits at most.
     fn bound(&self) -> Duration {
-        // A client that holds it for a moment only may have several turns on end.
+        // A client whose holds are short may have several turns in a row.
         self.round * if self.contest.hold < LONG { 6 } else { 3 }
     }
 }
 
-/// Every client has a connection of its own to the server, as a process would.
+/// Runs a contest. Every client has a connection of its own to the server, as a process would.
 fn contend(contest: Contest) -> Outcome {
     let server = RedisServer::start();
     let far = Distance::new(server.port(), contest.round_trip);
@@ -165,8 +165,9 @@ fn take_turns(lock: &Mutex, contest: Contest, end: Moment) -> Share {
     }
 }
 
-/// Runs them beside each other: all of them mostly sleep. A machine that keeps threads waiting for
-/// longer than a client leaves the lock to others changes their order.
+/// Runs the contests at the same time, because their threads mostly sleep. A late machine may delay
+/// a thread for longer than a client leaves the lock to others, and change the order: then the
+/// contests run again.
 fn all_are_fair(contests: impl Iterator<Item = Contest> + Clone) {
     retry_if_late(|| run_all(contests.clone()));
 }
@@ -192,7 +193,7 @@ fn run_all(contests: impl Iterator<Item = Contest>) {
     }
 }
 
-/// Each way of giving back at each distance, in milliseconds.
+/// Returns a contest for each way of giving back and each round trip, in milliseconds.
 fn each(
     threads: usize,
     hold: Duration,
@@ -232,7 +233,7 @@ fn four_thread_clients_at_all_distances_have_equal_shares() {
     all_are_fair(each(4, LONG, 25, &[0, 1, 4, 50]));
 }
 
-/// A holder that stays for less than a round trip gives it back before the others could ask.
+/// A hold that is shorter than a round trip ends before another client can attempt.
 #[test]
 #[ignore = "long: tests/run.sh --all"]
 fn short_holds_far_away_have_equal_shares() {

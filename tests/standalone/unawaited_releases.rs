@@ -28,8 +28,8 @@ fn submit(bench: &Bench, acquisition: &AcquisitionId, patience: Duration) -> Tol
     told
 }
 
-/// On a server that knows the scripts: one that does not is sent a release twice, and what is asked
-/// next comes between.
+/// Returns a bench whose server knows the scripts. Otherwise the first release would be sent twice,
+/// and the next request would come in between.
 fn knowing(server: &RedisServer) -> Bench {
     let bench = Bench::on(server);
     let (held, _) = bench.take("first");
@@ -37,7 +37,7 @@ fn knowing(server: &RedisServer) -> Bench {
     bench
 }
 
-/// What was told, and that it was told once.
+/// Returns the reported outcome, and asserts that it was reported once.
 fn only(told: &Told) -> Result<Release, Failure> {
     let outcome = told.recv_timeout(LONG).unwrap();
     assert!(told.recv_timeout(LONG).is_err(), "told twice");
@@ -70,7 +70,7 @@ fn next_request_reads_the_async_release_reply() {
     for _ in 0..100 {
         let (held, _) = bench.take("a");
         let told = submit(&bench, &held, LONG);
-        // Granted, because the release left before.
+        // Granted, because the release was sent before.
         let (next, _) = bench.take("a");
         assert_eq!(only(&told).unwrap(), Release::Freed);
         assert_eq!(bench.release(&next), Release::Freed);
@@ -151,7 +151,7 @@ fn many_async_releases_are_each_reported_once() {
     });
     for told in &all {
         assert_eq!(told.recv_timeout(LONG).unwrap().unwrap(), Release::Freed);
-        // What told it is gone a moment after.
+        // The callback is dropped a moment later, without a second report.
         assert_eq!(
             told.recv_timeout(LONG).unwrap_err(),
             RecvTimeoutError::Disconnected
@@ -175,14 +175,14 @@ fn replaced_link_is_dropped_under_async_releases() {
     server.pause();
     let outcome = only(&submit(&bench, &held, Duration::from_millis(400)));
     assert!(matches!(outcome, Err(Failure::Unknown(_))), "{outcome:?}");
-    // The link was silent for longer than replies take, so this is asked on another.
+    // The link was silent for longer than replies take, so this request needs another link.
     let outcome = bench
         .backend
         .inspect(&name("a"), within(Duration::from_millis(200)));
     assert!(matches!(outcome, Err(Failure::NotSent(_))), "{outcome:?}");
     server.resume();
     let (is_over, mut probe) = (AtomicBool::new(false), server.probe());
-    // From here on there is a new one.
+    // From here on there is a new link.
     bench.take("b");
     thread::scope(|scope| {
         for thread in 0..4 {

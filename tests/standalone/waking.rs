@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// A client whose watches are woken by messages alone: the report that a key is tracked would wake
-/// those of a lock that is free.
+/// Returns a client whose watches are woken by messages alone. With tracking, the report that a key
+/// is tracked would also wake the watches of a free lock.
 fn untracked(server: &RedisServer) -> Bench {
     Bench::new(&format!("{}?tracking=off", server.url()))
 }
@@ -41,7 +41,7 @@ fn release_wakes_every_watch_of_that_name_only() {
     let (_second, two) = watch(&bench, "a");
     let (_other, other) = watch(&bench, "b");
     elsewhere.release(&held);
-    // Again if the lock is free a moment after the message.
+    // A watch may be woken twice: by the message, and because the lock is free a moment later.
     eventually("both are woken", LONG, || {
         one.count() >= 1 && two.count() >= 1
     });
@@ -74,7 +74,7 @@ fn first_watch_costs_a_round_trip_second_none() {
         .collect();
     let took = watch_all.elapsed();
     assert_eq!(server.probe().command_calls("subscribe"), 100);
-    // A subscriber that finds a new watch when it next looks around does so once a second.
+    // A subscriber that noticed new watches only by its regular checks would do so once a second.
     assert!(
         took < Duration::from_secs(20),
         "{took:?}: nothing here polls"
@@ -88,7 +88,7 @@ fn first_watch_costs_a_round_trip_second_none() {
     assert_eq!(server.probe().listeners(), 1, "one connection for all");
 }
 
-/// For how long a channel without watches is left subscribed.
+/// How long a channel without watches stays subscribed.
 const LINGER: Duration = Duration::from_secs(1);
 
 #[test]
@@ -102,7 +102,7 @@ fn channel_is_left_a_while_after_its_last_watch() {
     assert_eq!(subscribers(&server), 1, "there is still a watch");
     let subscribed = || server.probe().command_calls("subscribe");
     let mut last = Some(second);
-    // Not judged where this thread was held up until the channel may have been left.
+    // Repeated if this thread was held up for so long that the channel may have been unsubscribed.
     let third = eventually("it is watched again in time", LONG, || {
         let (before, unwatched) = (subscribed(), Stopwatch::start());
         drop(last.take());
@@ -146,7 +146,7 @@ fn watch_churn_around_unsubscribing_loses_no_wake() {
                 let lock = format!("lock:{round}");
                 let channel = bench.inbox(&lock);
                 drop(watch(bench, &lock));
-                // Around the moment at which the channel is left.
+                // Around the moment at which the channel is unsubscribed.
                 let_pass(LINGER * 9 / 10 + Duration::from_millis(40 * round));
                 for _ in 0..20 {
                     let (_watch, counter) = watch(bench, &lock);
@@ -222,7 +222,7 @@ fn watch_on_paused_server_fails_in_time_and_recovers() {
     let wake = Arc::new(Counter::default());
     let failure = timed(150, |by| bench.backend.watch(&name("b"), wake, by)).unwrap_err();
     assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
-    // Longer than it takes to notice, so that the link is given up.
+    // Long enough for the subscriber to notice, and to close the link.
     let_pass(Duration::from_millis(600));
     server.resume();
     eventually("woken after the reconnect", LONG, || counter.count() == 1);
@@ -332,7 +332,8 @@ fn panicking_wake_does_not_stop_further_wakes() {
 
 #[test]
 fn wake_may_watch_and_release() {
-    // It must not, says the contract; but no lock of ours is held when it does.
+    // The contract forbids these calls, but no mutex of the library is held during a wake, so that
+    // they work.
     struct Watches(Bench);
     impl Wake for Watches {
         fn wake(&self) {
@@ -372,8 +373,8 @@ fn revoked_and_restored_right_is_noticed() {
     ]);
     let bench = Bench::new(&format!("redis://me@127.0.0.1:{}", server.port()));
     let (_watch, counter) = watch(&bench, "a");
-    // The server ends the connections that have what they may not have any more. (Not Redis before
-    // 7 where the user had all channels: there they go on to hear.)
+    // The server closes connections with subscriptions that their user may no longer have. (Redis
+    // before 7 does not if the user had all channels: they still receive messages.)
     server
         .probe()
         .command(&["ACL", "SETUSER", "me", "resetchannels"]);

@@ -1,5 +1,5 @@
-//! Readers and writers of two clients that contend all the time, and an oracle that no two are
-//! inside that may not be.
+//! Readers and writers that contend all the time, as threads and as processes: a writer must be
+//! alone inside.
 
 use super::{LONG, elsewhere};
 use distlock::{Client, LockOptions};
@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// What a writer adds to the number inside, so that it and readers can be told apart.
+/// What a writer adds to `Inside::now`; a reader adds 1, so that one number counts both.
 const WRITER: i64 = 1_000;
 
 #[derive(Default)]
 struct Inside {
-    /// Readers, and writers by the thousand.
+    /// The number of readers inside, plus `WRITER` for each writer.
     now: AtomicI64,
     most_readers: AtomicI64,
     reads: AtomicU64,
@@ -63,8 +63,8 @@ impl Inside {
     }
 }
 
-/// The hash of a writer stays while its thread reads: with the loss of the write lock its field is
-/// gone, and other readers are let in.
+/// A thread that writes also reads, and loses only its write lock. The read hold keeps the lock's
+/// hash, so the loss must remove the writer's field: otherwise no other reader would get in.
 #[test]
 fn lost_write_lock_leaves_nothing_behind() {
     let server = RedisServer::start();
@@ -118,8 +118,8 @@ fn contending_readers_and_writers_exclude_each_other() {
     eventually("nothing else is left", LONG, || probe.keys("*") == counter);
 }
 
-/// Processes that are killed and paused while they hold and while they wait, and others that must
-/// go on.
+/// Processes keep reading and writing after another one is paused, one is killed, and the paused
+/// one resumes.
 #[test]
 fn killed_and_paused_processes_let_no_two_in_and_block_briefly() {
     let server = RedisServer::start();
@@ -151,8 +151,8 @@ fn killed_and_paused_processes_let_no_two_in_and_block_briefly() {
     );
     let lock = client(&server, "").rw_lock("x").unwrap();
     within(LONG, || lock.write().lock().unwrap().unlock().unwrap());
-    // Tombstones of the paused one stay for some seconds, and so does a dead waiter, which the next
-    // release behind its presence removes.
+    // Tombstones of the paused process last for some seconds. A dead waiter stays in the queue
+    // until the first release after the end of its presence.
     let counter = ["redisson_lock_token:{x}"];
     eventually("nothing else is left", LONG, || {
         lock.write().lock().unwrap().unlock().unwrap();

@@ -1,4 +1,4 @@
-//! Fair read-write locks: the order over all clients, and who is told that it is next.
+//! Fair read-write locks: the order over all clients, and which waiter is notified next.
 
 use super::LONG;
 use super::waiting::listeners_on;
@@ -21,7 +21,8 @@ use std::time::Duration;
 const NAME: &str = "x";
 const AT_ONCE: Option<Duration> = Some(Duration::ZERO);
 
-/// What a waiter takes at most that is told, where no machine is late.
+/// The longest time from a release to the grant to a notified waiter, on a machine that is not
+/// late.
 const TOLD: Duration = Duration::from_secs(2);
 
 fn fair(client: &Client) -> RwLock {
@@ -48,8 +49,8 @@ fn take(lock: &RwLock, writes: bool, wait: Option<Duration>) -> Option<OwnedGuar
     try_take(lock, writes, wait, &LockOptions::new()).unwrap()
 }
 
-/// A thread that waits to write or to read, from when it has a position and its client listens.
-/// What `then` makes of it.
+/// Starts a thread that waits for the lock and passes the guard to `then`. Returns once the thread
+/// has a position in the queue and its client listens.
 fn enter<T: Send + 'static>(
     probe: &mut Probe,
     client: &Client,
@@ -82,8 +83,9 @@ fn give_back(guard: Option<OwnedGuard>) {
     guard.expect("it has its turn").unlock().unwrap();
 }
 
-/// Eight readers hold on end: none gives back before the next one has the lock, if it gets that.
-/// How many overtook a writer with a position in the queue, if it had its turn in time.
+/// Eight readers overlap: before each of them releases, another reader attempts to get in. Returns
+/// how many readers overtook a queued writer; `None` if the writer was not granted within
+/// `longest`.
 fn overtaking_readers(
     lock_of: fn(&Client) -> RwLock,
     options: &str,
@@ -126,8 +128,8 @@ fn writer_beside_overlapping_readers_gets_in_within_one_round() {
     assert_eq!(overtaking_readers(fair, "", LONG), Some(0));
 }
 
-/// Readers that are next enter together, each of them once a writer before them has ended, and no
-/// writer beside another.
+/// Waiters of three clients are granted in the order of their positions. Consecutive readers hold
+/// the lock together, and a newcomer overtakes no writer.
 #[test]
 fn readers_and_writers_of_all_clients_enter_in_the_order_of_arrival() {
     const WRITES: [bool; 14] = [
@@ -181,9 +183,9 @@ fn readers_and_writers_of_all_clients_enter_in_the_order_of_arrival() {
     });
 }
 
-/// A waiter asks every five seconds only, so what goes faster is told: by the release of the writer
-/// to the first reader, by that to the next, by the last reader to the writer, and by a writer that
-/// gives up to the reader behind it.
+/// A release notifies the next waiter, a granted reader notifies the reader behind it, the last
+/// reader notifies the writer, and a writer that gives up notifies the reader behind it. Without
+/// that, a waiter would attempt again only after five seconds.
 #[test]
 fn next_owner_is_told_by_each_that_makes_room() {
     retry_if_late(|| {
@@ -226,7 +228,8 @@ fn next_owner_is_told_by_each_that_makes_room() {
     });
 }
 
-/// Most is left of the five seconds after which the waiter would ask by itself.
+/// Fails as late if `time` is not below `TOLD`: a waiter that is not notified attempts again only
+/// after five seconds.
 fn assert_told(who: &str, time: Duration) {
     println!("{who}: {time:?}");
     if time >= TOLD {
@@ -234,8 +237,8 @@ fn assert_told(who: &str, time: Duration) {
     }
 }
 
-/// The thread that writes reads at once, and again, though others wait; its read goes on beside
-/// those that are next.
+/// A thread that writes may also read at once, though others wait. After its write release the next
+/// reader joins its read hold.
 #[test]
 fn writer_reads_at_once_though_others_wait() {
     let server = RedisServer::start();
@@ -261,8 +264,8 @@ fn writer_reads_at_once_though_others_wait() {
     assert!(!probe.exists(NAME));
 }
 
-/// What a writer that waits has in the queue ends with its wait; and dead readers do not keep the
-/// lock when the last one that lives has released it.
+/// A writer that gives up leaves no entry in the queue, and the release of the last live reader
+/// frees the lock although dead readers are still in its hash.
 #[test]
 fn lock_of_dead_readers_and_leavers_is_free_at_once() {
     let server = RedisServer::start();
@@ -292,7 +295,7 @@ fn lock_of_dead_readers_and_leavers_is_free_at_once() {
     assert!(matches!(ask(&write, next), Answer::Granted(_)));
     assert!(!probe.exists(&queue::key(NAME)));
     assert!(matches!(release(&write, next), Release::Freed));
-    // A reader whose lease ended beside another's waits once more, and gives up.
+    // A reader whose lease ended while another one held the lock queues again, and gives up.
     assert!(!ask(&read, dead).is_busy() && !ask(&read, alive).is_busy());
     assert_eq!(probe.command(&["DEL", &hold]).int(), 1);
     assert!(ask(&write, next).is_busy() && ask(&read, dead).is_busy());
@@ -302,7 +305,7 @@ fn lock_of_dead_readers_and_leavers_is_free_at_once() {
     assert!(matches!(release(&read, alive), Release::Freed));
     assert!(matches!(ask(&write, next), Answer::Granted(_)));
     assert!(matches!(release(&write, next), Release::Freed));
-    // The release behind a forced one leaves no key.
+    // A release after a forced release leaves no key except the counter.
     assert!(!ask(&read, dead).is_busy());
     assert!(
         bench

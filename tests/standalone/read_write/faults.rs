@@ -1,4 +1,5 @@
-//! Lost replies, late requests, forgotten scripts, a full server, and other formats.
+//! Read-write locks with lost replies, late requests, forgotten scripts, a full server, replicas,
+//! or a format that has no such locks.
 
 use super::*;
 use distlock::DistLock;
@@ -13,7 +14,8 @@ use lock_core::backend::Failure;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
-/// A reply of each kind is lost now and then, and an attempt arrives late.
+/// Returns faults that sometimes lose the reply to an attempt, a release or a renewal, and
+/// sometimes deliver an attempt late.
 fn storm() -> Vec<Sometimes> {
     let fault = |kind, fault, of_1000, seed| {
         Sometimes::new(Some(kind), Turn::Chance { of_1000, seed }, fault)
@@ -51,7 +53,7 @@ fn lost_replies_and_late_requests_let_no_two_in() {
     );
     println!("{}", proxy.account());
     assert!(account.reads.len() > 20 && account.writes.len() > 20);
-    // Long before a lease of 60 s: what was in doubt is cleaned up.
+    // Pending cleanups free the lock long before the end of a lease of 60 s.
     let asked = Asked(Bench::on(&server));
     let writer = asked.0.owner();
     eventually("it is free", Duration::from_secs(30), || {
@@ -130,7 +132,8 @@ fn formats_without_other_kinds_refuse_them_by_name() {
     assert!(plain.is_unsupported(), "{plain}");
 }
 
-/// Also of what no client asks for, which knows the kinds of its store.
+/// The backend itself refuses these requests, although a client would refuse the kind before it
+/// sends one.
 #[test]
 fn format_of_mutexes_refuses_each_request_for_another_kind() {
     let server = RedisServer::start();
@@ -146,7 +149,7 @@ fn format_of_mutexes_refuses_each_request_for_another_kind() {
                 "{what} {error}"
             );
         };
-        // Without owners there is no queue.
+        // A format with owners has a queue, and so fair mutexes.
         let others = [LockKind::Read, LockKind::Write, semaphore, LockKind::Fair];
         for kind in others.into_iter().take(if says_owners { 3 } else { 4 }) {
             let (name, owner, store) = (name("x").of_kind(kind), bench.owner(), &bench.backend);
@@ -184,7 +187,7 @@ fn format_of_mutexes_refuses_each_request_for_another_kind() {
     }
 }
 
-/// Renewed for as long as it is held, also beside a writer that has ended.
+/// A reader's hold is renewed while its thread also writes, and after the write lock's release.
 #[test]
 fn watchdog_keeps_readers_and_writers_beyond_their_leases() {
     let server = RedisServer::start();
@@ -201,7 +204,8 @@ fn watchdog_keeps_readers_and_writers_beyond_their_leases() {
     reading.unlock().unwrap();
 }
 
-/// The reports of changes are not asked for: each reader's renewal is a change for all others.
+/// Read holds are not tracked, because each reader's renewal changes the lock's key and would be
+/// reported to all other readers. A write lock is tracked.
 #[test]
 fn renewals_of_readers_are_not_tracked() {
     let server = RedisServer::start();

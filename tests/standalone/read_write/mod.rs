@@ -1,4 +1,5 @@
-//! Read-write locks on a real server: what is stored, who excludes whom, and who is woken.
+//! Read-write locks on a real server: what is stored, which kinds exclude each other, and which
+//! waiters are notified.
 
 mod contention;
 mod fair;
@@ -24,10 +25,11 @@ const LONG: Duration = Duration::from_secs(60);
 /// How late a machine may be between two requests.
 const LATE: Duration = Duration::from_secs(4);
 
-/// What a waiter takes at most that is woken, where no machine is late.
+/// The longest time from a release to the grant to a notified waiter, on a machine that is not
+/// late.
 const WOKEN: Duration = Duration::from_millis(500);
 
-/// The result of a call on another thread: each thread has holds of its own.
+/// Runs `call` on another thread, which has holds of its own, and returns the result.
 fn elsewhere<T: Send>(call: impl FnOnce() -> Result<T, Error> + Send) -> T {
     thread::scope(|scope| scope.spawn(call).join().unwrap()).unwrap()
 }
@@ -54,7 +56,7 @@ fn fields(probe: &mut Probe) -> Vec<String> {
         .collect()
 }
 
-/// Attempts and releases by the backend of one client.
+/// Sends attempts, releases and renewals through the backend of one client.
 struct Asked(Bench);
 
 impl Asked {
@@ -70,18 +72,19 @@ impl Asked {
         self.0.backend.acquire(&attempt, soon()).unwrap().is_busy()
     }
 
-    /// Whether it is busy for a new owner, which waits from now on.
+    /// Makes an attempt of a new owner, which waits if the lock is busy. Returns whether it is
+    /// busy.
     fn waits(&self, name: &LockName) -> bool {
         self.wait(name, self.0.owner()).is_busy()
     }
 
-    /// An attempt of an owner whose client the store can notify.
+    /// Makes a numbered attempt: the owner queues, and a release may grant it the lock.
     fn wait(&self, name: &LockName, owner: OwnerId) -> Answer {
         let attempt = Attempt::new(name, owner, lease(30_000)).direct(NonZeroU64::new(1));
         self.0.backend.acquire(&attempt, soon()).unwrap()
     }
 
-    /// Takes it for a new owner.
+    /// Acquires the lock for a new owner, and panics if it is busy.
     fn take(&self, name: &LockName, milliseconds: u64) -> (OwnerId, Grant) {
         let owner = self.0.owner();
         (

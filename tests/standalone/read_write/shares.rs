@@ -1,4 +1,4 @@
-//! What stands in the store, and when each share ends.
+//! Read and write holds in the store: their keys, fields and leases, and what ends each hold.
 
 use super::*;
 use distlock_tests::process::RedisServer;
@@ -7,7 +7,7 @@ use lock_core::backend::{KeptLock, Tokens};
 
 const SHORT: u64 = 300;
 
-/// Whether so many seconds are left, less what has passed meanwhile.
+/// Asserts that `left` is `seconds`, less at most `LATE` that may have passed meanwhile.
 #[track_caller]
 fn assert_left(left: Option<Duration>, seconds: u64) {
     let whole = Duration::from_secs(seconds);
@@ -18,7 +18,7 @@ fn assert_left(left: Option<Duration>, seconds: u64) {
     );
 }
 
-/// What a busy answer says.
+/// Returns the remaining time that a busy answer reports.
 fn left_of(busy: Answer) -> Option<Duration> {
     match busy {
         Answer::Busy(left) => left,
@@ -100,7 +100,7 @@ fn dead_reader_ends_with_its_lease_while_another_renews() {
         !probe.hgetall("x").contains_key(&dead.to_string()),
         "a writer has looked"
     );
-    // A lock whose readers are all dead is taken at once, whatever its hash says.
+    // A lock whose readers are all dead is granted at once, although its hash lives on.
     assert_eq!(asked.release(&write(), writer), Release::Gone);
     let (last, _) = asked.take(&read(), SHORT);
     assert!(matches!(asked.release(&read(), alive), Release::Freed));
@@ -112,7 +112,8 @@ fn dead_reader_ends_with_its_lease_while_another_renews() {
     asked.take(&write(), 30_000);
 }
 
-/// The count of a reader of Redisson's, which has a key for each of its holds.
+/// A reader of Redisson's has a key for each of its holds: a single remaining key keeps the reader
+/// alive.
 #[test]
 fn reader_lives_while_any_of_its_holds_does() {
     let server = RedisServer::start();
@@ -148,7 +149,7 @@ fn lock_whose_readers_are_all_dead_counts_as_free() {
     }
     let listed = store.inspect_many(&[name("x")], soon()).remove(0).unwrap();
     assert!(listed.holder.is_none(), "{listed:?}");
-    // Of those that are not looked at, none is known to be dead.
+    // At most a hundred readers are checked in one answer; the others are taken for alive.
     die(23);
     let info = store.inspect(&write(), soon()).unwrap();
     assert!(
@@ -158,7 +159,8 @@ fn lock_whose_readers_are_all_dead_counts_as_free() {
     assert_eq!(info.holders, 23);
 }
 
-/// More than are named in one answer.
+/// One answer names at most a hundred readers: the others must be purged, counted and released by
+/// force as well.
 #[test]
 fn dead_readers_beyond_the_first_hundred_are_purged_too() {
     let server = RedisServer::start();
@@ -192,7 +194,8 @@ fn dead_readers_beyond_the_first_hundred_are_purged_too() {
     asked.take(&many.of_kind(LockKind::Write), 30_000);
 }
 
-/// A list looks at a hundred locks in one write: not at all fields of each.
+/// `inspect_all` reads up to a hundred locks in one write, so it samples the readers of a large
+/// lock instead of fetching all fields.
 #[test]
 fn lock_of_many_readers_is_inspected_by_a_sample() {
     let server = RedisServer::start();
@@ -219,7 +222,7 @@ fn lock_of_many_readers_is_inspected_by_a_sample() {
     }
 }
 
-/// Readers that died, which the lock's hash has yet.
+/// Adds `count` readers to the lock's hash that have no hold keys, like readers that died.
 fn die(asked: &Asked, probe: &mut Probe, count: usize) {
     let mut words: Vec<_> = ["HSET", "x", "mode", "read"].map(str::to_owned).into();
     for _ in 0..count {
@@ -235,7 +238,7 @@ fn a_thousand_dead_readers_end_in_one_attempt() {
     let (asked, mut probe) = (Asked(Bench::on(&server)), server.probe());
     die(&asked, &mut probe, 1_000);
     assert!(!asked.is_busy(&write()), "all of them are dead");
-    // With one among them that lives.
+    // One live reader among a thousand dead ones.
     probe.command(&["DEL", "x"]);
     let (reader, _) = asked.take(&read(), 30_000);
     die(&asked, &mut probe, 1_000);
@@ -268,7 +271,8 @@ fn dead_readers_do_not_pile_up_beside_a_live_one() {
     assert!(!probe.exists("x"), "the last one has released");
 }
 
-/// Of a reader of Redisson's that holds it several times, one hold is enough.
+/// The sweep of dead readers spares a reader of Redisson's of whose three holds one is left, and a
+/// hold without an expiry.
 #[test]
 fn reader_with_a_live_hold_is_taken_for_no_dead_one() {
     let server = RedisServer::start();
@@ -311,7 +315,7 @@ fn forced_release_of_readers_leaves_the_writer_and_a_mutex() {
         assert!(asked.verifies(&held, owner), "{kind:?}");
         assert!(force(LockKind::Write) && !probe.exists("x"), "{kind:?}");
     }
-    // A reader beside the writer is its own, and ends with it.
+    // A read hold beside the write lock is the writer's own, and ends with the write lock.
     let (writer, _) = asked.take(&write(), 30_000);
     let (name, reader) = (read(), asked.0.owner());
     let beside = Attempt::new(&name, reader, lease(30_000)).beside(Some(writer));
@@ -401,7 +405,7 @@ fn repeated_requests_of_a_reader_count_once() {
         "it is closed"
     );
     assert_eq!(probe.keys("*"), [format!("distlock_closed:{{x}}:{owner}")]);
-    // A release that overtakes its attempt.
+    // A release that overtakes its own attempt.
     let late = asked.0.owner();
     assert_eq!(asked.release_with(&read(), late, closing), Release::Gone);
     assert!(asked.attempt(&read(), late, lease(30_000)).is_busy());
@@ -515,7 +519,7 @@ fn kept_write_lock_ends_by_itself() {
     assert_eq!(asked.renew(&write(), writer, 30_000), Renewal::Gone);
     probe.command(&["DEL", "x"]);
 
-    // With a reader beside, whose hold must not end with it.
+    // The writer also reads: the minimum hold must neither end nor shorten its read hold.
     let (writer, _) = asked.take(&write(), 30_000);
     let reader = asked.0.owner();
     let name = read();
@@ -601,7 +605,7 @@ fn foreign_data_under_the_name_is_refused_and_kept() {
         assert!(probe.exists("x"));
         probe.command(&["DEL", "x"]);
     }
-    // Without an end: a lock all the same.
+    // A lock without an expiry is busy, too.
     probe.command(&[
         "HSET",
         "x",
@@ -614,7 +618,8 @@ fn foreign_data_under_the_name_is_refused_and_kept() {
     assert!(matches!(answer, Answer::BusyWithoutExpiry(_)), "{answer:?}");
 }
 
-/// What a reader beside a dead one of its client, and the clients' clocks, must not change.
+/// A reader that renews a short lease in time is never purged, though a writer attempts after each
+/// renewal.
 #[test]
 fn clients_that_keep_holding_are_not_purged() {
     let server = RedisServer::start();

@@ -1,4 +1,4 @@
-//! Waiters: who wakes them, and how a waiting writer keeps readers out.
+//! Waiters: which events wake them, and how a waiting writer keeps readers out.
 
 use super::*;
 use distlock_tests::probe::Value;
@@ -7,7 +7,7 @@ use distlock_tests::redis::client;
 use distlock_tests::time::{Stopwatch, eventually, let_pass, ms, retry_if_late};
 use lock_core::backend::WAITER_PRESENCE;
 
-/// How many clients listen for their turn.
+/// Returns how many clients listen for grants of the lock.
 fn listeners(probe: &mut Probe) -> usize {
     queue::listeners(probe, "x")
 }
@@ -23,7 +23,7 @@ pub(super) fn listeners_on(probe: &mut Probe, channel: &str) -> i64 {
     }
 }
 
-/// How long `waiter` takes after `free`, once it sleeps.
+/// Calls `free` once `waiter` sleeps, and returns how long `waiter` takes after that.
 fn woken_after<T: Send>(
     probe: &mut Probe,
     waiter: impl FnOnce() -> T + Send,
@@ -32,7 +32,7 @@ fn woken_after<T: Send>(
     thread::scope(|scope| {
         let waits = scope.spawn(waiter);
         eventually("it listens", LONG, || listeners(probe) == 1);
-        // The attempt behind its subscription.
+        // Time for the attempt that follows the subscription.
         let_pass(ms(20));
         assert!(!waits.is_finished());
         let freed = Stopwatch::start();
@@ -97,7 +97,7 @@ fn readers_are_woken_by_the_writer_and_by_its_downgrade() {
     });
 }
 
-/// Changes of the key are reported to waiters of each kind, also where they listen elsewhere.
+/// The release of a mutex wakes a reader of another client that waits for the same name.
 #[test]
 fn mutex_and_reader_of_a_name_wake_each_other() {
     retry_if_late(|| {
@@ -115,7 +115,7 @@ fn mutex_and_reader_of_a_name_wake_each_other() {
     });
 }
 
-/// Waiters for both kinds in one client listen on one channel.
+/// Waiters of one client for both kinds share its inbox, and each of them is woken.
 #[test]
 fn mutex_and_writer_of_a_name_wait_in_one_client() {
     retry_if_late(|| {
@@ -162,7 +162,7 @@ fn waiting_writer_keeps_new_readers_out_for_its_presence() {
     assert!(asked.is_busy(&read()), "also one that does not wait");
     granted(asked.attempt(&read(), reader, lease(30_000)));
     assert_eq!(asked.renew(&read(), reader, 30_000), Renewal::Extended);
-    // Its grant, its release, and the end of its wait.
+    // The writer keeps readers out until its release, or until the end of its wait.
     asked.release(&read(), reader);
     assert!(is_kept_out().is_busy(), "the writer is next");
     granted(asked.wait(&write(), writer));
@@ -180,7 +180,7 @@ fn waiting_writer_keeps_new_readers_out_for_its_presence() {
     assert_eq!(asked.release(&write(), quits), Release::Gone);
     assert_eq!(waiting(&mut probe), 0);
     asked.take(&read(), 30_000);
-    // Of two the first keeps them out, whatever becomes of the second.
+    // Of two waiting writers, the first keeps readers out even after the second gives up.
     assert!(asked.waits(&write()));
     let second = other.0.owner();
     assert!(other.wait(&write(), second).is_busy());
@@ -244,7 +244,7 @@ fn writer_that_gives_up_wakes_readers() {
     });
 }
 
-/// Readers that overlap without end, and one writer.
+/// Six readers hold the lock in overlap all the time: a writer gets in all the same.
 #[test]
 fn writer_is_not_starved_by_overlapping_readers() {
     let server = RedisServer::start();

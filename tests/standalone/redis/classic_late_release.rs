@@ -1,4 +1,4 @@
-//! The next holder's lock where a classic format releases too late.
+//! Late releases in classic formats, and whether they free the next holder's lock.
 
 use crate::stage::Hold;
 use distlock::backend::{ClientId, Context};
@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// Its holder is not told; its release deletes what it finds, unless it compares.
+/// After a forced release, the former holder's release frees the next holder's lock, unless the
+/// format compares values.
 #[test]
 fn forced_holder_frees_next_lock_unless_release_compares() {
     let formats = [
@@ -29,7 +30,8 @@ fn forced_holder_frees_next_lock_unless_release_compares() {
     ];
     let server = RedisServer::start();
     for (format, takes_it_along) in formats {
-        // Another lease: with the same one two clients would write the same time in one second.
+        // Different leases: with equal ones, two clients would write the same timestamp in one
+        // second.
         let [a, b, other] = ["30s", "60s", "60s"].map(|lease| {
             client(&server, &format!("format={format}&lease={lease}"))
                 .mutex("x")
@@ -49,8 +51,8 @@ fn forced_holder_frees_next_lock_unless_release_compares() {
     }
 }
 
-/// A process may be paused between its last check of the clock and its `DEL`, and the lock may be
-/// the next holder's by then.
+/// A `DEL` that is held up past the lease must not be sent, because the lock may belong to the next
+/// holder by then.
 #[test]
 fn del_delayed_past_the_lease_is_not_sent() {
     thread::scope(|scope| {

@@ -1,5 +1,5 @@
-//! What a classic format may leave behind where an attempt fails half way, and how that is
-//! reported.
+//! Leftovers of classic formats: keys of attempts that fail half way, and what the errors say about
+//! them.
 
 use distlock::{Client, Error};
 use distlock_tests::probe::Probe;
@@ -11,7 +11,7 @@ use distlock_tests::time::ms;
 use std::sync::Arc;
 use std::thread;
 
-/// A client of this format, whose user has all rights but this.
+/// Connects with this format as a user that lacks one right.
 fn without(server: &RedisServer, right: &str, format: &str) -> Client {
     let mut probe = server.probe();
     let reset = [
@@ -53,7 +53,7 @@ fn lock_taken_without_expiry_is_told_and_can_be_freed() {
     }
 }
 
-/// The answer to this command never comes.
+/// Cuts the connection instead of delivering the reply to this command.
 struct Unheard(&'static str);
 
 impl Plan for Unheard {
@@ -66,8 +66,8 @@ impl Plan for Unheard {
     }
 }
 
-/// Where the end of a lock is a command of its own, no client sends that after a lost answer.
-/// Elsewhere the lease ends what may be there.
+/// A format that sets the expiry by a separate command does not send it after a lost reply, and the
+/// lock never expires. In other formats the lease ends such a lock.
 #[test]
 fn lost_answer_between_two_commands_leaves_no_expiry() {
     let server = RedisServer::start();
@@ -92,7 +92,7 @@ fn lost_answer_between_two_commands_leaves_no_expiry() {
     }
 }
 
-/// Without `MULTI` the commands would run one by one, and no client would have the lock.
+/// Without `MULTI` the commands would run one by one, and leave a lock that no client holds.
 #[test]
 fn user_without_right_to_multi_takes_nothing() {
     let server = RedisServer::start();
@@ -128,7 +128,8 @@ fn late_grant_is_left_to_its_lease() {
     });
 }
 
-/// No client holds it any more, and while its lease lasts it cannot be another's.
+/// Dropping the client releases its detached lock, although the format has no owners: during the
+/// lease the lock cannot be another client's.
 #[test]
 fn detached_classic_lock_ends_with_its_client() {
     let server = RedisServer::start();

@@ -11,13 +11,14 @@ use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The time of clients whose clock stands.
+/// The time of day of clients whose clocks stand still.
 const NOW: Duration = Duration::from_secs(1_800_000_000);
 
-/// What a lock is held until that is taken then for a minute, as it is written.
+/// The stored end of a one-minute lock that is taken at `NOW`, in each spelling.
 const UNTIL: [(&str, &str); 2] = [("seconds", "1800000061"), ("float", "1800000060.0")];
 
-/// A longer interval would find the end of a lease too late: the SETNX page polls every 10 ms.
+/// A waiter with a longer interval would find the end of a lease too late; the SETNX page polls
+/// every 10 ms.
 #[test]
 fn poll_interval_must_be_shorter_than_the_lease() {
     let server = RedisServer::start();
@@ -56,7 +57,7 @@ fn poll_interval_must_be_shorter_than_the_lease() {
     }
 }
 
-/// However far ahead the clock of the asking client is.
+/// A client whose clock is sixty years ahead does not take over a lock without expiry.
 #[test]
 fn lock_without_expiry_is_never_past() {
     const FAR: i64 = 60 * 365 * 24 * 60 * 60;
@@ -66,7 +67,7 @@ fn lock_without_expiry_is_never_past() {
         assert!(holder.take());
         let late = Client::ahead(&server, format, FAR);
         assert!(!late.take(), "{format}");
-        // A day before there is no end it is a lock like others.
+        // A timestamp one day before the largest one is an ordinary end of a lease, and has passed.
         server.ask("SET x 2147397248");
         assert!(late.take(), "{format}");
     }
@@ -86,8 +87,9 @@ fn lock_that_was_never_acquired_is_not_released() {
     }
 }
 
-/// The release of a time that the client did not write: the SETNX page deletes any time,
-/// tornado-redis one that is not older than its own, and a script only its own.
+/// `release=` decides about a timestamp that the client did not write. `delete` (the SETNX page)
+/// deletes any, `not-older` (tornado-redis) one that is not older than its own, `compare` only its
+/// own.
 #[test]
 fn timestamp_is_deleted_by_the_configured_rule() {
     let rules = [
@@ -130,7 +132,8 @@ fn timestamp_is_deleted_by_the_configured_rule() {
     }
 }
 
-/// The holder never releases, and no message ends the wait, which is over in time.
+/// A waiter that polls every ten seconds gives up at its deadline of half a second, not at its next
+/// poll.
 #[test]
 fn polling_wait_ends_at_its_deadline() {
     let server = RedisServer::start();
@@ -140,13 +143,13 @@ fn polling_wait_ends_at_its_deadline() {
             client.mutex(format).unwrap()
         });
         let _held = one.lock().unwrap();
-        // Long before it would ask again.
+        // Long before the next poll.
         let waited = within(SECOND * 5, || other.try_lock_for(SECOND / 2).unwrap());
         assert!(waited.is_none(), "{format}");
     }
 }
 
-/// What another wrote is answered as busy, and for how long yet.
+/// A timestamp is read as busy, with its remaining time, by clients of both spellings.
 #[test]
 fn remaining_time_is_read_from_both_spellings() {
     for (spelling, until) in UNTIL {
@@ -165,7 +168,8 @@ fn remaining_time_is_read_from_both_spellings() {
     }
 }
 
-/// Python's read their clocks in whole seconds: what a finer one finds past they still hold.
+/// Python clients read their clocks in whole seconds, and still hold a lock that a finer clock
+/// finds past: `float` takes over only after the full second.
 #[test]
 fn float_timestamp_is_past_by_a_clock_of_whole_seconds() {
     for (format, until) in [
@@ -186,8 +190,8 @@ fn probe(server: &Server) -> Probe {
     Probe::connect(server.port)
 }
 
-/// A client that finds it taken, and then deleted, has seen no past time: a later value is
-/// another's.
+/// A client that found the lock taken, and then deleted, sends no `GETSET`: it would overwrite a
+/// value that another client has stored since.
 #[test]
 fn takeover_of_a_released_lock_uses_no_getset() {
     for format in ["timestamp", "timestamp,float", "timestamp,takeover=delete"] {

@@ -1,4 +1,4 @@
-//! What one client sees of another, and what a dropped client leaves behind.
+//! What a client sees of another client's locks, and what a dropped client leaves in the store.
 
 use distlock::time::ManualClock;
 use distlock::{LockOptions, LossCause};
@@ -108,8 +108,8 @@ fn lock_is_lost_when_server_restarts_empty_next_is_renewed() {
     again.unlock().unwrap();
 }
 
-/// A batch job takes its locks at its start, and they are renewed for as long as it runs. The clock
-/// is moved by hand.
+/// Renewals of a thousand locks that a batch job takes at its start are spread over time, not sent
+/// all at once. The clock is moved by hand.
 #[test]
 fn locks_taken_at_once_are_not_renewed_at_once() {
     const LOCKS: u64 = 1_000;
@@ -129,7 +129,8 @@ fn locks_taken_at_once_are_not_renewed_at_once() {
             .unwrap()
     };
     let held: Vec<_> = (0..LOCKS).map(take).collect();
-    // Early, to have their changes reported: once more if the connection for that came later.
+    // The first renewals come early, to request reports of changes, and once more if the connection
+    // for reports was late.
     clock.jump(Duration::from_secs(2));
     eventually("all are tracked", LONG, || {
         probe.stat("tracking_total_keys") >= LOCKS
@@ -142,7 +143,7 @@ fn locks_taken_at_once_are_not_renewed_at_once() {
     });
     assert!(before <= 4 * LOCKS, "{before}");
     let mut renewed = || probe.command_calls("pexpire") - before;
-    // The first is due a quarter of the period early.
+    // Renewals are due up to a quarter of the period early.
     let period = lease / 3;
     clock.jump(period * 3 / 4);
     clock.jump(period / 8);

@@ -19,7 +19,7 @@ fn cycle(client: &Client) -> Result<(), Error> {
     })
 }
 
-/// From now on this is the password, and no connection is left that was made with another one.
+/// Changes the server's password, and cuts all connections that were made with the former one.
 fn change_password(probe: &mut Probe, password: &str) {
     let told = probe.command(&["CONFIG", "SET", "requirepass", password]);
     assert_eq!(told, Value::Text("OK".to_owned()));
@@ -47,10 +47,10 @@ fn password_file_is_read_for_each_connection() {
     held.verify().unwrap();
     let shown = format!("{client:?} {:?}", Config::from_url(&url).unwrap());
     assert!(!shown.contains("s3cret"), "{shown}");
-    // An old one, or none, is told with the file's name, and nothing of what stands in it.
+    // A missing file is reported by the setting that names it.
     std::fs::remove_file(&file).unwrap();
     probe.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
-    // Not by a connection that was there before.
+    // Errors of connections that are just being cut do not name the setting.
     let is_told = |error: &Error| error.to_string().contains("`password_file=");
     let error = eventually("it is told", LONG, || cycle(&client).err().filter(is_told));
     assert!(error.is_unavailable(), "{error}");
@@ -72,7 +72,7 @@ fn password_file_is_read_for_each_connection() {
     assert!(!format!("{both:?}").contains("s3cret"), "{both:?}");
 }
 
-/// Gives what it was told, and counts.
+/// Returns the current password, and records for which servers it was queried.
 #[derive(Default)]
 struct Vault {
     password: Mutex<String>,
@@ -134,7 +134,7 @@ fn credentials_provider_is_asked_for_each_connection() {
                 return false;
             };
             assert!(error.is_unavailable(), "{error}");
-            // A request on a connection that is just being closed has another text.
+            // A request on a connection that is just being closed fails with another text.
             error.to_string().contains(says)
         });
     }
@@ -190,12 +190,12 @@ fn credentials_provider_that_never_returns_is_asked_again() {
     assert!(cycle(&client).is_err());
     assert_eq!(asked.load(Ordering::SeqCst), 1);
     eventually("it is asked again", LONG, || cycle(&client).is_ok());
-    // The second one may have begun at the end of a call.
+    // A second query may have begun at the end of a call.
     assert!(asked.load(Ordering::SeqCst) <= 3);
 }
 
-/// The server's certificate, its authority and ours are replaced by others, as they are before they
-/// expire.
+/// All certificates and their authority are replaced, as before they expire: the next connection
+/// reads the new files.
 #[test]
 fn certificate_files_are_read_for_each_connection() {
     let (old, new) = (Authority::new(), Authority::new());

@@ -13,12 +13,11 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// A text, and a hash like Redisson's, each with a foreign holder.
+/// A lock of a foreign holder as a string; `HASH` is one like Redisson's.
 const TEXT: [&str; 6] = ["SET", "x", "c3RyYW5nZXI=", "NX", "PX", "600000"];
 const HASH: [&str; 4] = ["HSET", "x", "7b6d2f0e-5f55-4c05-9b3a-d3a6a3a8d1a1:5", "1"];
 
-/// Waits for the lock while `free` frees it without a message. By then the waiter has found it
-/// busy, and sleeps.
+/// Waits for the lock on another thread, and calls `free` once that thread is queued.
 fn gets_it_when(client: &Client, free: impl FnOnce()) {
     thread::scope(|scope| {
         let waits = scope.spawn(|| {
@@ -37,7 +36,8 @@ fn is_watched(probe: &mut Probe, key: &str) -> bool {
     channels.texts().len() == 1
 }
 
-/// The leases are ten minutes: a waiter that does not ask again is late.
+/// Without reports of changes, polling finds a release that is not published. The leases are ten
+/// minutes: a waiter that does not poll is late.
 #[test]
 fn unpublished_release_is_found_by_polling() {
     let server = RedisServer::start();
@@ -49,7 +49,7 @@ fn unpublished_release_is_found_by_polling() {
         probe.command(&["DEL", "x"]);
     });
 
-    // Written as we do it, and by another client all the same.
+    // A foreign client's value that looks like one of this library's.
     probe.command(&["SET", "x", HASH[2], "NX", "PX", "600000"]);
     gets_it_when(&tokens, || {
         eventually("it listens", LONG, || is_watched(&mut probe, "x"));
@@ -62,7 +62,8 @@ fn unpublished_release_is_found_by_polling() {
     gets_it_when(&spins, || assert_eq!(probe.command(&["DEL", "x"]).int(), 1));
 }
 
-/// While one of our clients holds it, a waiter is notified, and asks only then.
+/// While a client of this library holds the lock, the waiter does not poll: the release notifies
+/// it.
 #[test]
 fn waiters_behind_a_local_holder_do_not_poll() {
     let server = RedisServer::start();
@@ -82,7 +83,7 @@ fn waiters_behind_a_local_holder_do_not_poll() {
     });
 }
 
-/// Both a lock that a foreign client never gave an end, and one whose expiry was never set.
+/// A foreign lock without an expiry, in each format, is reported and can be released by force.
 #[test]
 fn lock_without_expiry_is_reported_once_per_wait() {
     for (format, words) in [
@@ -212,7 +213,7 @@ fn value_found_under_the_key_is_named() {
     }
 }
 
-/// Redisson's read-write lock is one of its locks, too: it is busy, and its holder is reported.
+/// A mutex finds Redisson's read-write lock of its name busy, and reports the holder.
 #[test]
 fn redisson_read_write_lock_is_busy() {
     let server = RedisServer::start();
@@ -230,7 +231,7 @@ fn redisson_read_write_lock_is_busy() {
     assert!(lock.inspect().unwrap().holder.is_some());
 }
 
-/// One client, and locks of several formats.
+/// One client has locks of several formats: `with_option` makes a client of another format from it.
 #[test]
 fn lock_may_have_a_format_of_its_own() {
     let server = RedisServer::start();

@@ -1,5 +1,5 @@
-//! A program's own data under the name of a lock: it is left alone, and costs no other lock
-//! anything.
+//! A program's own data under the name of a lock: the library does not change the data, and other
+//! locks are not affected.
 
 use distlock::{Client, Error};
 use distlock_tests::probe::{Probe, Value};
@@ -83,7 +83,7 @@ fn force_unlock_frees_every_kind_of_redisson_lock() {
     }
 }
 
-/// Writes a hash of so many fields, or a text of so many bytes.
+/// Writes a hash of `size` fields, or a string of `size` bytes.
 fn fill(probe: &mut Probe, kind: &str, size: &str) {
     const HASH: &str = "for i = 1, ARGV[1], 100 do local fields = {} \
          for j = i, i + 99 do table.insert(fields, 'page:' .. j) table.insert(fields, j) end \
@@ -143,7 +143,7 @@ fn large_value_under_a_lock_name_is_not_fetched() {
             probe.stat("total_net_output_bytes") - sent < 100_000,
             "{format}"
         );
-        // `counter,multi` borrows one.
+        // `counter,multi` borrows a connection from the pool.
         let more = probe.stat("total_connections_received") - connections;
         assert!(
             more <= u64::from(format.starts_with("counter,multi")),
@@ -155,7 +155,8 @@ fn large_value_under_a_lock_name_is_not_fetched() {
     assert_eq!(probe.command_calls("hgetall"), 0);
 }
 
-/// Where replicas are waited for, another connection is used than where not.
+/// With `replicas=`, requests use another connection than without it: on both, the error must name
+/// the same field.
 #[test]
 fn field_of_any_bytes_is_told_on_both_paths() {
     let server = RedisServer::start();

@@ -1,5 +1,5 @@
-//! `wakes=`: the signals of other libraries, received as their waiters do. The libraries
-//! themselves are in `tests/interop`.
+//! `wakes=`: the signals that wake waiters of other libraries, received here by raw connections.
+//! Tests with the libraries themselves are in `tests/interop`.
 
 use distlock::{Client, LockGuard, Mutex};
 use distlock_tests::cluster::Cluster;
@@ -19,10 +19,10 @@ const SPRING: &str = "prefix=registry:&format=token,wakes=spring-integration";
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Something by which a lock is freed.
+/// A way to free a held lock.
 type Frees = fn(&Mutex, LockGuard);
 
-/// All of that.
+/// Every way to free a lock, with its name.
 const WAYS: [(&str, Frees); 3] = [
     ("unlock", |_, guard| guard.unlock().unwrap()),
     ("drop", |_, guard| drop(guard)),
@@ -31,7 +31,7 @@ const WAYS: [(&str, Frees); 3] = [
     }),
 ];
 
-/// A waiter on such a connection waits as python-redis-lock does, and is woken by `free`.
+/// Asserts that `free` wakes a waiter that blocks on the signal list, as python-redis-lock does.
 fn wakes_a_sleeper(way: &str, connect: impl Fn() -> Probe, list: &str, free: impl FnOnce()) {
     let (mut sleeper, mut eyes) = (connect(), connect());
     thread::scope(|scope| {
@@ -49,7 +49,8 @@ fn wakes_a_sleeper(way: &str, connect: impl Fn() -> Probe, list: &str, free: imp
     });
 }
 
-/// A listener on this connection does as Spring's registry, and hears of `free`.
+/// Asserts that `free` publishes what Spring's registry expects, to a subscriber on this
+/// connection.
 fn tells_a_listener(way: &str, mut listener: Probe, name: &str, free: impl FnOnce()) {
     let (key, channel) = (
         format!("registry:{name}"),
@@ -64,8 +65,8 @@ fn tells_a_listener(way: &str, mut listener: Probe, name: &str, free: impl FnOnc
     );
 }
 
-/// Clients that have it by their URL, with tokens and without, and one that is made of another
-/// client.
+/// Returns clients with these options: by their URL, by their URL without tokens, and made from
+/// another client by `with_option`.
 fn with(server: &RedisServer, options: &str) -> [Client; 3] {
     let (others, format) = options.split_once("format=").expect("it stands last");
     [
@@ -113,8 +114,8 @@ fn every_release_path_publishes_on_the_spring_channel() {
     tells_a_listener("close", server.probe(), "x", || close(&server, SPRING));
 }
 
-/// A lock whose grant was told twice, because the first answer was lost: its release leaves a
-/// tombstone.
+/// Releases a lock whose attempt was sent twice, because the first reply was lost: such a release
+/// leaves a tombstone.
 fn close(server: &RedisServer, options: &str) {
     let plan = Sometimes::new(Some(Kind::Acquire), Turn::Only(1), Fault::CutReply);
     let proxy = Proxy::new(server.port(), Arc::new(plan));
@@ -127,8 +128,8 @@ fn close(server: &RedisServer, options: &str) {
     );
 }
 
-/// A full server refuses to push, unless something was written before: a lock is given back there
-/// all the same.
+/// A full server refuses `LPUSH` as the first write of a script. The release writes something else
+/// first, so it signals and frees the lock.
 #[test]
 fn full_server_signals_as_well() {
     let server = RedisServer::start();
@@ -143,8 +144,8 @@ fn full_server_signals_as_well() {
     );
 }
 
-/// As theirs leave it: a waiter that comes while it stays looks once in vain, and none ever finds
-/// two.
+/// As with python-redis-lock, a signal that no waiter takes lasts for a second and is never
+/// doubled: a waiter that comes meanwhile attempts once in vain.
 #[test]
 fn untaken_signal_stays_single_for_a_second() {
     let server = RedisServer::start();
@@ -159,7 +160,7 @@ fn untaken_signal_stays_single_for_a_second() {
         );
         assert!(probe.pttl("lock-signal:x").expect("it has an end") <= Duration::from_secs(1));
     }
-    // A release of what is not ours any more says nothing, as theirs.
+    // As with python-redis-lock, the release of a lost lock sends no signal.
     let guard = lock.lock().unwrap();
     probe.command(&["DEL", "lock:x", "lock-signal:x"]);
     assert!(guard.unlock().unwrap_err().is_lost());
@@ -167,8 +168,8 @@ fn untaken_signal_stays_single_for_a_second() {
     assert!(!probe.exists("lock-signal:x"));
 }
 
-/// The registry's value is no `UUID:number`, so our waiter polls as for a client that publishes
-/// nothing. A wake-up before the next poll was the message.
+/// The registry's value is no `UUID:number`, so the waiter would poll, here once an hour. The
+/// registry's message, or the server's report of the change, wakes it earlier.
 #[test]
 fn release_by_a_spring_registry_wakes_our_waiter_at_once() {
     let server = RedisServer::start();
@@ -195,7 +196,8 @@ fn release_by_a_spring_registry_wakes_our_waiter_at_once() {
         };
         eventually("it listens", LONG, || listens(&mut probe));
         probe.command(&["DEL", "registry:x"]);
-        // Until it has heard one: it asks once more between its subscription and its sleep.
+        // Repeated, because the waiter may not sleep yet: it attempts once more after its
+        // subscription.
         eventually("it is woken", LONG, || {
             probe.command(&["PUBLISH", "registry-channel:registry:x", "registry:x"]);
             waits.is_finished()
@@ -203,7 +205,7 @@ fn release_by_a_spring_registry_wakes_our_waiter_at_once() {
     });
 }
 
-/// All that the server has.
+/// Returns all keys of the server with their contents.
 fn everything(probe: &mut Probe) -> Vec<(String, Value)> {
     let mut keys = probe.keys("*");
     keys.sort();
@@ -212,13 +214,13 @@ fn everything(probe: &mut Probe) -> Vec<(String, Value)> {
         .collect()
 }
 
-/// What it says, and what the errors behind it say.
+/// Returns the text of an error and of its sources.
 fn chain(error: &dyn std::error::Error) -> String {
     let behind = error.source().map(chain).unwrap_or_default();
     format!("{error}: {behind}")
 }
 
-/// Neither way to free it does anything, and each says what is in the way.
+/// Asserts that `force_unlock` and `unlock` both fail with this cause, and write nothing.
 fn is_refused(probe: &mut Probe, (lock, guard): (&Mutex, LockGuard), says: &str) {
     let before = everything(probe);
     let forced = lock.force_unlock().unwrap_err();
@@ -247,12 +249,12 @@ fn foreign_value_under_signal_list_is_named_lock_is_kept() {
     let says = "the list of signals is a string under the key \"lock-signal:x\"";
     is_refused(&mut probe, (&lock, guard), says);
     probe.command(&["DEL", "lock-signal:x"]);
-    // Unless what cleans up behind the unlock was there before.
+    // Finds the lock free if the cleanup after the failed unlock was faster.
     lock.force_unlock().unwrap();
     assert!(!probe.exists("lock:x") && probe.exists("lock-signal:x"));
 }
 
-/// A client of a user with these rights.
+/// Connects as a user with these rights.
 fn as_user(server: &RedisServer, rules: &[&str], options: &str) -> Client {
     let words = ["ACL", "SETUSER", "less", "reset", "on", ">pw", "+@all"];
     server.probe().command(&[&words[..], rules].concat());
@@ -304,7 +306,7 @@ fn signal_list_must_be_in_the_slot_of_the_lock() {
     }
 }
 
-/// The listener is on some node, and Spring's knows no sharded channels.
+/// Spring's listener may be connected to any node, and subscribes to no sharded channels.
 #[test]
 fn spring_channel_is_a_plain_channel_on_a_cluster() {
     let cluster = Cluster::shared();
@@ -320,7 +322,7 @@ fn spring_channel_is_a_plain_channel_on_a_cluster() {
     assert!(distlock::connect(&sharded).unwrap_err().is_configuration());
 }
 
-/// Before another server takes the master's place, and behind that.
+/// Signals reach the waiters before a failover and after it.
 #[test]
 fn signals_follow_the_master_behind_sentinels() {
     let group = Group::start();
@@ -331,14 +333,15 @@ fn signals_follow_the_master_behind_sentinels() {
         if is_other {
             let old = group.fail_over();
             let new = &group.servers[group.await_other_than(old)];
-            // Until then it may be the old one, of which the new one never hears. By another lock:
-            // a signal stays.
+            // Before its move, a client may signal on the old master, and waiters on the new one
+            // receive nothing. Another lock shows the move, because a signal stays in the list for
+            // a second.
             for (client, key) in clients.iter().zip(["lock:y", "registry:y"]) {
                 await_move(&client.mutex("y").unwrap(), key, new);
             }
         }
         for (way, free) in WAYS {
-            // What holds a lock meanwhile is another test's.
+            // Waits, because the lock may be held for a moment after a failover.
             let taken = |lock: &Mutex| lock.try_lock_for(LONG).unwrap().expect("it is free");
             let guard = taken(&python);
             wakes_a_sleeper(

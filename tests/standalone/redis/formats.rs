@@ -1,4 +1,4 @@
-//! What each wire format writes, and what it makes of what others have written.
+//! Wire formats: what each one stores, and how it reads values of other programs.
 
 use distlock::LockOptions;
 use distlock_tests::probe::{Probe, Value};
@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime};
 
 const LEASE: Duration = Duration::from_secs(10);
 
-/// Every format, and whether this is what it has written for a lease of ten seconds, with this left
-/// of the key.
+/// Every format, with a check of the value and the expiry that it stores for a lease of ten
+/// seconds.
 #[allow(clippy::type_complexity, reason = "a table")]
 const WRITTEN: [(&str, fn(&str, Option<Duration>) -> bool); 9] = [
     ("token", |value, left| is_owner(value) && is_about(left, 10)),
@@ -47,8 +47,8 @@ fn is_about(left: Option<Duration>, seconds: u64) -> bool {
     left.is_some_and(|left| left <= Duration::from_secs(seconds) && left.as_secs() + 3 > seconds)
 }
 
-/// Whether this says that so many seconds are left, rounded upwards; give or take what the machine
-/// lets us wait.
+/// Returns whether the timestamp lies `seconds` ahead: at most one second more, for rounding, and
+/// at most three seconds less, for a slow machine.
 fn is_due(value: &str, seconds: u64, has_point: bool) -> bool {
     let now = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -93,7 +93,7 @@ fn value_that_is_no_lock_of_the_format_is_left_alone() {
         .chain(WRITTEN.map(|(format, _)| format))
     {
         for words in make {
-            // A text may be any owner in formats of text.
+            // In these formats any text may be an owner.
             if words[0] == "SET" && (format.starts_with("token") || format.starts_with("plain")) {
                 continue;
             }
@@ -188,7 +188,8 @@ fn lock_without_expiry_is_written_as_the_last_second_plus_1() {
     }
 }
 
-/// What a library that polls has written is waited for, and what we have written it cannot take.
+/// A foreign client's `SET NX` makes the lock busy for this library, and fails while this library
+/// holds the lock.
 #[test]
 fn foreign_client_and_ours_exclude_each_other_by_a_token() {
     let server = RedisServer::start();

@@ -59,7 +59,7 @@ fn full_server_takes_every_kind_of_release() {
             );
             set(&server, "maxmemory", "0");
             if name != "tokens" {
-                // A copy of the attempt that comes late finds the owner closed.
+                // A late copy of the attempt finds the owner closed.
                 let late = bench
                     .acquire_with(name, owner, lease(30_000), set_aside)
                     .unwrap();
@@ -97,7 +97,8 @@ fn server_that_may_evict_locks_is_reported() {
             client.mutex("x").unwrap().lock().unwrap().unlock().unwrap();
         }
         eventually("it is asked", LONG, || {
-            // Each look of ours is one, too, and so is the question which server it is.
+            // The test's own reads of the count are `INFO` requests, too, and so is the client's
+            // query of the server's identity.
             server.probe().command_calls("info") > asked + 2
         });
         eventually("it is told", LONG, || warned.lock().len() == times);

@@ -1,5 +1,5 @@
-//! What a full server refuses: no renewal, no release, and no place in a queue, whatever the format
-//! and the kind of lock. A table of all scripts says which of them may be refused.
+//! A full server refuses no renewal, no release and no waiter's place in a queue, in any format and
+//! for any kind of lock. A table of all scripts says which of them it may refuse.
 
 use super::full_memory::set;
 use crate::bench::{Bench, lease, name, soon};
@@ -23,9 +23,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// What a full server must do with a script.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Full {
-    /// Run it: here it does.
+    /// Run it, as the test here shows.
     Runs,
-    /// Refuse it, perhaps: it takes a lock, or more memory.
+    /// Possibly refuse it, because it takes a lock or more memory.
     Refuses,
     /// Run it, as the tests of joined requests show.
     Joined,
@@ -62,7 +62,8 @@ const SCRIPTS: [(&str, Full); 27] = [
     ("rights.lua", Full::Refuses),
 ];
 
-/// The first lines of all scripts, by their files: what has a head is one.
+/// Returns the first lines of all scripts, by their files. A file without a head is only a part of
+/// scripts.
 fn heads() -> Vec<(String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lock-redis/src/lua");
     let (mut folders, mut heads) = (vec![folder.clone()], Vec::new());
@@ -91,7 +92,7 @@ fn heads() -> Vec<(String, String)> {
     heads
 }
 
-/// A server that is made full for a while, and that says which scripts it was sent meanwhile.
+/// A server that is full for a while, and a monitor that shows which scripts it receives meanwhile.
 struct Scene {
     server: RedisServer,
     bench: Bench,
@@ -111,12 +112,13 @@ impl Scene {
         }
     }
 
-    /// On a full server, which has forgotten all scripts.
+    /// Runs `call` while the server is full. The server has also forgotten all scripts, so that
+    /// clients send their texts.
     fn full<T>(&self, call: impl FnOnce() -> T) -> T {
         set(&self.server, "maxmemory", "1");
         let mut probe = self.server.probe();
         probe.command(&["SCRIPT", "FLUSH"]);
-        // The monitor does not show CONFIG.
+        // Marks the beginning for the monitor, which does not show `CONFIG`.
         probe.command(&["ECHO", "full"]);
         let outcome = call();
         probe.command(&["ECHO", "no more"]);
@@ -150,7 +152,7 @@ impl Scene {
         );
     }
 
-    /// The files of all scripts that a full server was sent.
+    /// Returns the files of all scripts that the server received while it was full.
     fn sent(mut self, heads: &[(String, String)]) -> BTreeSet<String> {
         self.server.probe().command(&["ECHO", "the end"]);
         let (mut sent, mut is_full) = (BTreeSet::new(), false);
@@ -180,7 +182,7 @@ fn acquisition_of(name: &LockName, owner: OwnerId) -> AcquisitionId {
     AcquisitionId::new(name.clone(), owner, long(), Receipt::default())
 }
 
-/// Whatever ends a hold, or keeps it.
+/// Renews, verifies, inspects, releases and force-releases locks of a kind on a full server.
 fn holds_last_and_end(scene: &Scene, kind: LockKind) {
     let held = scene.take(kind);
     let request = [RenewalRequest::new(held.clone())];
@@ -220,7 +222,7 @@ fn holds_last_and_end(scene: &Scene, kind: LockKind) {
     assert!(forced.unwrap(), "{kind:?}");
 }
 
-/// A waiter keeps its place, and can give it up.
+/// On a full server a waiter keeps its place in the queue, and can give it up.
 fn waiters_stay_and_leave(scene: &Scene) {
     let mut probe = scene.server.probe();
     let permits = LockKind::FairPermits { limit: 9, count: 7 };
@@ -243,7 +245,7 @@ fn waiters_stay_and_leave(scene: &Scene) {
         };
         assert!(ask().unwrap().is_busy());
         let key = queue::key(held.name.as_str());
-        // The last of its fields is until when it counts as present.
+        // The last field is the end of the waiter's presence.
         let until = |probe: &mut Probe| -> u64 {
             let fields = probe.command(&["ZRANGE", &key, "1", "1"]).texts();
             let last = fields[0].rsplit(' ').next();
@@ -267,7 +269,7 @@ fn waiters_stay_and_leave(scene: &Scene) {
     }
 }
 
-/// Permits that other programs extend and free.
+/// Other programs extend and release permits on a full server.
 fn permits_of_others_last_and_end(scene: &Scene) {
     let held = scene.take(LockKind::Permits { limit: 9, count: 1 });
     let id = PermitId::new(held.owner, 0);
@@ -287,7 +289,7 @@ fn permits_of_others_last_and_end(scene: &Scene) {
     }
 }
 
-/// Readers that died end, and let a writer in when there is room.
+/// A full server refuses a writer's attempt, which purges the dead readers all the same.
 fn dead_readers_end(scene: &Scene) {
     let mut probe = scene.server.probe();
     let held = scene.take(LockKind::Read);

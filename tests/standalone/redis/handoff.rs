@@ -1,5 +1,5 @@
-//! What the server sees of a lock that passes from thread to thread inside a process, and what it
-//! sees of several processes that do so.
+//! Locks that pass between the threads of a client: which requests and tokens reach the server, and
+//! the shares of two such clients.
 
 use distlock::Client;
 use distlock_tests::process::RedisServer;
@@ -9,16 +9,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// What the server's counter may be ahead of its clock: the tokens that are set aside for
-/// hand-offs.
+/// The largest lead of the token counter over the server's clock, in microseconds: the tokens that
+/// are reserved for hand-offs.
 const LEAD: i64 = 2_001;
 
-/// How often it is tried what takes a machine that hands a lock over in a millisecond: one that
-/// does other things may not.
+/// How often a test is repeated that needs fast hand-offs: a busy machine may fail some rounds.
 const ROUNDS: usize = 5;
 
-/// Eight threads that lock and unlock for that long, each checking that no other is inside and that
-/// tokens grow. How often they did.
+/// Runs eight threads that lock and unlock for `time`, and checks that the tokens grow. Returns the
+/// number of cycles.
 fn crowd(client: &Client, time: Duration) -> u64 {
     let (last, cycles, watch) = (AtomicU64::new(0), AtomicU64::new(0), Stopwatch::start());
     thread::scope(|scope| {

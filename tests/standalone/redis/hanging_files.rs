@@ -1,4 +1,4 @@
-//! Files of passwords and certificates on a file system that hangs: as if they were missing.
+//! Password and certificate files on a file system that hangs: they are treated like missing files.
 
 use distlock::{Client, Error};
 use distlock_tests::authority::Authority;
@@ -13,7 +13,7 @@ use std::time::Duration;
 const LONG: Duration = Duration::from_secs(20);
 const KILL: [&str; 6] = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
 
-/// What `call` returns, which must not take long. It hangs on a thread of its own.
+/// Runs `call` on another thread and returns its result. Fails if `call` takes too long.
 #[track_caller]
 fn bounded<T: Send + 'static>(what: &str, call: impl FnOnce() -> T + Send + 'static) -> T {
     let calling = thread::spawn(call);
@@ -41,7 +41,8 @@ fn hanging_password_file_costs_no_held_lock_and_no_deadline() {
     );
     let client = distlock::connect(&url).unwrap();
     let held = client.mutex("held").unwrap().lock().unwrap();
-    // Renewals would have a connection of their own.
+    // From here on no connection can be dialled, not even the one for renewals: the lock is renewed
+    // all the same.
     let hangs = HangingFile::at(&file);
     await_renewals(&held);
     held.unlock().unwrap();
@@ -65,7 +66,8 @@ fn hanging_password_file_costs_no_held_lock_and_no_deadline() {
     eventually("it is let in again", LONG, || cycle(&client).is_ok());
 }
 
-/// Of every kind of file, in every topology: nothing is asked before the files are read.
+/// Every kind of file in every topology. The files are read before anything is sent, so no server
+/// is needed.
 #[test]
 fn hanging_file_is_refused_by_connect_as_a_missing_one() {
     let folder = tempfile::tempdir().unwrap();

@@ -19,12 +19,12 @@ use std::time::Duration;
 const LONG: Duration = Duration::from_secs(20);
 const THREADS: usize = 64;
 
-/// What of eight cycles is for a lock that all threads want.
+/// How many of eight cycles are for a lock that all threads share.
 const SOME_SHARED: u8 = 1;
 const NONE_SHARED: u8 = 0;
 
-/// What came of threads that lock and unlock, mostly each its own lock, sometimes one of four
-/// shared ones.
+/// The results of threads that lock and unlock, mostly a lock of their own, sometimes one of four
+/// shared locks.
 #[derive(Default)]
 struct Cycles {
     is_over: AtomicBool,
@@ -58,7 +58,8 @@ impl Cycles {
         };
         thread::scope(|scope| {
             for thread in 0..THREADS {
-                // The more threads of one client, the more is joined.
+                // Seven of eight threads are of one client, because only requests of one client are
+                // joined.
                 let client = &clients[usize::from(thread % 8 == 0) % clients.len()];
                 let (cycles, names) = (&cycles, &names);
                 scope.spawn(move || {
@@ -73,7 +74,7 @@ impl Cycles {
                     }
                 });
             }
-            // Also if it fails: the threads are waited for.
+            // Also if `meanwhile` panics: otherwise the scope would wait for the threads for ever.
             let _end = AtDrop(|| cycles.is_over.store(true, Ordering::Relaxed));
             meanwhile(&cycles);
         });
@@ -103,14 +104,14 @@ impl Cycles {
         self.grants.load(Ordering::Relaxed)
     }
 
-    /// Waits for so many grants more.
+    /// Waits for `more` further grants.
     fn pass(&self, more: u64) {
         let until = self.grants() + more;
         eventually("locks are taken", LONG, || self.grants() >= until);
     }
 
-    /// Waits until there were a thousand scripts less than grants, and than releases: how many are
-    /// joined depends on how the threads run.
+    /// Waits until there are a thousand more grants than scripts that acquire, and than other
+    /// scripts. How many requests are joined depends on the timing of the threads.
     fn join_many(&self, server: &RedisServer) {
         let saves = |scripts: &u64| scripts + 1_000 <= self.grants();
         eventually("many are joined", LONG, || {
@@ -118,7 +119,7 @@ impl Cycles {
         });
     }
 
-    /// Without errors, and with no lock left.
+    /// Asserts that there were no errors, and that no lock is left.
     fn must_end_well(&self, server: &RedisServer, clients: &[Client]) {
         let errors = self.errors.lock();
         assert!(
@@ -146,7 +147,8 @@ fn must_be_free(server: &RedisServer, clients: &[Client]) {
     }
 }
 
-/// How many scripts took locks, and how many others there were. Each of the former reads the time.
+/// Returns how many scripts acquired locks, and how many other scripts there were. Each script that
+/// acquires calls `TIME` once.
 fn scripts(server: &RedisServer) -> [u64; 2] {
     let mut probe = server.probe();
     let acquires = probe.command_calls("time"); // first: there may be more by the second look
@@ -171,8 +173,8 @@ fn many_locks_at_once_are_exclusive_and_numbered() {
     }
 }
 
-/// It may be a proxy that sends each script to the server of its first key: one that does not say
-/// which server it is, or that says it is a cluster.
+/// A server that hides its identity, or that is a node of a cluster, may be a proxy that sends each
+/// script to the server of its first key: no requests are joined there.
 #[test]
 fn server_without_identity_gets_no_joined_scripts() {
     let silent = RedisServer::start();
@@ -192,8 +194,8 @@ fn server_without_identity_gets_no_joined_scripts() {
             scripts.iter().all(|it| *it >= grants),
             "{scripts:?} scripts for {grants} grants"
         );
-        // The node would have refused joined ones, whose locks are in different slots, as it
-        // refuses those that a connection begins with.
+        // The node rejects scripts for several slots. It has rejected only the 32 scripts with
+        // which each connection begins (one `EVAL`, 31 `EVALSHA`), and no joined requests.
         let [eval, evalsha] = ["eval", "evalsha"].map(|it| server.probe().rejected_calls(it));
         assert_eq!(evalsha, 31 * eval);
     }
@@ -213,7 +215,7 @@ fn script_that_is_forgotten_again_and_again_costs_no_lock() {
     cycles.must_end_well(&server, &clients);
 }
 
-/// A lock that is refused fails no other one, and its error reads as if it had been sent alone.
+/// A refused lock fails no other one, and its error reads as if its request had been sent alone.
 #[test]
 fn refused_lock_spoils_no_other_one() {
     let broken_counter = |server: &RedisServer| {
@@ -297,7 +299,7 @@ fn full_server_grants_none_until_there_is_room() {
     cycles.must_end_well(&server, &clients);
 }
 
-/// For scripts for several locks only.
+/// Applies its fault to scripts for several locks only.
 struct OfJoined(Sometimes);
 
 impl Plan for OfJoined {
@@ -332,7 +334,7 @@ fn joined_requests_without_replies_let_no_two_in() {
         let plan = OfJoined(Sometimes::new(None, turn, fault));
         let proxy = Proxy::new(server.port(), Arc::new(plan));
         let url = format!("{}?command_timeout=300ms&watchdog=3s", proxy.url());
-        // The second has no faults.
+        // The second client connects directly, without faults.
         let clients = [
             distlock::connect(&url).unwrap(),
             client(&server, "watchdog=3s"),
@@ -358,7 +360,7 @@ fn joined_requests_without_replies_let_no_two_in() {
     }
 }
 
-/// The scripts, with requests that the library does not send.
+/// The joined scripts of a format, for requests that the library does not send.
 struct Scripts {
     server: RedisServer,
     format: &'static str,
@@ -366,7 +368,7 @@ struct Scripts {
     release: &'static str,
 }
 
-/// As the library puts them together.
+/// Joins the files of scripts as the library does.
 macro_rules! scripts {
     ($format:literal) => {
         Scripts {
@@ -456,7 +458,8 @@ impl Scripts {
     }
 }
 
-/// Busy, for so many milliseconds; -1: for ever, -2: the owner is closed.
+/// Returns whether the lock is busy for `pttl` milliseconds (-1: without expiry; -2: the owner is
+/// closed).
 fn is_busy(answer: &Value, pttl: i64) -> bool {
     matches!(answer, Value::List(it) if it[..2] == [0, pttl].map(Value::Int))
 }
@@ -482,7 +485,8 @@ fn scripts_for_several_locks_grant_none_twice() {
             ["a", "b"].map(|lock| scripts.holder(lock).unwrap()),
             ["x", "z"]
         );
-        // One that is held for ever, one whose owner is closed, and one for its owner again.
+        // A lock without expiry, a lock whose owner is closed, and a lock that its owner requests
+        // again.
         let mut probe = scripts.server.probe();
         probe.command(&["PERSIST", "a"]);
         probe.command(&["SET", "5", "1"]);
@@ -496,7 +500,8 @@ fn scripts_for_several_locks_grant_none_twice() {
         );
         assert_eq!(answers[2], Value::Text(second.clone()));
         assert_eq!(scripts.holder("c"), None);
-        // The holder's, another's, one that is gone, and a key of something else.
+        // A release by the holder, one by another owner, one of a free lock, and one of a key that
+        // is no lock.
         probe.command(&["RPUSH", "d", "text"]);
         let words = ["PUBLISH", "x", "y", "x", "x", "ch", "ch", "ch", "ch"];
         let answers = scripts.run(scripts.release, &["a", "b", "c", "d"], &words);
@@ -509,7 +514,8 @@ fn scripts_for_several_locks_grant_none_twice() {
     }
 }
 
-/// What fails for one lock fails for it alone: it would not be known which were granted before it.
+/// An error of one lock is the answer for that lock alone. An error of the whole script would not
+/// say which locks were granted before.
 #[test]
 fn error_of_one_lock_is_an_answer_for_it() {
     for scripts in [scripts!("redisson"), scripts!("token")] {
@@ -524,7 +530,7 @@ fn error_of_one_lock_is_an_answer_for_it() {
             [false, true, false]
         );
         assert_eq!(scripts.holder("b"), None);
-        // Beside one that is held, on a full server.
+        // A full server, and a request that also names a held lock.
         probe.command(&["CONFIG", "SET", "maxmemory", "1"]);
         let answers = scripts.acquire(
             ["a", "d", "e", "4", "5", "6", "n", "n", "n"],

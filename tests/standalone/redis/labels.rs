@@ -1,4 +1,4 @@
-//! Labels of holders: what is stored beside a lock, and for whom it is shown.
+//! Labels of holders: the key that stores a label, and for which holder the label is shown.
 
 use distlock::backend::{HolderInfo, LockInfo, LockKind, OwnerLabel};
 use distlock::{Client, Event, LockName, LockOptions};
@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const LONG: Duration = Duration::from_secs(60);
 const KEY: &str = "distlock_owner:{a}";
-/// Quotes, a space at both ends, and letters of more than one byte.
+/// A label with quotes, a space at both ends, and letters of more than one byte.
 const ODD: &str = " till 7, \"Łódź\" 'x' ";
 
 fn holder(client: &Client) -> Option<HolderInfo> {
@@ -26,7 +26,7 @@ fn text(client: &Client) -> Option<String> {
     label(client).map(|label| label.text.to_string())
 }
 
-/// A client of this owner, and how many renewals it was told of.
+/// Returns a client with this label, and a count of its renewal events.
 fn renewing(server: &RedisServer, options: &str, owner: &str) -> (Client, Arc<AtomicU64>) {
     let renewals = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&renewals);
@@ -86,7 +86,7 @@ fn renewed_lock_has_its_label_in_a_key_of_its_own() {
         let left = probe.pttl(KEY).unwrap();
         assert!((60..=90).contains(&left.as_secs()), "{left:?}");
         guard.unlock().unwrap();
-        // Its own time ends it.
+        // The key of the label expires by itself.
         assert_eq!(probe.keys("*a*"), [KEY, "redisson_lock_token:{a}"]);
         assert_eq!(holder(&client), None);
         probe.command(&["FLUSHALL"]);
@@ -101,7 +101,7 @@ fn label_is_prolonged_with_its_lock_and_ends_with_it() {
     let guard = client.mutex("a").unwrap().lock().unwrap();
     eventually("it is renewed", LONG, || probe.exists(KEY));
     let since = label(&client).unwrap().since;
-    // Far beyond the time of the first label: three leases.
+    // Far longer than the first label lasts, which is three leases.
     await_renewals(&renewals, 14);
     let later = label(&client).unwrap().since;
     let difference = later
@@ -125,14 +125,14 @@ fn label_of_a_former_owner_is_never_shown() {
     });
     let of_the_first = probe.get(KEY).unwrap();
     probe.command(&["DEL", "a"]);
-    // Only an extension renews it.
+    // A fixed lease: only `extend` renews the lock and stores its label.
     let fixed = LockOptions::new().lease(10 * LONG);
     let guard = second.mutex("a").unwrap().lock_with(&fixed).unwrap();
     assert_eq!(text(&first), None);
     guard.extend(20 * LONG).unwrap();
     assert_eq!(text(&first).as_deref(), Some("second"));
     eventually("the loss is known", LONG, || !lost.is_valid());
-    // As a late renewal of the first would leave it.
+    // The first holder's label, as its late renewal would leave it.
     probe.command(&["SET", KEY, &of_the_first]);
     assert_eq!(text(&second), None);
     for odd in ["", "x", "x y z", "\n"] {
@@ -206,7 +206,7 @@ fn full_memory_delays_a_label_and_no_renewal() {
     eventually("it is renewed", LONG, || probe.exists(KEY));
     probe.command(&["CONFIG", "SET", "maxmemory", "1"]);
     probe.command(&["DEL", KEY]);
-    // One in six has the label.
+    // One renewal in six stores the label.
     await_renewals(&renewals, 14);
     assert_eq!((probe.exists(KEY), guard.is_valid()), (false, true));
     probe.command(&["CONFIG", "SET", "maxmemory", "0"]);
@@ -215,7 +215,7 @@ fn full_memory_delays_a_label_and_no_renewal() {
     });
 }
 
-/// The labels of the readers that are named, or of the holder.
+/// Returns the labels of the known readers, sorted; without readers, the label of the holder.
 fn labels(info: &LockInfo) -> Vec<Option<String>> {
     let text = |holder: &HolderInfo| holder.label.as_ref().map(|label| label.text.to_string());
     let readers = info
@@ -234,7 +234,7 @@ fn labels(info: &LockInfo) -> Vec<Option<String>> {
     readers
 }
 
-/// The labels of a lock, by both ways to look at it.
+/// Returns the labels of a lock, once `inspect` and `inspect_all` show the same.
 fn shown(client: &Client, name: &str, kind: LockKind) -> Vec<Option<String>> {
     let alone = || match kind {
         LockKind::Permits { limit, .. } => client.semaphore(name, limit).unwrap().inspect(),
@@ -242,7 +242,7 @@ fn shown(client: &Client, name: &str, kind: LockKind) -> Vec<Option<String>> {
         _ => client.rw_lock(name).unwrap().write().inspect(),
     };
     let name = LockName::new(name).unwrap();
-    // A list has found the name only, except of a semaphore.
+    // A listing knows a lock by its name only, except a semaphore.
     let is_semaphore = matches!(kind, LockKind::Permits { .. });
     let names = [if is_semaphore {
         name.of_kind(kind)
@@ -250,7 +250,7 @@ fn shown(client: &Client, name: &str, kind: LockKind) -> Vec<Option<String>> {
         name
     }];
     let mut seen = Vec::new();
-    // A renewal may come in between.
+    // A renewal may come between the two reads.
     eventually("both show the same", LONG, || {
         let among_others = client.inspect_all(&names).remove(0).unwrap();
         seen = labels(&alone().unwrap());
@@ -285,7 +285,7 @@ fn each_holder_of_any_kind_has_its_own_label() {
     let [one, other] = locks.each_ref().map(|lock| lock.read().lock().unwrap());
     await_labels("rw", LockKind::Read, &both);
     other.unlock().unwrap();
-    // Only an extension would renew it.
+    // A fixed lease: without an extension there is no label.
     let fixed = locks[1]
         .read()
         .lock_with(&LockOptions::new().lease(10 * LONG))
@@ -348,7 +348,8 @@ fn owner_off_and_refused_labels_leave_every_kind_without() {
     }
     assert_eq!(probe.keys("distlock_owner:*"), [""; 0]);
     let log = format!("{:?}", probe.command(&["ACL", "LOG"]));
-    // Of the first renewal, and of one that was under way; otherwise of all.
+    // The server refuses the label of the first renewal, and of one that was already under way. If
+    // labels went on, every renewal would be refused.
     let counts = log
         .split("Text(\"count\"), Int(")
         .skip(1)

@@ -1,4 +1,4 @@
-//! What can only be seen on a real Redis server: what is sent and what is stored.
+//! Tests that need a real Redis server, because they check what is sent and what is stored.
 
 mod classic_late_release;
 mod classic_leftovers;

@@ -1,5 +1,5 @@
-//! A proxy that sends each script to the server of its first key, and says that it is one server:
-//! no script may be for several locks there.
+//! A proxy that claims to be one server, and sends each script to the server of its first key:
+//! behind it, no script may be for several locks.
 
 use distlock::{Client, LockOptions};
 use distlock_tests::process::RedisServer;
@@ -15,19 +15,19 @@ const LONG: Duration = Duration::from_secs(60);
 const THREADS: usize = 32;
 const NAMES: usize = 12;
 
-/// What came of threads that try for a few locks, all of them all the time.
+/// The results of threads that try for a few locks all the time.
 #[derive(Default)]
 struct Tries {
     is_over: AtomicBool,
     grants: AtomicU64,
-    /// Holders that met another one, and tokens that did not grow.
+    /// How often a holder met another one, a token did not grow, or a held lock was lost.
     violations: AtomicU64,
     /// The last token of each lock. Only its holder may lock the mutex.
     tokens: Vec<Mutex<u64>>,
 }
 
 impl Tries {
-    /// All of them want the same few locks.
+    /// Runs all threads on the same few locks.
     fn run(clients: &[Client], until: impl FnOnce(&Self)) -> Self {
         Self::of(NAMES, clients, until)
     }
@@ -58,7 +58,8 @@ impl Tries {
         tries
     }
 
-    /// A lost lock is one that another client's script has freed or taken: then the tokens show it.
+    /// Tries a lock once. A script of another client may wrongly free or take the lock: then the
+    /// tokens, the mutex or the release show a violation.
     fn once(&self, client: &Client, number: usize) {
         let lock = client.mutex(format!("shared-{number}")).unwrap();
         let Some(guard) = lock.try_lock().unwrap() else {
@@ -91,7 +92,7 @@ impl Tries {
     }
 }
 
-/// Two servers behind a proxy that spreads by key, and clients of it.
+/// Two servers behind a proxy that sends each script to the server of its first key.
 struct Scene {
     servers: [RedisServer; 2],
     router: Router,
@@ -109,7 +110,7 @@ impl Scene {
         [(); 2].map(|()| distlock::connect(&url).unwrap())
     }
 
-    /// Both have locks.
+    /// Asserts that both servers have had locks.
     fn must_be_spread(&self) {
         for server in &self.servers {
             assert!(
@@ -152,7 +153,8 @@ fn proxy_that_spreads_scripts_lets_no_two_in_for_long() {
     });
 }
 
-/// The proxy before leads to one server at first, and says so; then its connections are cut.
+/// The proxy leads to one server at first, which allows joined scripts. Then it spreads and cuts
+/// its connections: each new connection must be checked again.
 #[test]
 fn each_new_connection_is_proven_anew() {
     let scene = Scene::new(1);
@@ -160,7 +162,7 @@ fn each_new_connection_is_proven_anew() {
     let clients = scene.clients("");
     let tries = Tries::run(&clients, |tries| tries.pass(500));
     assert_eq!(tries.violations.into_inner(), 0);
-    // What is held on one server does not matter on two: both begin without locks.
+    // The locks of the first part are all on one server: both begin the second part without locks.
     for client in &clients {
         client.wait_for_cleanup(LONG).unwrap();
     }
@@ -175,7 +177,8 @@ fn each_new_connection_is_proven_anew() {
     assert_eq!(tries.violations.into_inner(), 0);
 }
 
-/// A script that renews several would find most of them on the other server, and not there.
+/// A script that renewed several locks would be sent to one server, and find the locks of the other
+/// one gone.
 #[test]
 fn proxy_that_spreads_scripts_costs_no_held_lock() {
     let scene = Scene::new(1);
@@ -211,10 +214,10 @@ fn joined_off_sends_each_lock_alone() {
         server.probe().reset_stats();
         let saves = |tries: &Tries| {
             let grants = tries.grants.load(Ordering::Relaxed);
-            // Each acquisition reads the time once.
+            // Each script that acquires calls `TIME` once, however many locks it is for.
             grants > server.probe().command_calls("time") + 100
         };
-        // Each thread has a lock of its own: most requests are for one that is free.
+        // Each thread has a lock of its own, so that most requests find their lock free.
         let tries = Tries::of(THREADS, &clients, |tries| match may_join {
             true => eventually("some are joined", LONG, || saves(tries)),
             false => tries.pass(2_000),

@@ -13,10 +13,11 @@ const LONG: Duration = Duration::from_secs(60);
 /// Far longer than [`LONG`]: a waiter that is not notified and does not poll is too late.
 const LEASE: &str = "watchdog=10m&tracking=off";
 
-/// What a client was warned of.
+/// The warnings of a client.
 type Warned = Arc<Mutex<Vec<(WarningKind, String)>>>;
 
-/// A client whose waiters poll: the server does not report changes of keys to it.
+/// Connects a client to which the server reports no changes of keys, so that its waiters must poll.
+/// Records its warnings.
 fn client(url: &str) -> (Client, Warned) {
     let warned = Warned::default();
     let heard = Arc::clone(&warned);
@@ -59,7 +60,7 @@ fn pass(one: &Client, other: &Client, times: usize) {
             waits.join().unwrap();
         });
     }
-    // A guard that is dropped frees it, too.
+    // A dropped guard frees the lock, too.
     drop(one.mutex("x").unwrap().lock().unwrap());
     within(LONG, || {
         other.mutex("x").unwrap().lock().unwrap().unlock().unwrap();
@@ -129,7 +130,8 @@ fn locks_are_passed_on_without_subscriptions() {
     }
 }
 
-/// The lock is freed; the warning has the rule for the format's own channel.
+/// The lock is freed without a message, and the warning names the rule for the channel of the
+/// format.
 #[test]
 fn missing_channel_is_named_as_in_the_format() {
     let server = RedisServer::start();
@@ -177,8 +179,8 @@ fn restored_publish_right_is_used_and_its_loss_warned_anew() {
     }
 }
 
-/// A rule of the access control list may name one channel: that its releases are published says
-/// nothing of another channel.
+/// An ACL rule may allow one channel only: that releases are published there must not end the
+/// warnings about other channels.
 #[test]
 fn each_cause_of_refused_publishing_is_warned_of_once() {
     let server = RedisServer::start();

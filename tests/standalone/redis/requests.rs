@@ -1,4 +1,4 @@
-//! What a lock and an unlock cost, by the server's own count.
+//! What a lock and an unlock cost the server, by its own counters.
 
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::{Counted, client, counted};
@@ -16,7 +16,7 @@ fn uncontended_cycle_takes_two_round_trips_nested_none() {
         probe.stat("total_commands_processed"),
     );
     let (own_reads, own_commands) = {
-        // What one pair of these questions costs by itself.
+        // The cost of reading the two counters once.
         let again = (
             probe.stat("total_reads_processed"),
             probe.stat("total_commands_processed"),
@@ -43,8 +43,8 @@ fn uncontended_cycle_takes_two_round_trips_nested_none() {
             subscriptions: 0
         }
     );
-    // Scripts' inner calls count as commands, too, so the commands are counted by the scripts; a
-    // round trip is a read.
+    // Calls inside scripts count as commands, too, so the requests are counted as scripts above. A
+    // round trip is one read.
     assert_eq!(
         all_reads - reads - 2 * own_reads,
         200,

@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// The bound on a wait for what must come free, also where many replies are lost.
+/// The time limit of a wait for permits that must become free, also where many replies are lost.
 const LONG: Duration = Duration::from_secs(180);
 
-/// How many hold permits, and the most that did.
+/// The number of permits that are held, and the largest number so far.
 #[derive(Default)]
 struct Inside {
     now: AtomicU32,
@@ -68,8 +68,8 @@ fn clients_and_threads_hold_no_more_than_the_limit() {
     assert_eq!(probe.keys("*"), [NAME], "no permit is left");
 }
 
-/// An operator takes one of three permits away: with the loss of the acquisition the others are
-/// free again, long before its lease is over.
+/// If an operator removes one of an acquisition's three permits, the acquisition is lost, and its
+/// other permits become free long before its lease ends.
 #[test]
 fn lost_permits_leave_none_behind() {
     let server = RedisServer::start();
@@ -88,7 +88,7 @@ fn lost_permits_leave_none_behind() {
     });
 }
 
-/// At each release the store wakes the client: no thread asks that has no chance.
+/// Each release wakes the client, but only threads that have a chance send an attempt.
 #[test]
 fn threads_of_a_client_ask_about_once_for_a_permit() {
     const THREADS: u32 = 64;
@@ -112,7 +112,7 @@ fn threads_of_a_client_ask_about_once_for_a_permit() {
         }
     });
     let elapsed = watch.elapsed();
-    // An attempt looks for its tombstone, and nothing else asks EXISTS.
+    // Each attempt calls `EXISTS` for its tombstone, and no other request does.
     let (attempts, grants) = (probe.command_calls("exists"), u64::from(THREADS * TURNS));
     println!("{attempts} attempts for {grants} grants, in {elapsed:?}");
     assert!(
@@ -121,8 +121,8 @@ fn threads_of_a_client_ask_about_once_for_a_permit() {
     );
 }
 
-/// A thread whose deadline comes while the one before it is granted a permit is told that it is
-/// late, not that the store does not answer.
+/// A thread whose deadline passes while the thread before it acquires a permit gets `None`, and not
+/// the error of a store that does not answer.
 #[test]
 fn deadlines_in_line_are_no_errors_at_a_distance() {
     let server = RedisServer::start();
@@ -152,7 +152,8 @@ fn deadlines_in_line_are_no_errors_at_a_distance() {
     assert!(granted > 0 && late > 0, "{granted} granted, {late} late");
 }
 
-/// Processes that die with permits, and one that is stopped for longer than its lease.
+/// No more permits than the limit are held while processes are killed, and while one is paused for
+/// longer than its lease.
 #[test]
 fn limit_holds_while_holders_are_killed_and_paused() {
     const LIMIT: u32 = 5;
@@ -207,7 +208,7 @@ fn lost_replies_count_no_permit_twice() {
     let server = RedisServer::start();
     let losses = Losses(Mutex::new(fastrand::Rng::with_seed(7)));
     let proxy = Proxy::new(server.port(), Arc::new(losses));
-    // Far longer than the test: what is left behind stays.
+    // Leases far longer than the test, so that only releases and cleanups return permits.
     let url = format!(
         "{}?command_timeout=250ms&outage_limit=5m&watchdog=10m",
         proxy.url()

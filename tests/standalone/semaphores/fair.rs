@@ -21,7 +21,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 const PLAIN: ReleaseOptions = ReleaseOptions::WITHOUT_TOMBSTONE;
-/// In the order of arrival.
+/// The key of the queue, in which waiters are in the order of their arrival.
 const QUEUE: &str = "distlock_queue:2:{downloads}";
 
 fn fair(client: &Client, limit: u32) -> Semaphore {
@@ -32,7 +32,8 @@ fn waiting(probe: &mut Probe) -> i64 {
     queue::waiting(probe, NAME)
 }
 
-/// A thread that waits for so many permits, from when it has a position. What `then` makes of them.
+/// Starts a thread that waits for `count` permits and passes the guard to `then`. Returns once the
+/// thread has a position in the queue.
 fn enter<T: Send + 'static>(
     probe: &mut Probe,
     semaphore: Semaphore,
@@ -68,7 +69,7 @@ fn fair_semaphore_serves_all_clients_in_the_order_of_arrival() {
     let waiters: Vec<_> = (0..WAITERS)
         .map(|n| {
             let (order, client) = (Arc::clone(&order), &clients[n as usize * 7 % 3]);
-            // More than half of them: one after the other.
+            // More than half of the permits, so that one waiter at a time is granted.
             enter(
                 &mut probe,
                 fair(client, 3),
@@ -86,7 +87,7 @@ fn fair_semaphore_serves_all_clients_in_the_order_of_arrival() {
     held.unlock().unwrap();
     while waiters.iter().any(|waiter| !waiter.is_finished()) {
         if let Some(permit) = newcomer.try_acquire().unwrap() {
-            // Beside the last one there is room.
+            // By then, at most the last waiter has not yet noted its turn.
             assert!(
                 order.lock().len() + 1 >= WAITERS as usize,
                 "it overtakes those that wait"
@@ -102,8 +103,8 @@ fn fair_semaphore_serves_all_clients_in_the_order_of_arrival() {
     eventually("no position is left", LONG, || !probe.exists(QUEUE));
 }
 
-/// A client takes single permits and never gives one back before it has the next, if it gets that:
-/// two are never free. How long another one waits for two of them, if it gets them in time.
+/// One client holds single permits in overlap, so that two are never free at once. Returns how long
+/// another client waits for two permits; `None` if it does not get them within `longest`.
 fn wait_for_two(semaphore_of: fn(&Client) -> Semaphore, longest: Duration) -> Option<Duration> {
     let server = RedisServer::start();
     let [busy, patient] = [(); 2].map(|()| client(&server, ""));
@@ -145,7 +146,7 @@ fn fair_waiter_that_gives_up_lets_those_in_that_want_fewer() {
     let [a, b] = [(); 2].map(|()| client(&server, ""));
     let mut probe = server.probe();
     let held = fair(&a, 3).acquire_many(2).unwrap();
-    // Longer than a busy machine takes until the next one has its position.
+    // Longer than the next waiter needs, on a busy machine, to get its position.
     let gives_up = enter(&mut probe, fair(&b, 3), 3, ms(3_000), |permits| {
         permits.is_none()
     });
@@ -155,7 +156,9 @@ fn fair_waiter_that_gives_up_lets_those_in_that_want_fewer() {
     held.unlock().unwrap();
 }
 
-/// The first of a client's threads leaves its place to one that leaves, too, without having asked.
+/// Three threads of a client give up at the same time. The first one hands the client's place in
+/// the queue over to a thread that gives up as well, before it has attempted: the place must be
+/// removed all the same.
 #[test]
 fn threads_that_give_up_together_leave_no_place_in_the_queue() {
     for settings in ["order=any", "order=fair"] {
@@ -187,7 +190,8 @@ fn threads_that_give_up_together_leave_no_place_in_the_queue() {
     }
 }
 
-/// How long a waiter for one permit stands behind a dead one, by the settings of its client.
+/// A dead waiter at the head of the queue delays others for its own presence, not for that of their
+/// clients.
 #[test]
 fn dead_head_delays_others_by_its_own_presence() {
     let server = RedisServer::start();
@@ -222,7 +226,8 @@ fn larger_limit_lets_the_next_in_and_a_smaller_one_those_that_want_fewer() {
     let held = operator.acquire_many(3).unwrap();
     let many = enter(&mut probe, fair(&client, 4), 4, LONG * 2, give_back);
     let one = enter(&mut probe, fair(&client, 4), 1, LONG, give_back);
-    // One is still free, and no longer kept for the first.
+    // With a limit of three, the first waiter cannot be granted four permits, and no longer keeps
+    // the second one out.
     assert_eq!(operator.set_limit(3).unwrap(), Some(4));
     held.unlock().unwrap();
     one.join().unwrap();
@@ -234,7 +239,7 @@ fn larger_limit_lets_the_next_in_and_a_smaller_one_those_that_want_fewer() {
     assert_eq!(stored(&mut probe), ("7".to_owned(), 0));
 }
 
-/// Notes which owner is named as the next one.
+/// Records the owners that the store names as the next one.
 #[derive(Default)]
 struct Named(Shared<Vec<String>>);
 
@@ -249,7 +254,7 @@ impl Wake for Named {
     }
 }
 
-/// Attempts of owners, with no client that repeats them.
+/// Sends single attempts of owners, which no client repeats.
 struct Store {
     bench: Bench,
     probe: Probe,
@@ -323,7 +328,7 @@ fn only_the_next_waiter_for_permits_is_told() {
     assert!(store.attempt(last, 1).is_busy());
     assert!(matches!(store.release(many, 3, PLAIN), Release::Freed));
     told(&[many, many, last]);
-    // Two are left for the one behind it.
+    // Two permits are left for the waiter behind it.
     let next = store.wait(1);
     assert!(!store.attempt(last, 1).is_busy());
     told(&[many, many, last, next]);
@@ -345,7 +350,8 @@ fn closed_owner_enters_no_queue_of_a_semaphore() {
     assert_eq!(stored(&mut store.probe), ("3".to_owned(), 0));
 }
 
-/// Otherwise an operator could do nothing about a queue whose head never asks.
+/// A forced release removes the head of the queue: otherwise an operator could do nothing about a
+/// head that never attempts.
 #[test]
 fn forced_release_of_free_permits_removes_the_head_of_the_queue() {
     let mut store = Store::start();
@@ -431,7 +437,8 @@ fn semaphores_in_order_and_in_none_share_their_permits() {
     assert!(!probe.exists(TAKEN));
 }
 
-/// Processes that die with permits or in the queue, and one that is stopped for longer than both.
+/// No more permits than the limit are held while a process is killed, and while another one is
+/// paused and resumes.
 #[test]
 fn fair_limit_holds_while_processes_are_killed_and_paused() {
     const LIMIT: u32 = 3;

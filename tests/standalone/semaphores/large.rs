@@ -1,4 +1,4 @@
-//! Keys of so many members that the server would serve no other client while it frees them.
+//! Keys with so many members that the server would serve no other client while it frees them.
 
 use super::{NAME, TAKEN, stored};
 use distlock_tests::probe::Probe;
@@ -7,7 +7,7 @@ use distlock_tests::time::{eventually, ms};
 
 const MEMBERS: u32 = 2_000;
 
-/// Permits of Redisson's that are taken for ever, and readers whose holds are over.
+/// Stores permits that never expire, as Redisson does, and dead readers, `MEMBERS` of each.
 fn fill(probe: &mut Probe) {
     let script = "redis.call('SET', KEYS[1], 0) redis.call('HSET', KEYS[3], 'mode', 'read') \
          redis.call('PEXPIRE', KEYS[3], 600000) for i = 1, ARGV[1] do \
@@ -26,7 +26,7 @@ fn fill(probe: &mut Probe) {
     probe.command(&words);
 }
 
-/// How many keys the server has freed beside its work.
+/// Returns how many keys the server has freed in the background.
 fn freed(probe: &mut Probe) -> u64 {
     let freed = probe.info_field("memory", "lazyfreed_objects");
     freed.expect("it is told since Redis 6.2").parse().unwrap()

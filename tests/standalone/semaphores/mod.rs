@@ -1,4 +1,4 @@
-//! Semaphores on a real server: what is stored, and that no more than the limit are held.
+//! Semaphores on a real server: what is stored, and that no more permits than the limit are held.
 
 mod contention;
 mod fair;
@@ -9,7 +9,7 @@ mod stored;
 use distlock_tests::probe::Probe;
 
 const NAME: &str = "downloads";
-/// The permits that are taken.
+/// The key of the permits that are taken.
 const TAKEN: &str = "{downloads}:timeout";
 
 /// How many permits are free and how many are taken.

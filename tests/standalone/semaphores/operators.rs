@@ -1,4 +1,5 @@
-//! What operators and other programs do to permits, and all that are free at once.
+//! Operators and other programs that change permits and limits, and `drain`, which acquires all
+//! free permits at once.
 
 use super::{NAME, TAKEN, stored};
 use distlock::admin::PermitId;
@@ -17,14 +18,14 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// A lease during which no test renews anything.
+/// A lease so long that no renewal is due during a test.
 fn unrenewed() -> LockOptions {
     LockOptions::new().watched(LONG * 10)
 }
 
 /// When a permit expires, by the server's clock; 0 if it is not taken.
 fn expiry(probe: &mut Probe, id: PermitId) -> f64 {
-    // As bytes, which the probe does not send.
+    // The script converts the ID to bytes, which the probe cannot send.
     let script = "local id = string.gsub(ARGV[1], '..', function(digits) \
          return string.char(tonumber(digits, 16)) end) \
          return redis.call('ZSCORE', KEYS[1], id) or '0'";
@@ -121,7 +122,7 @@ fn operators_that_change_the_limit_at_once_all_count() {
     assert_eq!(stored(&mut server.probe()), ("1100".to_owned(), 0));
 }
 
-/// Strikes the first changes of a limit, which alone name the largest.
+/// Strikes the first requests that change a limit: only those name the largest possible limit.
 struct Struck(Fault, AtomicU32);
 
 impl Plan for Struck {

@@ -1,4 +1,4 @@
-//! The content of the store, which is that of Redisson's `RPermitExpirableSemaphore`.
+//! The stored data of semaphores, which is that of Redisson's `RPermitExpirableSemaphore`.
 
 use super::{NAME, TAKEN, stored};
 use crate::bench::{Bench, lease, soon};
@@ -17,12 +17,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// What Redisson writes for a permit that never expires.
+/// The expiry that Redisson writes for a permit that never expires.
 const NEVER: &str = "922337203685477";
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// A client of the store alone.
+/// A backend that requests permits, and a probe of its server.
 struct Store {
     _server: RedisServer,
     bench: Bench,
@@ -102,7 +102,7 @@ impl Store {
         seconds * 1e3 + micros / 1e3
     }
 
-    /// Takes permits that have expired already, as a holder leaves them that died.
+    /// Stores permits that have already expired, as a dead holder leaves them.
     fn leave_expired(&mut self, count: u32) {
         let script = "for i = 1, ARGV[1] do redis.call('ZADD', KEYS[2], i, 'dead' .. i) end \
              return redis.call('DECRBY', KEYS[1], ARGV[1])";
@@ -174,7 +174,7 @@ fn repeated_acquire_takes_nothing_more() {
         Ok(Answer::Granted(_))
     ));
     assert_eq!(store.stored(), ("1".to_owned(), 2));
-    // Also where no more are free.
+    // Also when no more permits are free.
     store.take(1);
     assert!(matches!(
         store.acquire(held.owner, 2),
@@ -374,7 +374,8 @@ fn lower_limit_is_kept_and_a_higher_one_wakes() {
     assert_eq!(stored(&mut probe), ("3".to_owned(), 0));
 }
 
-/// Fewer are held than when it began to wait, and still as many as there may be now.
+/// A limit that is lowered after a waiter began to wait binds that waiter: one of two permits
+/// becomes free, but the other one is as many as the new limit allows.
 #[test]
 fn lower_limit_binds_those_that_wait_already() {
     let server = RedisServer::start();
@@ -512,17 +513,18 @@ fn permits_are_tracked_while_they_are_awaited_only() {
         probe.command_calls("zadd") >= 3
     });
     assert_eq!(probe.stat("tracking_total_keys"), 0);
-    // A mutex beside it is.
+    // The key of a mutex that is held meanwhile is tracked.
     let _lock = client.mutex("beside").unwrap().lock().unwrap();
     eventually("it was renewed", LONG, || {
         probe.stat("tracking_total_keys") == 1
     });
     assert!(semaphore.try_acquire_for(ms(500)).unwrap().is_none());
-    // Still, because nothing has changed it. The mutex's is not for a moment of each renewal.
+    // The semaphore's key is still tracked, because nothing has changed it. The mutex's key is not,
+    // for a moment of each renewal.
     eventually("the semaphore's key is, too", LONG, || {
         probe.stat("tracking_total_keys") == 2
     });
-    // The next change is reported, and nobody waits any more.
+    // The report of this change ends the tracking, and no waiter begins it again.
     held.unlock().unwrap();
     eventually("it is not tracked again", LONG, || {
         probe.stat("tracking_total_keys") == 1

@@ -22,12 +22,12 @@ const NAMES: usize = 2;
 /// Longer than any thread waits, however slow the machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What makes this test binary one of the processes: where to write its claims, for how long to go
-/// on, and the servers.
+/// The environment variable that makes this test binary one of the contending processes. Its value:
+/// the file for the claims, how many seconds to run, and the URLs of the servers.
 const ROLE: &str = "DISTLOCK_TEST_SEVERAL";
 const ENTRY: &str = "several::contention::child_process_of_the_test";
 
-/// Not a test of its own: what the other processes run.
+/// Runs in the contending processes. Without the variable, it does nothing.
 #[test]
 fn child_process_of_the_test() {
     let Ok(role) = std::env::var(ROLE) else {
@@ -37,8 +37,8 @@ fn child_process_of_the_test() {
     let (file, seconds) = (words.next().unwrap(), words.next().unwrap());
     let end = SystemClock.now() + Duration::from_secs(seconds.parse().unwrap());
     let clients: Vec<_> = words.map(|url| distlock::connect(url).unwrap()).collect();
-    // The same names on each server: of those no order can be told but the one in which they are
-    // given.
+    // The same names on each server: names alone do not order these locks, only the order in which
+    // they are passed does.
     let locks: Vec<_> = (0..NAMES)
         .flat_map(|n| {
             clients
@@ -60,7 +60,7 @@ fn child_process_of_the_test() {
     });
 }
 
-/// Takes two or three locks, whichever and in whatever order, and stays for a moment.
+/// Acquires two or three random locks in random order, and holds them for a moment.
 fn visit(locks: &[Mutex], holder: &str, log: &Log) {
     let mut chosen: Vec<_> = (0..locks.len()).collect();
     fastrand::shuffle(&mut chosen);

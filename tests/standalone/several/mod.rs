@@ -1,5 +1,5 @@
 //! Several locks as one, on several servers: contention in any order, other clients that want one
-//! of them, and servers that fail.
+//! of the locks, and servers that fail.
 
 mod contention;
 mod servers;
@@ -14,7 +14,7 @@ fn three_servers() -> [RedisServer; 3] {
     [(); 3].map(|()| RedisServer::start())
 }
 
-/// The keys in a server beside the token counters.
+/// Returns the keys of a server, without token counters.
 fn left_over(server: &RedisServer) -> Vec<String> {
     let keys = server.probe().keys("*");
     keys.into_iter()

@@ -1,4 +1,4 @@
-//! Several locks, and one of their servers is down, frozen, or loses what it knew.
+//! Several locks as one, while one of their servers is down, frozen, or has lost its data.
 
 use super::{SOON, left_over, three_servers};
 use distlock::{
@@ -10,7 +10,8 @@ use distlock_tests::time::{eventually, ms, within};
 use std::thread;
 use std::time::Duration;
 
-/// Short enough for tests that wait for one, long enough for a busy machine.
+/// Time limits that are short enough for tests that wait for one, and long enough for a busy
+/// machine.
 const TIMEOUT: &str = "command_timeout=500ms&connect_timeout=500ms";
 
 struct Scene {
@@ -21,8 +22,8 @@ struct Scene {
 }
 
 impl Scene {
-    /// The same name on each of three servers, as a majority would have it, but for the number of
-    /// the server.
+    /// Creates a lock on each of three servers. The names contain the number of the server, so that
+    /// errors and losses show which one is meant.
     fn new() -> Self {
         let servers = three_servers();
         let clients = servers.each_ref().map(|server| client(server, TIMEOUT));
@@ -46,7 +47,8 @@ impl Scene {
         MajorityLock::new(&self.locks).unwrap()
     }
 
-    /// Whether no key of a lock is left on those servers, seen by connections of the test's own.
+    /// Waits until no key of a lock is left on these servers. Reads over connections of the test's
+    /// own.
     fn nothing_is_left_on(&self, servers: &[usize]) {
         for n in servers {
             eventually("nothing is left", SOON, || {
@@ -79,7 +81,7 @@ fn multi_lock_with_a_server_down_names_it_and_keeps_nothing() {
         .unwrap_err();
     assert!(error.is_interrupted(), "{error}");
     scene.nothing_is_left_on(&[0, 2]);
-    // A majority goes on, and says which one it has not got.
+    // A majority is still granted, and reports no token of the server that is down.
     let guard = scene.majority().try_lock().unwrap().expect("two of three");
     assert!(guard.fencing_tokens()[1].1.is_none() && guard.state() == GuardState::Held);
     guard.verify().unwrap();

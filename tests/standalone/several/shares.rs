@@ -1,5 +1,5 @@
-//! How often several locks are taken together while other clients want each of them all the time,
-//! and how often those get them.
+//! The turns of clients that take several locks together, and of clients that contend for each of
+//! these locks all the time.
 
 use distlock::{DistLock, LockName, MajorityLock, MultiLock};
 use distlock_tests::distance::Distance;
@@ -13,22 +13,22 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// How often each client has its locks before the contest ends.
+/// The turns that each client must have before the contest ends.
 const TURNS: u32 = 2;
 
-/// The kinds of the locks that are contended for, in turn.
+/// The kinds of the contended locks, by their numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kinds {
     Fair,
     Plain,
-    /// A fair lock, a plain one, a writer, and a reader among writers.
+    /// A fair lock, a plain lock, a write lock, and a read lock whose other contenders write.
     Mixed,
 }
 
-/// What takes several locks together.
+/// How several locks are taken together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Together {
-    /// So many clients with a `MultiLock`, each of which names the locks in another order.
+    /// By so many clients, each with a `MultiLock` that names the locks in another order.
     All(usize),
     Majority,
 }
@@ -38,17 +38,17 @@ struct Contest {
     kinds: Kinds,
     together: Together,
     members: usize,
-    /// How many clients want one lock only, of each lock.
+    /// For each lock, the number of clients that want this lock only.
     singles: usize,
     hold: Duration,
     round_trip: Duration,
-    /// Whether the locks have one name, under different prefixes: then their order is that in which
-    /// they are given.
+    /// Whether the locks have one name, under different prefixes: then they are acquired in the
+    /// order in which they were passed.
     same_name: bool,
 }
 
 impl Contest {
-    /// The core of the table.
+    /// Returns a contest of one `MultiLock` on a near server.
     fn of(kinds: Kinds, members: usize, singles: usize, hold: u64) -> Self {
         let hold = Duration::from_millis(hold);
         let (together, round_trip, same_name) = (Together::All(1), Duration::ZERO, false);
@@ -74,13 +74,14 @@ impl Contest {
         }
     }
 
-    /// Several times what it takes.
+    /// Returns a time limit of several times the expected duration.
     fn bound(&self) -> Duration {
         let clients = u32::try_from(self.members * (self.singles + 1)).unwrap();
         Duration::from_secs(30) + (self.hold + self.round_trip * 2) * clients * 40
     }
 
-    /// The lock of this number, by a new client. The names are in another order than the numbers.
+    /// Returns the lock of this number, of a new client. The order of the names is not that of the
+    /// numbers.
     fn member(&self, url: &str, number: usize) -> Arc<dyn DistLock> {
         let client = distlock::connect(&format!("{url}?prefix={number}:")).unwrap();
         let name = if self.same_name { 0 } else { number * 7 % 4 };
@@ -93,7 +94,7 @@ impl Contest {
         }
     }
 
-    /// What a client that wants one lock has: where another reads, it writes.
+    /// Returns the lock for a client that wants this lock only: a write lock where the others read.
     fn single(&self, url: &str, number: usize) -> Arc<dyn DistLock> {
         match (self.kinds, number) {
             (Kinds::Mixed, 3) => {
@@ -139,10 +140,10 @@ fn contend(lock: &dyn DistLock, contest: Contest, turns: &AtomicU32, is_over: &A
     }
 }
 
-/// How often those that take several locks, and those that take one, have had them.
+/// The turns of the clients that take several locks, and of those that take one.
 type Turns = [Vec<AtomicU32>; 2];
 
-/// Lets the clients contend until each has had its locks.
+/// Lets the clients contend until each one has had its turns.
 fn hold_contest(contest: Contest) {
     let Contest {
         together,
@@ -215,7 +216,7 @@ fn multi_locks_in_different_orders_are_taken_between_other_clients() {
     retry_if_late(|| hold_contest(contest));
 }
 
-/// Each may hold what the other waits for.
+/// The locks have no common order, so each client may hold the lock that the other one waits for.
 #[test]
 fn multi_locks_of_one_name_in_opposite_orders_do_not_starve() {
     let contest = Contest::of(Kinds::Fair, 2, 3, 5).together(Together::All(2));
@@ -233,8 +234,8 @@ fn majority_of_fair_locks_is_taken_between_other_clients() {
     retry_if_late(|| hold_contest(contest));
 }
 
-/// Locks of two members compete with locks of three, in other orders, and with single ones. If
-/// their threads waited for each other, that would last until one gives up.
+/// Multi-locks of two members compete with those of three, in other orders, and with single locks.
+/// If their threads waited for each other, that would last until one gives up.
 #[test]
 fn multi_locks_of_other_members_do_not_wait_for_each_other() {
     const EACH: Duration = Duration::from_secs(6);

@@ -1,5 +1,4 @@
-//! [`Actor`]: a thread that does what it is told. Ownership by thread is real only where there are
-//! threads.
+//! [`Actor`]: a thread that runs jobs. Threads own locks, so the test needs real threads.
 
 use super::command::{NAMES, Terms};
 use crossbeam_channel::{Receiver, Sender, unbounded};
@@ -13,10 +12,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// The longest that an answer takes that must come.
+/// The time limit for an answer.
 const BOUND: Duration = Duration::from_secs(60);
 
-/// What a call answered.
+/// The outcome of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Answer {
     Took(Option<Token>),
@@ -27,7 +26,7 @@ pub(super) enum Answer {
     Failed(ErrorKind),
 }
 
-/// A token as the store gave it, or, when it is compared, the how-manieth of its lock it is.
+/// A token of the store or, in a comparison, its rank among the tokens of its lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Token(pub(super) u64);
 
@@ -37,7 +36,7 @@ impl From<FencingToken> for Token {
     }
 }
 
-/// What a guard says of itself, all of it locally.
+/// The state of a guard, all of it local.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct GuardSeen {
     pub(super) token: Option<Token>,
@@ -45,12 +44,13 @@ pub(super) struct GuardSeen {
     is_valid: bool,
     left: Left,
     cause: Option<LossCause>,
-    /// What was told of its loss, by a channel that was there from the beginning.
+    /// The loss that the guard's channel reported. The channel was opened right after the grant.
     told: Option<LossCause>,
 }
 
-/// What is left of a lease. Equal if both are of leases of the same length: of different ones more
-/// than twice as much lies between, and a machine that stops one side for that long is excused.
+/// The remaining time of a lease. Two values are equal if they differ by less than the tolerance,
+/// because one side may be late. Leases of different lengths differ by more than twice the
+/// tolerance.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Left(pub(super) Duration);
 
@@ -64,7 +64,7 @@ impl PartialEq for Left {
     }
 }
 
-/// A guard, and what its channel tells of its loss.
+/// A guard, and the channel that reports its loss.
 pub(super) struct Kept<G> {
     guard: G,
     losses: Notification<Loss>,
@@ -80,8 +80,8 @@ impl<G> Kept<G> {
         }
     }
 
-    /// What was told of the loss, which must come if the guard knows of one, and must not if it
-    /// does not.
+    /// Returns the cause that the channel reported. Panics unless it is the one that the guard
+    /// knows: a known loss must be reported, and no other.
     fn told(&self, known: Option<LossCause>) -> Option<LossCause> {
         if self.told.get().is_none() {
             let bound = if known.is_some() {
@@ -120,7 +120,7 @@ macro_rules! look_at {
     }};
 }
 
-/// What a thread says of one lock, all of it locally.
+/// The state of one lock as a thread sees it, all of it local.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct LockSeen {
     pub(super) holds: u32,
@@ -128,7 +128,7 @@ pub(super) struct LockSeen {
     pub(super) guards: Vec<GuardSeen>,
 }
 
-/// What lives on the thread.
+/// The locks and guards of the thread.
 pub(super) struct Own {
     pub(super) locks: [Mutex; NAMES],
     pub(super) guards: [Vec<Kept<LockGuard>>; NAMES],
@@ -183,7 +183,7 @@ impl Own {
     }
 }
 
-/// How it went, where nothing else is said.
+/// Returns whether a call succeeded, if it has no other result.
 pub(super) fn done<T>(result: Result<T, Error>) -> Answer {
     result.map_or_else(|error| Answer::Failed(error.kind()), |_| Answer::Done)
 }
@@ -236,7 +236,7 @@ impl Actor {
             .expect("the thread is there");
     }
 
-    /// Waits for the answer to it.
+    /// Waits for the answer to the job that was begun.
     pub(super) fn answer(&self) -> Result<Answer, String> {
         self.answers
             .recv_timeout(scaled(BOUND))
@@ -257,7 +257,7 @@ impl Actor {
     }
 }
 
-/// Guards that belong to no thread, so they lie where every thread can get at them.
+/// Owned guards, which belong to no thread, in a list that all threads share.
 #[derive(Clone)]
 pub(super) struct Shelf(Arc<parking_lot::Mutex<Vec<Shelved>>>);
 
@@ -272,7 +272,7 @@ impl Shelf {
         Self(Arc::default())
     }
 
-    /// Takes an owned lock, and puts the guard here.
+    /// Acquires an owned lock by `take`, and puts the guard in the list.
     pub(super) fn put(
         &self,
         client: usize,
@@ -305,7 +305,7 @@ impl Shelf {
         Some(shelved.remove(at).kept.guard)
     }
 
-    /// Looks at one of them without taking it away.
+    /// Calls `look` with one of the guards, which stays in the list.
     pub(super) fn with<T>(
         &self,
         lock: usize,

@@ -1,4 +1,4 @@
-//! [`Command`]: what can be asked of the library, as data that can be made up, printed and shrunk.
+//! [`Command`]: a call of the library, as data that can be generated, printed and shrunk.
 
 use distlock::{Config, LockOptions};
 use proptest::prelude::{Strategy, any, prop_oneof};
@@ -6,12 +6,12 @@ use proptest::strategy::Just;
 use std::mem::Discriminant;
 use std::time::Duration;
 
-/// Threads: the first three are of one client, the others of another. A lock is handed on within a
-/// client from the second thread to the third.
+/// The number of threads. The first three are of one client, the others of another: a hand-off
+/// within a client goes from the second thread to the third.
 pub(super) const ACTORS: usize = 6;
 /// How many clients there are at any time.
 pub(super) const CLIENTS: usize = 2;
-/// Lock names.
+/// The number of lock names.
 pub(super) const NAMES: usize = 2;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -19,18 +19,18 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// A lease that is over before the next command, because the clocks are moved.
 pub(super) const BRIEF: Duration = Duration::from_secs(3);
 
-/// A lease that is renewed once and no more: far longer than its renewal may be late.
+/// A lease that is renewed once and no more. It is far longer than a renewal may be late.
 pub(super) const RENEWED_ONCE: Duration = Duration::from_secs(12);
 
-/// How long a try waits that is to wait in vain.
+/// How long a try with a time limit waits for a lock that stays busy.
 pub(super) const PATIENCE: Duration = Duration::from_millis(5);
 
 /// Whether a lock passes from thread to thread within a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum HandOff {
     Never,
-    /// For as long as can be set: as a case in which that much passes ends, only a clock that is
-    /// moved ends it, on both sides.
+    /// For the longest time that can be set. A case that runs for nearly that long ends, so only a
+    /// moved clock ends the hand-offs, on both sides.
     Always,
 }
 
@@ -42,14 +42,14 @@ impl HandOff {
         }
     }
 
-    /// Whether a stretch of hand-offs of a case that runs for so long may be over by the machine's
-    /// clock: what follows depends on how fast it is.
+    /// Returns whether the machine's clock may have ended the hand-offs of a case that has run for
+    /// `elapsed`. What follows then depends on the machine's speed, and cannot be compared.
     pub(super) fn may_be_over(self, elapsed: Duration) -> bool {
         self == Self::Always && elapsed > self.time() * 9 / 10
     }
 }
 
-/// One thing that one thread does with one lock.
+/// A call of one thread for one lock.
 #[derive(Clone, Copy)]
 pub(super) struct Command {
     pub(super) actor: usize,
@@ -62,19 +62,20 @@ pub(super) enum Operation {
     Lock(Terms),
     Try(Terms),
     TryFor(Terms),
-    /// Takes it for so short a time that it is over before the next command.
+    /// Acquires the lock for a lease that ends before the next command.
     TakeAndOutlive,
-    /// Takes it for a lease that may be renewed once, and answers when that is over, too.
+    /// Acquires the lock for a lease that may be renewed once, and answers when the renewed lease
+    /// has ended, too.
     TakeAndUseUp,
-    /// With an interrupt that has fired before.
+    /// Locks with an interrupt that has fired before.
     LockInterrupted(Terms),
-    /// With an interrupt that all waits of this kind share, for any lock and by any client.
+    /// Locks with an interrupt that all waits of this kind share, for any lock and by any client.
     LockTogether(Terms),
     OwnedLock,
     OwnedTry,
     Run,
     TryWithoutALease,
-    /// The number tells which of the guards.
+    /// Releases a guard. The number chooses one of the guards, as in the operations below.
     Unlock(usize),
     Drop(usize),
     Detach(usize),
@@ -82,23 +83,23 @@ pub(super) enum Operation {
     Extend(usize, Minutes),
     Ensure(usize, Minutes),
     Verify(usize),
-    /// An owned guard is released by any thread.
+    /// Releases an owned guard, which any thread may do.
     OwnedUnlock(usize),
     OwnedDrop(usize),
     OwnedVerify(usize),
     ForceUnlock,
-    /// The key is deleted behind the clients' backs.
+    /// Deletes the key in the store, without a client's request.
     LoseKey,
     /// Ends this thread's wait, and all waits with the same interrupt.
     Interrupt,
-    /// Waits until nothing that the thread's client sent is in doubt.
+    /// Waits until the thread's client has no pending cleanup.
     Settle,
-    /// The thread's client goes, with all handles on its locks, and another one comes: its guards
-    /// live on, and what was detached is given back with the last of them.
+    /// Replaces the thread's client, and all handles on its locks, by a new one. The guards of the
+    /// old client live on, and its detached locks are released with the last of them.
     ReplaceClient,
 }
 
-/// For how long to hold.
+/// The lease of an acquisition.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Terms {
     Default,
@@ -107,7 +108,8 @@ pub(super) enum Terms {
     WatchedAtMost,
 }
 
-/// Far from the rest of any lease, so that the time that a test takes makes no difference.
+/// The time of an extension: far from the remaining time of any lease, so that the duration of a
+/// test makes no difference.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Minutes {
     One,
@@ -116,7 +118,7 @@ pub(super) enum Minutes {
 }
 
 impl Command {
-    /// Waits for one lock on equal terms, without which none is handed on.
+    /// Changes the command to the first lock and equal terms, without which no lock is handed over.
     fn alike(&mut self) {
         self.lock = 0;
         if let Operation::Lock(terms) | Operation::LockTogether(terms) = &mut self.operation {
@@ -128,7 +130,7 @@ impl Command {
         self.actor
     }
 
-    /// What it does, without the details.
+    /// Returns the name of the operation, without its details.
     pub(super) fn kind(&self) -> impl std::fmt::Debug + use<> {
         let text = format!("{:?}", self.operation);
         Name(text.split('(').next().unwrap_or_default().to_owned())
@@ -224,7 +226,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         16 => terms().prop_map(Operation::Try),
         8 => terms().prop_map(Operation::TryFor),
         4 => Just(Operation::TakeAndOutlive),
-        // It takes long, so it is done seldom.
+        // Rare, because it takes long.
         1 => Just(Operation::TakeAndUseUp),
         3 => terms().prop_map(Operation::LockInterrupted),
         8 => Just(Operation::OwnedLock),

@@ -1,10 +1,9 @@
 //! Memory and a real Redis side by side: the same random commands, and every answer must be the
 //! same.
 //!
-//! The store in memory is the model, so there is no second one here to be kept in step, and a plain
-//! list of commands is all the state machine that is needed: a command that does not apply is
-//! skipped on both sides alike, so that any shorter list is a valid one, too, and a failure shrinks
-//! to the few commands that matter.
+//! The memory store is the model, so no other model must agree with it. A case is a plain list of
+//! commands. A command that does not apply is skipped on both sides, so every shorter list is valid
+//! as well, and a failure shrinks to the few commands that matter.
 //!
 //! Other kinds of locks are compared by the requests of their backends: see [`kinds`].
 //!
@@ -67,7 +66,7 @@ fn compare(
     })
 }
 
-/// One list of commands, on unused names.
+/// Runs one list of commands on both stores, on unused names.
 fn case(
     left: &Arc<Store>,
     right: &Arc<Store>,
@@ -211,8 +210,8 @@ fn mutant_store_is_detected() {
     }
 }
 
-/// A case that is too rare in random commands: an interrupt ends all waits that share it, for both
-/// locks and of both clients, and no other wait; and it can be used again.
+/// An interrupt ends all waits that share it, for both locks and of both clients, and no other
+/// wait, and can be used again. Random commands lead to this case too rarely.
 #[test]
 fn shared_interrupt_ends_all_its_waits() {
     let does = |actor, lock, operation| Command {
@@ -252,7 +251,8 @@ fn shared_interrupt_ends_all_its_waits() {
     assert_eq!(took.map(|(_, times)| times).sum::<u64>(), 2, "{seen:?}");
 }
 
-/// A lock passes from thread to thread within a client in both stores alike: its owner stays.
+/// A lock passes from thread to thread within a client in both stores alike: its owner stays the
+/// same.
 #[test]
 fn lock_is_handed_on_within_a_client_by_both() {
     let lock = |actor| Command {
@@ -279,7 +279,7 @@ fn lock_is_handed_on_within_a_client_by_both() {
     }
 }
 
-/// Differences are found, too, in what is done too seldom for chance to find it soon.
+/// Differences are also found in commands that are too rare for a short random run.
 #[test]
 fn rare_actions_show_a_difference_too() {
     let mine = |operation| Command {
@@ -323,7 +323,7 @@ fn rare_actions_show_a_difference_too() {
     }
 }
 
-/// The model is not at fault itself: an independent correct store passes.
+/// The comparison raises no false alarm: a wrapped memory store without a mutation passes.
 #[test]
 fn sound_store_is_not_reported() {
     let memory = Arc::new(Store::memory());

@@ -14,14 +14,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The machine's clock, and ahead of it.
+/// A clock that is ahead of the machine's clock by a time that the test adds to.
 #[derive(Debug, Default)]
 struct Ahead {
     nanos: AtomicU64,
 }
 
 impl Ahead {
-    /// How soon a thread that sleeps notices that the clock was moved.
+    /// The longest time until a sleeping thread notices that the clock was moved.
     const SLICE: Duration = Duration::from_millis(10);
 
     fn by(&self) -> Duration {
@@ -70,11 +70,11 @@ impl Store {
         }
     }
 
-    /// A server of its own.
+    /// Starts a server for this store.
     pub(super) fn redis() -> Self {
         let clock = TimeOfDay::new();
         let server = RedisServer::start_on(&clock);
-        // A loss is known at the next renewal, as in memory.
+        // Without reports, a loss is noticed by the next renewal, as in memory.
         let url = format!("{}?tracking=off", server.url());
         let probe = Mutex::new(server.probe());
         let server = Arc::new(Single {
@@ -103,7 +103,7 @@ impl Store {
         self.server.as_ref().map(|(_, probe)| probe.lock())
     }
 
-    /// What a new client of this store is made in.
+    /// Returns the context for a new client of this store.
     pub(super) fn context(&self) -> Context {
         Context::new(
             Arc::clone(&self.clients) as Arc<dyn Clock>,
@@ -111,7 +111,8 @@ impl Store {
         )
     }
 
-    /// Moves the clients' clock, and then the server's: a lease never ends there first.
+    /// Moves the clients' clock, and then the server's, so that a lease never ends on the server
+    /// first.
     pub(super) fn advance(&self, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).expect("a short time");
         self.clients.nanos.fetch_add(nanos, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Answers to `WAIT` that are lost, late or no answers; and servers that refuse it.
+//! Replies to `WAIT` that are lost, cut off or garbage, and servers that refuse `WAIT`.
 
 use super::{LONG, insufficient};
 use distlock_tests::proxy::{Fault, Plan, Proxy};
@@ -8,7 +8,7 @@ use distlock_tests::time::{eventually, ms};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The first of so many `WAIT`s meet this.
+/// Strikes the first `left` requests that are `WAIT`.
 struct Waits {
     fault: Fault,
     left: AtomicU32,
@@ -26,8 +26,8 @@ impl Plan for Waits {
     }
 }
 
-/// In front of a master that knows the scripts: what goes along with one that it does not know says
-/// nothing.
+/// Starts a proxy before a master that knows the scripts: a `WAIT` that is sent with an unknown
+/// script says nothing.
 fn proxy(servers: &Replicated, fault: Fault, count: u32) -> Proxy {
     drop(
         distlock::connect(&servers.url(""))
@@ -46,8 +46,8 @@ fn proxy(servers: &Replicated, fault: Fault, count: u32) -> Proxy {
     )
 }
 
-/// The grant was answered, and the connection broke before replicas were: it is unknown how many
-/// have it. It is asked again, as the same owner.
+/// The connection breaks after the reply to the attempt and before the reply to `WAIT`, so it is
+/// unknown how many replicas have the grant. The attempt is repeated by the same owner.
 #[test]
 fn cut_off_wait_is_repeated_by_the_same_owner() {
     for fault in [
@@ -80,8 +80,8 @@ fn cut_off_wait_is_repeated_by_the_same_owner() {
     }
 }
 
-/// The grant was answered, and then nothing: too few acknowledgements that says so, in time, and
-/// nothing is left.
+/// Without a reply to `WAIT`, the attempt fails in time with insufficient replicas, and the lock is
+/// released.
 #[test]
 fn unanswered_wait_is_reported_as_insufficient_replicas() {
     let servers = Replicated::start(1);

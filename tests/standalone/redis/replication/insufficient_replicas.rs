@@ -1,4 +1,5 @@
-//! The outcome of a grant: confirmed, rolled back, retried, or accepted.
+//! The outcomes of a grant that replicas must confirm: confirmed, rolled back, retried, or
+//! accepted.
 
 use super::{LONG, builder, client, impatient, insufficient};
 use distlock::config::{InsufficientReplicas, OnInsufficientReplicas, Replication};
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 const COUNTER: &str = "redisson_lock_token:{a}";
 
-/// Something that keeps the first replica from confirming, and how it ends.
+/// A fault that keeps the first replica from confirming: its name, how it begins, and how it ends.
 type Trouble = (&'static str, fn(&mut Replicated), fn(&mut Replicated));
 
 const TROUBLES: [Trouble; 3] = [
@@ -29,7 +30,7 @@ const TROUBLES: [Trouble; 3] = [
     ),
 ];
 
-/// Beside each other.
+/// Runs `check` with each fault, all at the same time.
 fn in_each_trouble(check: impl Fn(Trouble) + Copy + Send) {
     thread::scope(|scope| {
         for trouble in TROUBLES {

@@ -1,4 +1,4 @@
-//! Renewals that must be confirmed.
+//! Renewals that replicas must confirm.
 
 use super::{LONG, builder, client, impatient};
 use distlock::admin::Counters;
@@ -22,7 +22,7 @@ fn unconfirmed_renewal_suspends_until_the_local_deadline() {
         guard.state() == GuardState::Suspended
     });
     assert!(guard.is_valid() && guard.remaining() < until);
-    // The store was told to keep it for longer all the while.
+    // Each unconfirmed renewal has extended the lock on the master.
     eventually("the master has extended it", LONG, || {
         servers
             .master
@@ -90,8 +90,8 @@ fn unconfirmed_extension_is_told_and_extends_nothing() {
 #[test]
 fn lagging_replicas_delay_no_renewal_without_a_policy() {
     let servers = Replicated::start(1);
-    // Longer than the short leases last: a renewal that waits along, or behind those that wait,
-    // loses them.
+    // Longer than the short leases: a renewal that waited for the replica, or behind one that does,
+    // would lose its lock.
     let time = ms(30_000).as_millis();
     let renewed = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&renewed);
@@ -133,7 +133,7 @@ fn lagging_replicas_delay_no_renewal_without_a_policy() {
         assert!(are_held());
         is_suspended()
     });
-    // Behind the waiting ones.
+    // Renewals that are due after those that wait.
     let before = renewed.load(Ordering::SeqCst);
     eventually("the others are renewed meanwhile", LONG, || {
         assert!(are_held());

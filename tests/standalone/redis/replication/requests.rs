@@ -1,4 +1,5 @@
-//! What is sent: `WAIT` right behind the write, on the same connection, and nowhere else.
+//! Which commands are sent: `WAIT` right after a write that replicas must confirm, on the same
+//! connection, and nowhere else.
 
 use super::{LONG, client};
 use distlock::LockOptions;
@@ -10,7 +11,7 @@ use distlock_tests::time::{eventually, ms};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What a server was asked, as its `MONITOR` shows it.
+/// The commands that the master receives, as its `MONITOR` shows them.
 struct Monitor(Probe);
 
 impl Monitor {
@@ -20,8 +21,8 @@ impl Monitor {
         Self(probe)
     }
 
-    /// The commands since the start, as pairs of a connection and a command, up to one of the
-    /// test's own.
+    /// Returns the commands since the start as pairs of a connection and a command. Ends the
+    /// monitor by a command of its own.
     fn commands(mut self, servers: &Replicated) -> Vec<(String, String)> {
         servers.master.probe().command(&["ECHO", "the end"]);
         let mut commands = Vec::new();
@@ -43,8 +44,8 @@ impl Monitor {
     }
 }
 
-/// Asserts that every script that writes is followed, on its own connection, by `WAIT`, and returns
-/// how often.
+/// Asserts that every `WAIT` directly follows a script on the same connection, and returns how
+/// often there is one.
 fn waits_behind_writes(commands: &[(String, String)]) -> usize {
     let mut by_connection: HashMap<&str, Vec<&str>> = HashMap::new();
     for (from, command) in commands {
@@ -99,8 +100,8 @@ fn write_and_wait_arrive_in_a_single_read() {
     lock.lock().unwrap().unlock().unwrap();
     let mut probe = servers.master.probe();
     let reads = |probe: &mut Probe| probe.stat("total_reads_processed");
-    // The replica's acknowledgements are reads, too: three or four for each round at most, and
-    // never fewer than ours.
+    // The replica's acknowledgements count as reads, too. With them and the client's two requests,
+    // a round has four reads at most.
     let before = (reads(&mut probe), probe.stat("total_connections_received"));
     for _ in 0..50 {
         lock.lock().unwrap().unlock().unwrap();
@@ -143,7 +144,7 @@ fn single_wait_confirms_a_whole_batch_of_renewals() {
         .collect();
     let mut probe = servers.master.probe();
     probe.reset_stats();
-    // Each renewal looks once whether the lock is still its owner's.
+    // Each renewal calls `HEXISTS` once.
     eventually("all are renewed", LONG, || {
         probe.command_calls("hexists") >= 90
     });
@@ -158,8 +159,8 @@ fn single_wait_confirms_a_whole_batch_of_renewals() {
     assert!(guards.iter().all(|guard| guard.is_valid()));
 }
 
-/// A guard that is dropped does not wait for the answer to its release, and a lock under a policy
-/// is asked for on another connection: it must not come there first.
+/// A dropped guard does not wait for the reply to its release, and an attempt under a policy uses
+/// another connection: that attempt must not overtake the release.
 #[test]
 fn dropped_lock_under_a_policy_is_free_for_the_next_attempt() {
     let servers = Replicated::start(1);

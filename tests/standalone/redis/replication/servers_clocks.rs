@@ -1,5 +1,5 @@
-//! Replicas whose clocks are ahead of their master's, or behind it: leases are replicated as times
-//! of day.
+//! Replicas whose clocks differ from their master's. Leases are replicated as times of day, so they
+//! end early on a replica whose clock is ahead.
 
 use super::{LONG, builder, client, insufficient};
 use distlock::admin::{Counters, WarningKind};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// Replicas whose clocks are ahead by so many seconds.
+/// Starts a master and replicas, each with a clock that is ahead by so many seconds.
 fn started(ahead: &[i64]) -> (Replicated, Vec<TimeOfDay>) {
     let clocks: Vec<_> = ahead.iter().map(|_| TimeOfDay::new()).collect();
     clocks
@@ -50,7 +50,8 @@ fn fixed(client: &Client, name: &str, lease: Duration) -> LockGuard {
         .unwrap()
 }
 
-/// The lease is longer than three times the lead, so the replica counts.
+/// The lease is longer than three times the replica's lead, so the replica's confirmation counts.
+/// The first holder's validity must end before the promoted replica grants the lock.
 #[test]
 fn promoted_replica_with_another_clock_grants_no_second_lock() {
     let each = |ahead| {
@@ -71,7 +72,7 @@ fn promoted_replica_with_another_clock_grants_no_second_lock() {
         .for_each(|thread| thread.join().unwrap());
 }
 
-/// Of two replicas the one that is further ahead counts, whichever is promoted.
+/// The replica that is furthest ahead limits the validity, because any replica may be promoted.
 #[test]
 fn lock_is_trusted_no_longer_than_any_replica_keeps_it() {
     let (servers, _clocks) = started(&[18, -5]);
@@ -133,7 +134,7 @@ fn replica_far_ahead_confirms_nothing_until_its_clock_is_right() {
         said.contains("1 of 1") && said.contains("1 with a clock"),
         "{said}"
     );
-    // A third of this lease is longer.
+    // A third of this lease is longer than the replica's lead, so the replica counts.
     let guard = fixed(&client, "long", Duration::from_secs(150));
     assert!(
         guard.remaining() < Duration::from_secs(110),
@@ -150,7 +151,7 @@ fn replica_far_ahead_confirms_nothing_until_its_clock_is_right() {
             .all(|part| said[0].contains(part)),
         "{said:?}"
     );
-    // A clock that is ahead is read every few seconds.
+    // The client reads a clock that is ahead again every few seconds.
     clocks[0].set(0);
     eventually("it counts again", LONG, || {
         lock.try_lock()
@@ -169,7 +170,7 @@ fn one_more_replica_must_confirm_for_each_that_is_far_ahead() {
     let guard = eventually("both confirm", LONG, || lock.try_lock().ok().flatten());
     assert!(guard.is_valid());
     guard.unlock().unwrap();
-    // The other one confirms, and is the one that does not count.
+    // Only the replica that is far ahead confirms, and it does not count.
     servers.replicas[1].pause();
     let said = insufficient(lock.try_lock());
     assert!(
@@ -223,7 +224,8 @@ fn lead_of_a_replica_that_comes_back_shortens_what_is_held() {
             .unwrap()
             == "0"
     });
-    // Two looks of the client: if it missed that, it would read the clock a minute later.
+    // Long enough for two checks by the client: if it missed the absence, it would read the clock
+    // only a minute later.
     let_pass(ms(11_000));
     clocks[0].set(8_000);
     servers.mend(0);
@@ -238,7 +240,7 @@ fn lead_of_a_replica_that_comes_back_shortens_what_is_held() {
     });
 }
 
-/// A replica that clients cannot reach is trusted, as before, and costs no call any time.
+/// A replica whose clock the client cannot read is trusted, and delays no call.
 #[test]
 fn replica_that_cannot_be_asked_delays_nothing_and_ends_with_the_client() {
     let announced = [

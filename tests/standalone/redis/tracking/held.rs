@@ -1,8 +1,8 @@
-//! Losses that the server reports: from Redis 7.0.5 on.
+//! Losses of held locks that the server reports, from Redis 7.0.5 on.
 
 use super::*;
 
-/// Holds back the answer to the first request for reports.
+/// Delays the reply to the first request for reports of changes.
 struct HangsOnce(AtomicBool);
 
 impl Plan for HangsOnce {
@@ -16,14 +16,15 @@ impl Plan for HangsOnce {
     }
 }
 
-/// Waits until the changes of so many keys are reported.
+/// Waits until the server tracks so many keys.
 fn tracked(probe: &mut Probe, keys: u64) {
     eventually("they are tracked", LONG, || {
         probe.stat("tracking_total_keys") >= keys
     });
 }
 
-/// The leases are ten minutes: without a report the next renewal comes in three.
+/// The leases are ten minutes: without a report, only the next renewal would notice the loss, after
+/// three minutes.
 #[test]
 fn loss_is_reported_at_once() {
     let server = RedisServer::start();
@@ -68,7 +69,7 @@ fn loss_is_reported_at_once() {
     }
 }
 
-/// Deletes the lock when it was renewed, before it is read.
+/// Deletes the lock after its renewal, and before the read that makes the server track the key.
 struct DeletesBeforeRead(Mutex<Probe>, AtomicBool);
 
 impl Plan for DeletesBeforeRead {
@@ -132,8 +133,8 @@ fn shortened_lease_is_restored_at_once() {
     guard.unlock().unwrap();
 }
 
-/// Whatever connections are cut, held locks stay held, and a loss is reported once the connections
-/// stand again.
+/// Cut connections cause no false loss, and hide no real one: a loss is reported once the client
+/// has connected again.
 #[test]
 fn cut_connections_hide_no_loss() {
     const LOCKS: usize = 30;
@@ -164,8 +165,8 @@ fn cut_connections_hide_no_loss() {
     println!("longest until a loss was told: {worst:?}");
 }
 
-/// What a connection has read is tracked for as long as it stands: without it a loss would stay
-/// unknown until the next regular renewal.
+/// The server tracks what a connection has read only until that connection is closed. If the client
+/// did not read the lock again, a loss would stay unknown until the next regular renewal.
 #[test]
 fn cut_renewal_connection_hides_no_loss() {
     let server = RedisServer::start();
@@ -192,7 +193,8 @@ fn cut_renewal_connection_hides_no_loss() {
     }
 }
 
-/// The renewal of one lock hangs, and that of another goes on another connection.
+/// The renewal of one lock hangs, so that of another lock uses another connection: its loss is
+/// reported all the same.
 #[test]
 fn loss_of_a_lock_renewed_beside_another_is_known_at_once() {
     let server = RedisServer::start();
@@ -218,7 +220,8 @@ fn loss_of_a_lock_renewed_beside_another_is_known_at_once() {
     assert!(first.is_valid());
 }
 
-/// The server tracks 100 keys, and 300 are held: the renewal of one leads to the report of another.
+/// The server tracks 100 keys, and 300 locks are held: the renewal of one evicts another, whose
+/// report leads to its renewal. The client must limit this loop.
 #[test]
 fn full_tracking_table_floods_no_server_with_renewals() {
     const LOCKS: usize = 300;
@@ -236,8 +239,8 @@ fn full_tracking_table_floods_no_server_with_renewals() {
     assert!(guards.iter().all(|guard| guard.is_valid()));
 }
 
-/// A `FLUSHALL` is reported as a change of all keys, each time: every loss is told, every waiter
-/// gets its lock, and the server is not flooded with renewals and attempts.
+/// Each `FLUSHALL` is reported as a change of all keys. Every loss is reported and every waiter
+/// gets its lock, but not each report may lead to renewals and attempts.
 #[test]
 fn storm_of_flushes_hides_no_loss_and_floods_no_server() {
     const LOCKS: usize = 50;
@@ -258,7 +261,7 @@ fn storm_of_flushes_hides_no_loss_and_floods_no_server() {
         probe.reset_stats();
         probe.command(HASH);
         thread::scope(|scope| {
-            // What it gets a later flush may take from it.
+            // A later flush may take the lock from the waiter again.
             let lock = client.mutex("x").unwrap();
             let waiter = scope.spawn(move || within(LONG, || drop(lock.lock().unwrap())));
             waits(&client, &mut probe);
@@ -279,8 +282,8 @@ fn storm_of_flushes_hides_no_loss_and_floods_no_server() {
             probe.command_calls("evalsha"),
         );
         println!("{FLUSHES} flushes: {renewals} keys renewed, {attempts} scripts");
-        // Once each, and again for flushes while a renewal is under way: on a busy machine that is
-        // often, and still not with each flush.
+        // Each key is renewed once, and again if a flush comes during the renewal. That is often on
+        // a busy machine, but not with each flush.
         let few = LOCKS as u64 * FLUSHES / 5;
         assert!(renewals < few && attempts < 200, "{renewals} {attempts}");
         drop(guards);
@@ -294,8 +297,8 @@ fn quantiles(mut times: Vec<Duration>) -> String {
     format!("p50 {:.1?}, p99 {:.1?}", at(50), at(99))
 }
 
-/// The figures of `benches/NOTES.md`. The bounds are far above them: a waiter and a holder that
-/// are not told learn of it minutes later.
+/// Measures the figures of `benches/NOTES.md`. The bounds are far above them, because without
+/// reports a waiter or a holder would learn of a change minutes later.
 #[test]
 fn reports_arrive_within_milliseconds() {
     const ROUNDS: usize = 20;
@@ -321,7 +324,7 @@ fn reports_arrive_within_milliseconds() {
             assert!(times.iter().all(|took| *took < LONG / 2));
             println!("{options} waiter, {what}: {}", quantiles(times));
         }
-        // As after the death of its holder: the waiter knows when it ends.
+        // The lease ends as after the death of its holder: the waiter knows when.
         let lock = client.mutex("x").unwrap();
         let took = |_| {
             for command in [hold[0], &["PEXPIRE", "x", "300"]] {
@@ -373,7 +376,8 @@ fn reports_arrive_within_milliseconds() {
     }
 }
 
-/// The connection that renews one lock hangs before the renewal, and another lock is taken then.
+/// The request for reports of one lock hangs: another lock, which is acquired meanwhile, is renewed
+/// in time.
 #[test]
 fn hanging_request_for_reports_delays_no_other_renewal() {
     let server = RedisServer::start();
@@ -393,8 +397,8 @@ fn hanging_request_for_reports_delays_no_other_renewal() {
     first.unlock().unwrap();
 }
 
-/// Batches of renewals are under way at the same time, on several connections: none is sent again
-/// for that.
+/// Several batches of renewals are under way at the same time, on several connections: no lock is
+/// renewed again because of that.
 #[test]
 fn locks_far_from_the_server_are_renewed_once_in_each_third_of_the_lease() {
     const LOCKS: u64 = 300;
@@ -415,14 +419,16 @@ fn locks_far_from_the_server_are_renewed_once_in_each_third_of_the_lease() {
     let watch = Stopwatch::start();
     let_pass(ms(6_000));
     let renewals = probe.command_calls("hexists");
-    // Earlier by up to a twelfth of the lease, so that not all are due at once; and one round more.
+    // Renewals are due early by up to a twelfth of the lease, so that not all are due at once; and
+    // one more round may have begun.
     let due = LOCKS * (watch.elapsed().as_millis() as u64 / 750 + 1);
     println!("{renewals} renewals, {due} at most");
     assert!(renewals <= due, "{renewals} {due}");
     assert!(guards.iter().all(|guard| guard.is_valid()));
 }
 
-/// Of every kind: what its renewal writes is what is read behind it.
+/// Few requests are sent while a lock of any kind is held and waited for, because the keys that are
+/// read after a renewal are those that the renewal has written.
 #[test]
 fn server_is_asked_little_while_locks_of_any_kind_are_held_and_waited_for() {
     let server = RedisServer::start();

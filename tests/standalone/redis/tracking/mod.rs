@@ -23,21 +23,21 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Far longer than [`LONG`]: a waiter that is not told is too late.
+/// Far longer than [`LONG`]: a waiter that is not notified is too late.
 const LEASE: &str = "600000";
 
-/// After this time at the latest a waiter looks that is not told: 5 s, and what a busy machine
+/// The longest time until a waiter without reports attempts again: 5 s, and what a busy machine
 /// needs.
 const FALLBACK: Duration = Duration::from_secs(15);
 
-/// A string and a hash, each with a foreign holder that publishes nothing.
+/// A lock as a string, of a foreign holder that publishes nothing. `HASH` is one like Redisson's.
 const TEXT: &[&str] = &["SET", "x", "c3RyYW5nZXI=", "PX", LEASE];
 
 const ENDLESS: &[&str] = &["SET", "x", "c3RyYW5nZXI="];
 
 const HASH: &[&str] = &["HSET", "x", STRANGER, "1"];
 
-/// What a client was warned of.
+/// The warnings of a client that changes are not reported.
 type Warned = Arc<Mutex<Vec<String>>>;
 
 fn warned_client(url: &str) -> (Client, Warned) {
@@ -61,7 +61,8 @@ fn warned_client(url: &str) -> (Client, Warned) {
     (client.events(Arc::new(handler)).connect().unwrap(), warned)
 }
 
-/// How long a waiter takes to get the lock of a foreign client once `free` was called.
+/// Takes the lock as a foreign client, calls `free` once a waiter sleeps, and returns how long the
+/// waiter takes after that.
 fn freed_after(
     client: &Client,
     probe: &mut Probe,
@@ -71,7 +72,7 @@ fn freed_after(
     freed_once(client, probe, hold, |probe| waits(client, probe), free)
 }
 
-/// The same with another condition on which it is freed.
+/// Does what `freed_after` does, but calls `free` when `await_waiter` returns.
 fn freed_once(
     client: &Client,
     probe: &mut Probe,
@@ -154,7 +155,8 @@ fn renewal_of_the_holder_wakes_no_waiter() {
     let client = client(&server, "format=token");
     freed_after(&client, &mut probe, &[TEXT], |probe| {
         let attempts = probe.command_calls("evalsha");
-        // As seldom as renewals: changes that follow each other at once are another client's turns.
+        // With pauses, like renewals: quick changes one after the other look like turns of other
+        // clients.
         for turn in 1..=5 {
             probe.command(&["PEXPIRE", "x", LEASE]);
             // The key is read again after each change.
@@ -187,7 +189,7 @@ fn published_release_leads_to_one_attempt() {
                 let granted = scope.spawn(|| {
                     let lock = waiter.mutex("x").unwrap();
                     let guard = within(LONG, || lock.lock().unwrap());
-                    // A late attempt would still come.
+                    // Time for another attempt, which must not come.
                     let_pass(ms(100));
                     guard.unlock().unwrap();
                 });
@@ -205,8 +207,8 @@ fn published_release_leads_to_one_attempt() {
     assert_eq!(with[2], without[2], "{with:?} {without:?}");
 }
 
-/// A joined release frees the lock before it tells of that: then the report comes first, and
-/// nothing need be read for it either.
+/// A joined release frees the lock before it publishes, so the report of the change arrives before
+/// the message. The message must spare the read in this order as well.
 #[test]
 fn message_behind_the_report_spares_the_read() {
     const FREE: &str = "redis.call('DEL', 'x') ";
@@ -229,7 +231,7 @@ fn message_behind_the_report_spares_the_read() {
                 before = probe.command_calls("pttl");
                 probe.command(&["EVAL", &release.concat(), "0"]);
             });
-            // A late read would still come.
+            // Time for another read, which must not come.
             let_pass(ms(100));
             counts.push(probe.command_calls("pttl") - before);
         }
@@ -241,9 +243,8 @@ fn message_behind_the_report_spares_the_read() {
     }
 }
 
-/// The connection that changes are reported on is cut over and over while foreign clients take and
-/// free the lock in silence. Each release is noticed: by a report, or by the look after a
-/// reconnection.
+/// The connection for reports is cut over and over while foreign clients take and free the lock
+/// without a message. Each release is noticed, by a report or by the read after a reconnection.
 #[test]
 fn cut_connections_lose_no_silent_release() {
     let server = RedisServer::start();
@@ -280,8 +281,8 @@ fn cut_connections_lose_no_silent_release() {
     assert!(worst < LONG / 2, "{worst:?}");
 }
 
-/// The server tracks 100 keys, and 300 are watched: reads of a key evict others, whose waiters are
-/// told of a change. That is limited, said once, and no waiter is forgotten.
+/// The server tracks 100 keys, and 300 are watched: each read evicts another key, which is reported
+/// as changed. The client limits these reads and warns once, and every waiter is woken.
 #[test]
 fn full_tracking_table_delays_no_waiter_for_long() {
     const LOCKS: usize = 300;
@@ -327,7 +328,7 @@ fn full_tracking_table_delays_no_waiter_for_long() {
     assert_eq!(warned.lock().len(), 1, "{:?}", warned.lock());
 }
 
-/// A lock that is held for less than a second costs what it did.
+/// A lock that is held for less than a second costs two scripts, and no request for reports.
 #[test]
 fn short_hold_is_not_tracked() {
     let server = RedisServer::start();
@@ -349,7 +350,7 @@ fn wait_costs_fewer_requests_than_polling() {
         let server = RedisServer::start();
         let mut probe = server.probe();
         let client = client(&server, options);
-        // With what the scripts call.
+        // Including the calls inside scripts.
         let count = |probe: &mut Probe| {
             let calls = [
                 "evalsha",
@@ -376,7 +377,7 @@ fn wait_costs_fewer_requests_than_polling() {
         });
         count(&mut probe)
     };
-    // Nothing is counted that a connection begins with.
+    // `joined=off`, because the scripts with which a connection begins would be counted otherwise.
     let (tracked, polled) = (
         requests("format=token&joined=off"),
         requests("format=token&joined=off&tracking=off"),
@@ -385,7 +386,8 @@ fn wait_costs_fewer_requests_than_polling() {
     assert!(tracked * 2 < polled, "{tracked} {polled}");
 }
 
-/// Each subscription is cut, once this is set; what comes before it on a connection is answered.
+/// Cuts the connection at each `SUBSCRIBE` once the flag is set. Earlier requests on the connection
+/// are answered.
 #[derive(Default)]
 struct CutSubscriptions(AtomicBool);
 
@@ -398,7 +400,8 @@ impl Plan for CutSubscriptions {
     }
 }
 
-/// Neither is such a server dialled in a loop, nor does a waiter count on it.
+/// The client does not dial such a server in a tight loop, and its waiter attempts without being
+/// notified.
 #[test]
 fn waiter_looks_for_itself_where_each_subscription_is_cut() {
     let server = RedisServer::start();

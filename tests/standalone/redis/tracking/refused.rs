@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Cuts each connection on which `HELLO` arrives, or swallows it.
+/// Applies its fault to each `HELLO`: cuts the connection, or swallows the request.
 struct AgainstHello(Fault, AtomicU64);
 
 impl Plan for AgainstHello {
@@ -15,8 +15,8 @@ impl Plan for AgainstHello {
     }
 }
 
-/// Rules of the access control list and commands that are missing: the waiter looks now and then,
-/// and the client warns once.
+/// Without the right to tracking, or without `HELLO`, the waiter attempts every few seconds, and
+/// the client warns once.
 #[test]
 fn lock_is_found_free_within_seconds_where_tracking_is_refused() {
     const USER: [&str; 9] = [
@@ -90,7 +90,7 @@ fn proxy_that_ends_connections_over_resp3_is_got_along_with() {
     }
 }
 
-/// The waiter is woken all the same.
+/// Without `CLIENT CACHING` held locks are not tracked. Waiters are woken by reports all the same.
 #[test]
 fn loss_is_known_at_the_next_renewal_where_the_report_is_not_allowed() {
     let server = RedisServer::start();

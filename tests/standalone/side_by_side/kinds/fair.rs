@@ -1,4 +1,4 @@
-//! Fair locks on both stores: the queue, and who is named as the next one.
+//! Fair locks on both stores: the queue, and which waiter is named as the next one.
 
 use super::read_write::{with_short_renewals, with_waits, without_tombstones};
 use super::{Request, Scenario};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 static FAIR: Scenario = Scenario {
     name: "fair",
-    // A waiter is there after one step, and over after two.
+    // A waiter is present after one step, and absent after two.
     step: Duration::from_secs(2),
     leases: [5, 9, 21, 99],
     random,
@@ -23,7 +23,8 @@ static FAIR: Scenario = Scenario {
     ],
 };
 
-/// Where time passes, there are no readers, whose hash stays on Redis until a writer purges it.
+/// Returns a random request. Where time passes there are no readers, because on Redis the hash of
+/// dead readers stays until a writer purges it.
 fn random(random: &mut fastrand::Rng, time_passes: bool) -> Request {
     let owner = random.u64(0..super::OWNERS);
     let kind = match random.u8(0..40) {
@@ -55,7 +56,8 @@ fn random(random: &mut fastrand::Rng, time_passes: bool) -> Request {
             }
         }
         80..=84 => Request::Verify { owner, kind },
-        // Of several readers it names one on Redis, as the look at a mutex does.
+        // Where no time passes there are readers, of which an inspection of a fair lock names only
+        // one on Redis.
         85..=88 if time_passes => Request::Inspect(LockKind::Fair),
         89..=91 => Request::Force(LockKind::Fair),
         92.. if time_passes => Request::Pass,

@@ -1,5 +1,5 @@
-//! Fair semaphores on both stores: the queue, who is named as the next one, and requests of plain
-//! semaphores between.
+//! Fair semaphores on both stores: the queue, which waiter is named as the next one, and requests
+//! of plain semaphores in between.
 
 use super::read_write::{with_waits, without_tombstones};
 use super::{Request, Scenario};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 static FAIR_PERMITS: Scenario = Scenario {
     name: "fair_permits",
-    // A waiter is there after one step, and over after two; no permit expires.
+    // A waiter is present after one step, and absent after two. No permit expires.
     step: Duration::from_secs(2),
     leases: [501, 601, 701, 801],
     random,
@@ -27,7 +27,8 @@ static FAIR_PERMITS: Scenario = Scenario {
     ],
 };
 
-/// One to three permits, in the order of arrival, or perhaps not.
+/// Returns a kind with one to three permits, mostly of a fair semaphore and sometimes of a plain
+/// one.
 fn permits(random: &mut fastrand::Rng, owner: u64) -> LockKind {
     let (limit, count) = (5, 1 + u32::try_from(owner % 3).unwrap());
     match random.u8(0..12) {
@@ -52,7 +53,7 @@ fn random(random: &mut fastrand::Rng, time_passes: bool) -> Request {
             }
         }
         44..=46 => {
-            // All that are free, by owners that ask for nothing else.
+            // All free permits (a count of 0), by owners that make no other request.
             let kind = LockKind::FairPermits { limit: 5, count: 0 };
             Request::Acquire {
                 owner,

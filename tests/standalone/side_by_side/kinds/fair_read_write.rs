@@ -1,5 +1,5 @@
-//! Fair read-write locks on both stores: the queue, who is named as the next one, and requests of
-//! other kinds between.
+//! Fair read-write locks on both stores: the queue, which waiter is named as the next one, and
+//! requests of other kinds in between.
 
 use super::read_write::{may_differ, without_tombstones};
 use super::{Request, Scenario};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 static FAIR_READ_WRITE: Scenario = Scenario {
     name: "fair_read_write",
-    // A waiter is there after one step, and over after two.
+    // A waiter is present after one step, and absent after two.
     step: Duration::from_secs(2),
     leases: [501, 601, 701, 801],
     random,
@@ -24,7 +24,7 @@ static FAIR_READ_WRITE: Scenario = Scenario {
     ],
 };
 
-/// Mostly readers; the writer, a mutex, and those that do not stand in line.
+/// Returns a kind: mostly a fair reader, often a fair writer, and sometimes another kind.
 fn kind(random: &mut fastrand::Rng) -> LockKind {
     match random.u8(0..24) {
         0 => LockKind::Read,
@@ -36,7 +36,8 @@ fn kind(random: &mut fastrand::Rng) -> LockKind {
     }
 }
 
-/// Where time passes, no reader is beside a writer, whose lease is the longer one of both on Redis.
+/// Returns a random request. Where time passes, no writer reads as well: on Redis the lock then
+/// lasts for the longer one of the two leases.
 fn random(random: &mut fastrand::Rng, time_passes: bool) -> Request {
     let (owner, kind, lease) = (
         random.u64(0..super::OWNERS),

@@ -1,4 +1,4 @@
-//! [`Invariants`]: what must hold of the keys of a lock after each request, whichever it was.
+//! [`Invariants`]: conditions on the keys of a lock that hold after every request.
 
 use super::{Granted, Request, Side};
 use distlock_tests::probe::{Probe, Value};
@@ -25,19 +25,20 @@ const READ: &str = "
     local counter = redis.call('GET', 'redisson_lock_token:{' .. key .. '}') or ''
     return {fields, free, redis.call('ZCARD', taken), queue, counter, endless}";
 
-/// What was seen of a lock after the last request.
+/// The state of a lock after the last request.
 #[derive(Default)]
 pub(super) struct Invariants {
     holders: Vec<String>,
-    /// Those before that request.
+    /// The holders before the last request.
     holders_before: Vec<String>,
-    /// Whether they have changed since the last grant: a release may have granted it.
+    /// Whether the holders have changed since the last grant: then a release may have granted the
+    /// lock.
     have_changed: bool,
-    /// The same before the last request.
+    /// The value of `have_changed` before the last request.
     had_changed: bool,
     counter: Option<u64>,
     last_grant: Option<Granted>,
-    /// How many permits there are, as far as they are counted.
+    /// The number of permits, free or taken, as far as it is stored.
     permits: Option<i64>,
 }
 
@@ -56,7 +57,7 @@ impl Invariants {
         }
     }
 
-    /// The same of a lock by its key.
+    /// Checks the keys of the lock with this key.
     pub(super) fn check_keys(
         &mut self,
         probe: &mut Probe,
@@ -86,12 +87,13 @@ impl Invariants {
         self.check_permits(&free.text(), taken.int(), sets_permits)
     }
 
-    /// Who held it after the last request, of the holders the first.
+    /// Returns the first holder after the last request.
     pub(super) fn holder(&self) -> Option<&str> {
         self.holders.first().map(String::as_str)
     }
 
-    /// The token of a new grant is larger than any before, and a repeated request gets its own.
+    /// Checks that the token of a new grant is larger than the last one, and that a repeated
+    /// request gets its own token.
     pub(super) fn check_grant(&mut self, granted: Granted) -> Result<(), String> {
         let holds = |owner: String| {
             self.holders_before
@@ -104,7 +106,7 @@ impl Invariants {
         };
         let is_sound = match (last.owner == granted.owner && held_it, self.had_changed) {
             (true, false) => last.token == granted.token,
-            // Perhaps a release has granted it in between, with a larger one.
+            // A release may have granted the lock in between, with a larger token.
             (true, true) => last.token <= granted.token,
             (false, _) => last.token < granted.token,
         };
@@ -130,7 +132,7 @@ impl Invariants {
         }
     }
 
-    /// Each permit is counted once: as free or as taken.
+    /// Checks that each permit is counted once, as free or as taken.
     fn check_permits(&mut self, free: &str, taken: i64, are_set: bool) -> Result<(), String> {
         let all = free.parse::<i64>().ok().map(|free| free + taken);
         let before = std::mem::replace(&mut self.permits, all);
@@ -143,7 +145,8 @@ impl Invariants {
     }
 }
 
-/// One owner of a mutex; one writer, perhaps with readers beside it; or readers.
+/// Checks that the holders are one owner of a mutex, or one writer, perhaps with readers, or
+/// readers only.
 fn check_holders(fields: &[(&str, &str)]) -> Result<(), String> {
     let mode = fields
         .iter()
@@ -167,7 +170,7 @@ fn check_holders(fields: &[(&str, &str)]) -> Result<(), String> {
     }
 }
 
-/// Each waiter has a name and fields at one position, and does not hold the lock.
+/// Checks that each waiter has a name and fields at one position, and does not hold the lock.
 fn check_queue(queue: &[String], holders: &[(&str, &str)]) -> Result<(), String> {
     let entries = queue.chunks(2).map(|it| (it[0].as_str(), it[1].as_str()));
     let (fields, names): (Vec<_>, Vec<_>) = entries.partition(|(entry, _)| entry.contains(' '));

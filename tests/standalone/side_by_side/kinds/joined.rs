@@ -1,7 +1,8 @@
-//! Requests for several locks in one script: each has the answer that memory gives to one alone.
+//! Requests for several locks in one script: each gets the answer that the memory store gives to a
+//! single request.
 //!
-//! The scripts are sent here as the multiplexed connection joins them, because it decides by chance
-//! what it joins.
+//! This test joins the requests itself, because it depends on chance which requests the multiplexed
+//! connection joins.
 
 use super::{Granted, Invariants, TOO_SLOW, shorten};
 use crate::bench::Bench;
@@ -26,15 +27,16 @@ use std::time::Duration;
 const LOCKS: usize = 3;
 const OWNERS: u64 = 5;
 
-/// How many steps a case has, and how many requests are joined at most.
+/// The number of steps of a case. `MOST` is the largest number of requests that are joined.
 const STEPS: usize = 60;
 const MOST: usize = 8;
 
-/// No lease ends within a second of a whole number of these.
+/// The time by which the clocks are moved. No lease ends within a second of a whole number of these
+/// moves.
 const PASSES: Duration = Duration::from_secs(2);
 const LEASES: [u64; 4] = [5, 9, 21, 99];
 
-/// A request for a lock, for an owner.
+/// A lock, and an owner that makes a request for it.
 type One = (usize, u64);
 
 #[derive(Clone, Debug)]
@@ -42,10 +44,10 @@ enum Step {
     Acquire(Vec<One>, usize),
     Release(Vec<One>),
     Renew(Vec<(One, usize)>),
-    /// Also of a request that may arrive later.
+    /// Releases with a tombstone, also for an owner whose attempt comes later.
     Close(One),
     Force(usize),
-    /// The counter of a free lock runs ahead of the clock, as behind a wrong clock.
+    /// Sets the counter of a free lock ahead of the clock, as after a clock that was wrong.
     RaiseCounter(usize),
     Pass,
 }
@@ -75,7 +77,7 @@ impl Step {
         }
     }
 
-    /// How many requests it joins.
+    /// Returns how many requests the step joins.
     fn requests(&self) -> usize {
         match self {
             Self::Acquire(ones, _) | Self::Release(ones) => ones.len(),
@@ -152,7 +154,7 @@ impl Scripts {
         }
     }
 
-    /// With this text in place of that one, which must be there.
+    /// Returns the scripts with `to` in place of `from`, which at least one of them must contain.
     fn changed(from: &str, to: &str) -> Self {
         let mut all = Self::real();
         let mut is_changed = false;
@@ -171,7 +173,7 @@ impl Scripts {
     }
 }
 
-/// Both stores, and how the server is asked.
+/// Both stores, and the scripts that are sent to the server.
 struct Both {
     memory: Arc<dyn Backend>,
     redis: Arc<dyn Backend>,
@@ -203,8 +205,8 @@ impl Both {
         }
     }
 
-    /// Takes the steps on both, on names that no other case has. Returns how many requests were
-    /// compared, or the first difference.
+    /// Takes the steps on both stores, on names that no other case has. Returns how many requests
+    /// were compared, or the first difference.
     fn run(&self, number: u64, steps: &[Step]) -> Result<usize, String> {
         let name = |lock| LockName::new(&format!("joined:{number}:{lock}")).unwrap();
         let mut case = Case {
@@ -226,7 +228,8 @@ impl Both {
         Ok(compared)
     }
 
-    /// Compares until so many requests were joined.
+    /// Compares random cases until so many requests were joined. Returns their number, or the first
+    /// difference and the steps of its case.
     fn compare(&self, seed: u64, requests: usize) -> Result<usize, (String, Vec<Step>)> {
         let (mut random, mut compared) = (fastrand::Rng::with_seed(seed), 0);
         for number in 0.. {
@@ -242,7 +245,8 @@ impl Both {
         Ok(compared)
     }
 
-    /// Leaves out the steps without which it fails as well. Returns the last failure.
+    /// Leaves out the steps without which the case fails as well. Returns the remaining steps, and
+    /// the last failure.
     fn shorten(&self, mut why: String, steps: Vec<Step>) -> (String, Vec<Step>) {
         let mut number = u64::MAX / 2;
         let steps = shorten(steps, |fewer| {
@@ -343,7 +347,7 @@ impl Case<'_> {
             return Err(format!("\nmemory: {memory:?}\nredis: {redis:?}"));
         }
         (0..LOCKS).try_for_each(|lock| self.check_lock(lock))?;
-        // The same owner may ask twice in one request, and get one token.
+        // One owner may occur twice in a step, and gets one token.
         granted.dedup();
         granted
             .into_iter()
@@ -385,7 +389,7 @@ impl Case<'_> {
                 other => return Err(format!("{other:?}")),
             }));
         }
-        // In the order of their locks, so that those of one lock are neighbours.
+        // Sorted by lock, so that the grants of one lock are neighbours.
         granted.sort_by_key(|(lock, _)| *lock);
         Ok([memory, redis])
     }
@@ -454,7 +458,8 @@ impl Case<'_> {
         Ok([vec![memory], vec![is_freed(redis != Value::Int(0))]])
     }
 
-    /// Checks the invariants, and that both stores have the same holder, for as long.
+    /// Checks the invariants, and that both stores have the same holder, with the same remaining
+    /// time.
     fn check_lock(&mut self, lock: usize) -> Result<(), String> {
         let info = self
             .both
@@ -610,7 +615,8 @@ fn faults_in_joined_scripts_are_found() {
     }
 }
 
-/// The scripts above are those that the library sends.
+/// Shows that the scripts above are those that the library sends. Otherwise the comparisons would
+/// prove nothing.
 #[test]
 fn compared_scripts_are_those_of_the_library() {
     let server = RedisServer::start();

@@ -1,4 +1,4 @@
-//! Kinds of locks on two stores: the same random requests of backends, and the same answers.
+//! Kinds of locks on two stores: the same random requests of backends must get the same answers.
 
 mod fair;
 mod fair_permits;
@@ -31,16 +31,17 @@ use std::time::Duration;
 /// How many requests a case has.
 const STEPS: usize = 60;
 
-/// The owners that ask, of each kind.
+/// The number of owners of each kind.
 const OWNERS: u64 = 6;
 
-/// A case in which that much has passed by the machine's clock proves nothing.
+/// A case that runs for longer by the machine's clock is cut short, because its answers depend on
+/// the machine's speed.
 const TOO_SLOW: Duration = Duration::from_millis(900);
 
-/// The longest that something takes that happens at once.
+/// The time limit for something that happens at once.
 const SOON: Duration = Duration::from_secs(10);
 
-/// What is asked of a kind of locks.
+/// The requests for a kind of lock, and how their answers are compared.
 struct Scenario {
     /// The beginning of the locks' names.
     name: &'static str,
@@ -65,7 +66,7 @@ enum Request {
         kind: LockKind,
         lease: usize,
         beside: Option<u64>,
-        /// Each owner waits or tries: no thread that waits tries, too.
+        /// Fixed for each owner, because a thread that waits does not try as well.
         waits: bool,
     },
     Renew {
@@ -87,7 +88,7 @@ enum Request {
     Force(LockKind),
     SetPermits(LockKind),
     AddPermits(LockKind, i32),
-    /// The permit of this number of this owner.
+    /// Releases the owner's permit of this number.
     ReleaseOne {
         owner: u64,
         kind: LockKind,
@@ -102,7 +103,8 @@ enum Request {
     Pass,
 }
 
-/// Whom the store named as the next one.
+/// The owners that the store named as the next one, each with the number of its granted attempt, or
+/// 0.
 #[derive(Debug, Default)]
 struct Named(Mutex<Vec<String>>);
 
@@ -115,7 +117,8 @@ impl Wake for Named {
             .as_ref()
             .map_or(0, |granted| granted.attempt.get());
         let mut named = self.0.lock();
-        // Behind a grant, Redis also tells the one that is next then, where it has waited for long.
+        // After a direct grant, Redis also notifies the waiter that is next then, if it has waited
+        // for long.
         let is_behind = granted == 0 && named.last().is_some_and(|last| !last.ends_with(" 0"));
         if !is_behind {
             named.push(format!("{} {granted}", number(&next.owner)));
@@ -123,7 +126,8 @@ impl Wake for Named {
     }
 }
 
-/// The number of an attempt of an owner, if a release may grant it: to every other one.
+/// Returns the number of an owner's attempt if a release may grant it, and else 0. Every second
+/// owner has such a number.
 fn number_of_direct(owner: u64, waits: bool) -> u32 {
     if owner.is_multiple_of(2) && waits {
         u32::try_from(owner + 1).unwrap()
@@ -132,7 +136,7 @@ fn number_of_direct(owner: u64, waits: bool) -> u32 {
     }
 }
 
-/// The number of an owner, whichever client it is of.
+/// Returns the number of an owner, without its client.
 fn number(owner: &OwnerText) -> String {
     owner
         .as_str()
@@ -141,7 +145,7 @@ fn number(owner: &OwnerText) -> String {
         .to_owned()
 }
 
-/// The readers of a read-write lock, and whether a writer waits.
+/// Returns the readers of a read-write lock as text, and whether a writer waits.
 fn readers(info: &LockInfo) -> String {
     info.readers.as_ref().map_or_else(String::new, |readers| {
         let mut known: Vec<_> = readers.known.iter().map(|it| number(&it.owner)).collect();
@@ -153,7 +157,7 @@ fn readers(info: &LockInfo) -> String {
     })
 }
 
-/// One name of a store, and the owners that ask for it.
+/// One lock in one store, and the owners that make requests for it.
 struct Side {
     store: Arc<Store>,
     backend: Arc<dyn Backend>,
@@ -163,7 +167,7 @@ struct Side {
     time_passes: bool,
     scenario: &'static Scenario,
     named: Arc<Named>,
-    /// What the last request was granted.
+    /// The grant of the last request.
     granted: Mutex<Option<Granted>>,
     _watch: Watch,
 }
@@ -207,7 +211,7 @@ impl Side {
         }
     }
 
-    /// Each kind of lock has owners of its own, as each wait has.
+    /// Returns the ID of an owner. Each kind of lock has owners of its own, as each wait has.
     fn owner(&self, owner: u64, kind: LockKind) -> OwnerId {
         let of_kind = match kind {
             LockKind::Mutex => 0,
@@ -237,14 +241,15 @@ impl Side {
         )
     }
 
-    /// In whole seconds: less than one has passed since the lease began, which a renewal makes
-    /// longer by a millisecond at least.
+    /// Returns the remaining time in whole seconds, rounded up, because less than a second has
+    /// passed since the lease began. The 50 ms allow for renewals, which make a lease longer by a
+    /// millisecond at least.
     fn left(&self, left: Option<Duration>) -> Option<u128> {
         let millis = left.filter(|_| self.time_passes)?.as_millis();
         Some(millis.saturating_sub(50).div_ceil(1_000))
     }
 
-    /// What it answers, as far as both stores say the same.
+    /// Returns the answer as text, without the parts in which the stores differ.
     fn answer(&self, request: Request, by: Moment) -> String {
         self.try_answer(request, by)
             .unwrap_or_else(|failure| match failure {
@@ -263,7 +268,7 @@ impl Side {
                 waits,
             } => {
                 let name = self.name.of_kind(kind);
-                // Where order does not matter, only Redis keeps those that wait in its queue.
+                // For kinds without an order, only Redis keeps the waiters in a queue.
                 let waits = waits && kind.is_queued();
                 let writer = match kind {
                     LockKind::FairRead => LockKind::FairWrite,
@@ -273,7 +278,8 @@ impl Side {
                     .beside(beside.map(|owner| self.owner(owner, writer)))
                     .direct(NonZeroU64::new(number_of_direct(owner, waits).into()))
                     .waits(waits);
-                // A client that waits looks from time to time all the same.
+                // The remaining time does not matter to a waiter, which attempts from time to time
+                // in any case.
                 let tells_when = !self.scenario.has_readers
                     && !waits
                     && (kind.is_queued() || kind.permits().is_some());
@@ -291,8 +297,8 @@ impl Side {
                     Answer::Busy(left) if tells_when => {
                         format!("busy, {:?}", self.left(left))
                     }
-                    // Of readers and a writer Redis tells the longest lease, and a closed owner of
-                    // a mutex the holder's.
+                    // Redis reports the longest lease of readers and a writer, and the holder's
+                    // lease to a closed owner of a mutex.
                     Answer::Busy(_) => "busy".to_owned(),
                     other => format!("{other:?}"),
                 }
@@ -318,7 +324,7 @@ impl Side {
                     true => ReleaseOptions::WITH_TOMBSTONE,
                     false => ReleaseOptions::WITHOUT_TOMBSTONE,
                 };
-                // Kept for an owner that asks for nothing else.
+                // The owner of the minimum hold makes no other request.
                 let kept = OwnerId::new(self.client, (self.case + 1) * 1_000_000 + owner);
                 let kept = keeps.then(|| KeptLock::new(kept, self.lease(0)));
                 let acquisition = self.acquisition(owner, kind, 3);
@@ -402,20 +408,20 @@ impl Side {
                     readers(info)
                 )
             }
-            // Of several leases that end together either may be named.
+            // Of several leases that end at the same time, either store may name another one.
             (_, several) => format!("{several} holders{}", readers(info)),
         }
     }
 }
 
-/// How a store is asked: as it is, or, to see the difference found, another way.
+/// The change of each request before it is sent: none, or a fault that must be found.
 type Asked = fn(Request) -> Request;
 
 /// How often each answer was seen.
 type Seen = BTreeMap<String, u64>;
 
-/// Asks the first store as it is and the second as `asked` says. Returns the first difference, with
-/// as few requests as lead to one, or else how often each answer was seen.
+/// Sends random requests to the first store, and to the second one as `asked` changes them. Returns
+/// how often each answer was seen, or the first difference with as few requests as lead to one.
 fn compare(
     stores: &[Arc<Store>; 2],
     scenario: &'static Scenario,
@@ -425,7 +431,7 @@ fn compare(
 ) -> Result<Seen, String> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut seen = Seen::new();
-    // Every list of requests is for names of its own.
+    // Each list of requests uses names of its own.
     let mut number = cases;
     for case in 0..cases {
         let time_passes = case % 2 == 0;
@@ -455,7 +461,7 @@ fn compare(
     Ok(seen)
 }
 
-/// Asks both sides the same requests.
+/// Sends the same requests to both sides, those for the second one as `asked` changes them.
 fn compare_sides(
     sides: &[Side; 2],
     requests: &[Request],
@@ -504,7 +510,7 @@ fn compare_sides(
     Ok(())
 }
 
-/// Leaves out of a list that fails what it fails without: ever smaller parts of it.
+/// Leaves out ever smaller parts of a failing list, if it fails without them as well.
 fn shorten<T: Clone>(mut list: Vec<T>, mut fails: impl FnMut(&[T]) -> bool) -> Vec<T> {
     let mut part = list.len() / 2;
     while part > 0 {
@@ -551,7 +557,7 @@ fn memory_and_redis_answer_alike(scenario: &'static Scenario, cases: u32) {
     }
 }
 
-/// Each store that is asked in such a way is found to be different.
+/// Asserts that each of these changes of requests is found as a difference.
 fn differences_are_found(scenario: &'static Scenario, ways: &[(&str, Asked)]) {
     let memory = || [Arc::new(Store::memory()), Arc::new(Store::memory())];
     compare(&memory(), scenario, |request| request, 1, CASES.into()).unwrap();

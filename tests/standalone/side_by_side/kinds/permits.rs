@@ -31,8 +31,7 @@ static PERMITS: Scenario = Scenario {
     ],
 };
 
-/// What an owner asks for: its client's limit, which may be another one's than the stored, and one
-/// to three permits.
+/// Returns a kind with one to three permits, and with a limit that may differ from the stored one.
 fn permits(owner: u64) -> LockKind {
     let limit = if owner % 4 == 3 { 7 } else { 5 };
     LockKind::Permits {
@@ -61,7 +60,7 @@ fn random(random: &mut fastrand::Rng, time_passes: bool) -> Request {
             waits: true,
         },
         34..=36 => {
-            // All that are free, by owners that ask for nothing else.
+            // All free permits (a count of 0), by owners that make no other request.
             let kind = LockKind::Permits { limit: 5, count: 0 };
             Request::Acquire {
                 owner,
@@ -112,8 +111,8 @@ fn random(random: &mut fastrand::Rng, time_passes: bool) -> Request {
     }
 }
 
-/// Permits whose leases are over stand in the set until a client that wants some removes them. That
-/// they are released tells more than that they are over: no other client had them meanwhile.
+/// On Redis, expired permits stay in the set until an attempt removes them. A release that still
+/// finds them answers `freed`, because no other client had them meanwhile.
 fn may_differ(request: Request, memory: &str, redis: &str) -> bool {
     match request {
         Request::Force(_) => (memory, redis) == ("was held: false", "was held: true"),

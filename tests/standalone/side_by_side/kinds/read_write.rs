@@ -19,8 +19,9 @@ static READ_WRITE: Scenario = Scenario {
     ],
 };
 
-/// Where time passes, no reader is beside a writer, whose lease is the longer one of both on Redis;
-/// and there is no mutex, which waits there until the hash of dead readers has ended.
+/// Returns a random request. Where time passes, no writer reads as well: on Redis the lock then
+/// lasts for the longer one of the two leases. And there is no mutex, which on Redis waits until
+/// the hash of dead readers has expired.
 fn random(random: &mut fastrand::Rng, time_passes: bool) -> Request {
     let owner = random.u64(0..super::OWNERS);
     let kinds = [
@@ -65,7 +66,8 @@ fn random(random: &mut fastrand::Rng, time_passes: bool) -> Request {
     }
 }
 
-/// Readers whose leases are over stand in the hash until a writer purges them.
+/// On Redis, dead readers stay in the hash until a writer purges them, so a forced release may
+/// still find them.
 pub(super) fn may_differ(request: Request, memory: &str, redis: &str) -> bool {
     matches!(request, Request::Force(_)) && (memory, redis) == ("was held: false", "was held: true")
 }
@@ -111,7 +113,7 @@ fn differences_of_read_write_locks_are_found() {
     );
 }
 
-/// Releases that leave no tombstone.
+/// Changes a release so that it leaves no tombstone.
 pub(super) fn without_tombstones(request: Request) -> Request {
     match request {
         Request::Release {
@@ -126,7 +128,7 @@ pub(super) fn without_tombstones(request: Request) -> Request {
     }
 }
 
-/// Attempts of callers that all wait, or that all do not.
+/// Changes an attempt so that its caller waits, or so that it does not.
 pub(super) fn with_waits(request: Request, waits: bool) -> Request {
     match request {
         Request::Acquire {
@@ -146,7 +148,7 @@ pub(super) fn with_waits(request: Request, waits: bool) -> Request {
     }
 }
 
-/// Renewals for the shortest lease.
+/// Changes a renewal to the shortest lease.
 pub(super) fn with_short_renewals(request: Request) -> Request {
     match request {
         Request::Renew { owner, kind, .. } => Request::Renew {

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl World {
-    /// Begins it, and says which threads must answer now. A thread that may have to wait is among
-    /// the waiting.
+    /// Begins a command, and returns which threads must answer now. A thread that may have to wait
+    /// is added to the waiting ones.
     pub(super) fn start(&mut self, command: &Command) -> Result<Vec<usize>, String> {
         let Command {
             actor: who,
@@ -124,7 +124,7 @@ impl World {
         ended
     }
 
-    /// What a thread does with its own locks and guards.
+    /// Begins a command for the locks and guards of the thread itself.
     fn start_alone(&self, command: &Command) {
         let Command {
             actor,
@@ -175,7 +175,7 @@ impl World {
         });
     }
 
-    /// The client's handles go one after the other, the one of this thread last.
+    /// Replaces a client. Its handles are dropped one after the other, those of this thread last.
     fn replace_client(&mut self, who: usize) -> Result<(), String> {
         let side = client_of(who);
         self.clients[side] = client(&self.store, self.hand_off);
@@ -194,7 +194,7 @@ impl World {
         Ok(())
     }
 
-    /// What the client is called that this side has now.
+    /// Returns the number by which the current client of this side is compared.
     pub(super) fn client_now(&self, side: usize) -> usize {
         let id = self.clients[side].id();
         self.ids
@@ -203,9 +203,9 @@ impl World {
             .expect("it is among them")
     }
 
-    /// Takes it for a short time, moves the clocks until that is over, and answers when it is for
-    /// the holder and in the store. Meanwhile the store keeps it for as long as its holder counts
-    /// on it.
+    /// Acquires the lock for a short lease, moves the clocks past its end, and answers when it has
+    /// ended for the holder and in the store. Checks that the store keeps the lock for as long as
+    /// the holder's guard is valid.
     fn take_and_outlive(
         &self,
         who: usize,
@@ -226,8 +226,8 @@ impl World {
                 let mut pass = |steps: u32| {
                     for _ in 0..steps {
                         store.advance(lease / STEPS);
-                        // In this order: a holder that counts on it now did so when the store was
-                        // asked.
+                        // The store is read first: a guard that is still valid after that was valid
+                        // during the read.
                         let is_locked = observer.is_locked().unwrap();
                         is_kept &= is_locked || !guard.is_valid();
                     }
@@ -259,7 +259,7 @@ impl World {
     }
 }
 
-/// In how many steps the clocks are moved by a lease.
+/// The number of steps in which the clocks are moved by a lease.
 const STEPS: u32 = 8;
 
 /// Whether a lock is renewed before its lease ends.

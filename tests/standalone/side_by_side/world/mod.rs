@@ -1,5 +1,5 @@
-//! [`World`]: one store, two clients and their threads. It runs one command at a time, and the next
-//! one when every thread that can go on has done so.
+//! [`World`]: one store, two clients and their threads. It runs one command at a time. The next one
+//! begins when each thread has answered, or waits for a lock that stays busy.
 
 mod actions;
 mod observation;
@@ -20,7 +20,7 @@ use std::time::Duration;
 /// what is compared here.
 const WATCHDOG: Duration = Duration::from_secs(5 * 60);
 
-/// The longest that something takes that happens at once.
+/// The time limit for something that happens at once.
 const SOON: Duration = Duration::from_secs(60);
 
 pub(super) struct World {
@@ -28,17 +28,17 @@ pub(super) struct World {
     hand_off: HandOff,
     names: [LockName; NAMES],
     clients: [Client; CLIENTS],
-    /// Of all that there have been, in order: the place is what a client is called when it is
-    /// compared.
+    /// The IDs of all clients so far. In a comparison, a client is called by its index in this
+    /// list.
     ids: Vec<ClientId>,
-    /// Looks at the store, and holds nothing.
+    /// A client that inspects the store, and holds no lock.
     observer: Client,
     actors: Vec<Actor>,
     shelf: Shelf,
     waiting: BTreeMap<usize, Waiting>,
-    /// Ends all waits that share the interrupt.
+    /// The interrupt that several waits share.
     together: Interrupt,
-    /// What each thread said when it was last asked: one that waits cannot be.
+    /// The last view of each thread: a waiting thread cannot be queried.
     seen: Vec<[LockSeen; NAMES]>,
     /// The tokens of each lock, in the order that they were given in.
     tokens: [Vec<u64>; NAMES],
@@ -79,7 +79,8 @@ impl World {
         self.store.subject.name()
     }
 
-    /// Does it, waits until every thread that must get an answer has it, and looks around.
+    /// Runs a command, waits until every thread that must get an answer has it, and returns the
+    /// state after that.
     pub(super) fn step(&mut self, command: &Command) -> Result<Step, String> {
         let mut answers = Vec::new();
         if self.applies(command) {
@@ -87,10 +88,10 @@ impl World {
                 let answer = self.actors[who].answer()?;
                 answers.push((who, self.ranked(command.lock, answer)?));
             }
-            // All waits that it ended have answered: it can be used again.
+            // All waits that the shared interrupt ended have answered, so it can be used again.
             self.together.reset();
-            // A drop waits for no answer: an inspection on another connection may reach the store
-            // before the release.
+            // A drop does not wait for the reply to its release, which an inspection on another
+            // connection may overtake.
             for client in &self.clients {
                 client
                     .wait_for_cleanup(SOON)
@@ -113,7 +114,7 @@ impl World {
         })
     }
 
-    /// Whether it can be done now, and has one right answer.
+    /// Returns whether the command can run now, and has one right answer.
     fn applies(&self, command: &Command) -> bool {
         let Command {
             actor,
@@ -133,26 +134,27 @@ impl World {
                 Operation::Lock(_) | Operation::LockTogether(_) | Operation::OwnedLock => {
                     waiters.all(|(waiter, _)| client_of(*waiter) == client_of(actor))
                 }
-                // A lock that was taken away behind its holder's back may be handed on all the
-                // same, after another client had a later token.
+                // After a deleted key or a forced release, the former holder may still hand the
+                // lock over, when another client has already had a later token.
                 Operation::LoseKey | Operation::ForceUnlock if self.hand_off == HandOff::Always => {
                     false
                 }
-                // No waiter is woken by a deleted key: waiters ask again when the lease should be
-                // over, minutes later.
+                // A deleted key wakes no waiter, and waiters attempt again only when the lease
+                // should end, minutes later.
                 Operation::LoseKey => waiters.next().is_none(),
-                // The calls of waiting threads have handles on their client.
+                // A waiting call keeps a handle on its client.
                 Operation::ReplaceClient => self
                     .waiting
                     .keys()
                     .all(|waiter| client_of(*waiter) != client_of(actor)),
-                // It waits without an end, and cannot be interrupted.
+                // `run` waits without a limit, and cannot be interrupted.
                 Operation::Run => self.seen[actor][lock].holds > 0,
                 _ => true,
             }
     }
 
-    /// Waits for all threads that can go on, until all that wait must.
+    /// Collects the answers of all waiters that can be granted, until only those are left that must
+    /// wait.
     fn settle(&mut self, answers: &mut Vec<(usize, Answer)>) -> Result<(), String> {
         for lock in 0..NAMES {
             while let Some((who, answer)) = self.next_answer(lock)? {
@@ -164,8 +166,8 @@ impl World {
         Ok(())
     }
 
-    /// The next waiter with an answer; `None` when no waiter will get one: all are in the queue, so
-    /// that the order is known.
+    /// Returns the next waiter that has an answer. `None` when no waiter will get one, and all are
+    /// in the queue, so that their order is known.
     fn next_answer(&mut self, lock: usize) -> Result<Option<(usize, Answer)>, String> {
         let waiters = self.waiters(lock);
         let Some(client) = waiters.first().copied().map(client_of) else {
@@ -202,9 +204,8 @@ impl World {
             .collect()
     }
 
-    /// Whether a waiter of this client gets the lock: no thread of the client, which would be
-    /// waited for, believes to hold it, and the store says that it is free, or that the client has
-    /// it: then that waiter has it already.
+    /// Returns whether a waiter of this client gets the lock: no thread and no owned guard of the
+    /// client holds it, and in the store it is free, or already granted to the client.
     fn waiter_can_proceed(&mut self, client: usize, lock: usize) -> Result<bool, String> {
         let holder = self.holder(lock)?;
         let now = self.client_now(client);
@@ -217,7 +218,7 @@ impl World {
         Ok(of_client.all(|actor| !self.seen[actor][lock].is_held))
     }
 
-    /// All threads give up, release and end. Nothing may be left in the store.
+    /// Makes all threads give up, release and end. Fails if a lock is left in the store.
     pub(super) fn end(mut self) -> Result<(), String> {
         for (who, waiting) in std::mem::take(&mut self.waiting) {
             waiting.interrupt.fire();
@@ -234,7 +235,7 @@ impl World {
             actor.answer()?;
         }
         self.shelf.clear();
-        // With the last handle go the holds that were left with threads.
+        // Dropping the last handle releases the detached locks.
         self.actors.clear();
         let observer = self.observer.clone();
         let names = self.names.clone();
@@ -249,7 +250,7 @@ impl World {
     }
 }
 
-/// A failed case leaves no thread waiting.
+/// Ends all waits, so that a failed case leaves no thread waiting.
 impl Drop for World {
     fn drop(&mut self) {
         for waiting in self.waiting.values() {
@@ -263,8 +264,7 @@ fn client(store: &Store, hand_off: HandOff) -> Client {
         let config = config.with_command_timeout(SOON).with_connect_timeout(SOON);
         config
             .with_watchdog(WATCHDOG)
-            // Also the lease of a grant by a release, which a renewal makes a whole one: no lease
-            // here is longer.
+            // Also limits the lease of a direct grant until its renewal: no lease here is longer.
             .with_fair_presence(2 * WATCHDOG)
             .with_hand_off(hand_off.time())
     };

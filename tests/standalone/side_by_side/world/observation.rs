@@ -1,11 +1,11 @@
-//! What a world looks like after a command, so that two of them can be compared.
+//! [`Step`]: the state of a world after a command, so that two worlds can be compared.
 
 use super::World;
 use crate::side_by_side::actor::{Answer, GuardSeen, Left, LockSeen, Token};
 use crate::side_by_side::command::{HandOff, NAMES};
 use std::fmt::Debug;
 
-/// What a command led to.
+/// The answers to a command, and the state after it.
 pub(in crate::side_by_side) struct Step {
     /// The threads that got an answer, in order; none if the command did not apply.
     pub(super) answers: Vec<(usize, Answer)>,
@@ -31,7 +31,7 @@ impl Step {
         owner(self).is_some() && owner(self) == owner(before)
     }
 
-    /// What is not the same, with both sides of it.
+    /// Returns all differences between two steps.
     pub(in crate::side_by_side) fn differences(&self, other: &Self) -> Vec<Difference> {
         let mut all = vec![
             difference(
@@ -62,7 +62,7 @@ impl Step {
     }
 }
 
-/// What differs, and what it is on either side.
+/// The name of what differs, and its value on either side.
 pub(in crate::side_by_side) type Difference = (String, [String; 2]);
 
 fn difference<T: PartialEq + Debug>(what: String, left: &T, right: &T) -> Option<Difference> {
@@ -73,14 +73,15 @@ fn difference<T: PartialEq + Debug>(what: String, left: &T, right: &T) -> Option
 #[derive(PartialEq, Debug)]
 pub(super) struct Holder {
     pub(super) client: Option<usize>,
-    /// The number of the wait that got it.
+    /// The number of the wait that acquired the lock.
     number: Number,
     left: Option<Left>,
     holds: u64,
 }
 
-/// Redis grants a client's first waiter the lock without tokens for those that come behind it
-/// later: then they are not handed the lock, and have a number of their own.
+/// The number of a holder, which is not compared with hand-offs: Redis grants a client's first
+/// waiter no tokens for threads that come later. Those are not handed the lock, and have numbers of
+/// their own.
 #[derive(Clone, Debug)]
 struct Number(String, HandOff);
 
@@ -91,7 +92,7 @@ impl PartialEq for Number {
 }
 
 impl World {
-    /// Asks all threads that do not wait.
+    /// Returns what each thread sees. A waiting thread cannot be queried: its last view counts.
     pub(super) fn look(&mut self) -> Result<Vec<[LockSeen; NAMES]>, String> {
         for (who, actor) in self.actors.iter().enumerate() {
             if !self.waiting.contains_key(&who) {
@@ -124,7 +125,7 @@ impl World {
         token.map(|token| Token(rank(token).map_or(u64::MAX, |rank| rank as u64)))
     }
 
-    /// The answer with the token's place among all of its lock. A new one is larger than all
+    /// Returns the answer with the rank of its token. Fails if a new token is not larger than all
     /// before.
     pub(super) fn ranked(&mut self, lock: usize, answer: Answer) -> Result<Answer, String> {
         let Answer::Took(token) = answer else {
