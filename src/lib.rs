@@ -75,6 +75,9 @@ pub mod admin {
     pub use lock_core::admin::*;
 }
 
+#[cfg(feature = "redis-rs")]
+pub use lock_redis::redis_rs;
+
 // The examples in these documents are compiled with those of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/MIGRATING.md")]

@@ -8,6 +8,7 @@
 //! - [`topology`]: routes requests to servers, and judges their outcomes
 //! - `standalone`: the topology of the one server that a URL names
 //! - `sentinel`: [`SentinelBackend`], the topology of the master that the sentinels name
+//! - `redis_rs` (feature `redis-rs`): the application's own pool of connections
 //! - `node`: one server and all our connections to it; a store of its own, or a node of a cluster
 //!   or of a quorum
 //! - `protocol`: the wire formats: what is stored under a lock's keys, and the requests of each
@@ -29,6 +30,8 @@ mod node;
 mod protocol;
 pub mod quorum;
 mod receipt;
+#[cfg(feature = "redis-rs")]
+pub mod redis_rs;
 mod scheme;
 mod sentinel;
 pub mod servers;

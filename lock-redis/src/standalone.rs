@@ -45,7 +45,11 @@ impl Topology for Node {
     fn abilities(&self) -> Abilities {
         // A server on its own does not know which replicas it should have: it has forgotten those
         // that are gone.
-        self.format().abilities(ReplicaSupport::Counted)
+        let abilities = self.format().abilities(ReplicaSupport::Counted);
+        match self.waking() {
+            Some(waking) => abilities.waking(waking),
+            None => abilities,
+        }
     }
 
     fn known(&self, _: &LockName) -> Option<Hop<()>> {

@@ -44,6 +44,8 @@ mod metrics;
 
 // Names that differ by braces only.
 mod names;
+// The pool of the application.
+mod own_pool;
 
 // `Client::ping`.
 mod ping;

@@ -17,8 +17,17 @@ use std::time::Duration;
 /// The address of a server. Its `Display` form is `host:port` or the path of its socket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Endpoint {
-    Tcp { host: String, port: u16 },
+    Tcp {
+        host: String,
+        port: u16,
+    },
     Unix(PathBuf),
+    /// The server of the application's pool, which does not name it.
+    #[cfg_attr(
+        not(feature = "redis-rs"),
+        expect(dead_code, reason = "the feature alone makes it")
+    )]
+    Lent,
 }
 
 impl Endpoint {
@@ -48,6 +57,7 @@ impl fmt::Display for Endpoint {
         match self {
             Self::Tcp { host, port } => write_address(f, host, *port),
             Self::Unix(path) => path.display().fmt(f),
+            Self::Lent => f.write_str("the server of the application's pool"),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! [`Connection`]: a connection that one thread uses at a time.
 
+use super::lent::{Known, LentConnection};
 use super::transport::time_left;
 use super::{
     Batch, CallError, ConnectionLike, ReadBuffer, ReplyReader, Server, ServerGeneration, Transport,
@@ -15,7 +16,7 @@ use std::time::Duration;
 /// A connection for one thread at a time; every wait on it has a deadline.
 pub(crate) struct Connection {
     /// `None` after the connection was closed.
-    open: Option<Open>,
+    open: Option<Link>,
     pub(super) server: Arc<Server>,
     pub(super) clock: Arc<dyn Clock>,
     last_used: Moment,
@@ -32,7 +33,14 @@ pub(crate) struct Connection {
     pub(super) is_one_store: bool,
 }
 
-/// The parts of an open connection.
+/// The open connection.
+enum Link {
+    Own(Open),
+    /// A connection of the application's pool.
+    Lent(LentConnection),
+}
+
+/// The parts of an open connection of our own.
 struct Open {
     transport: Arc<Transport>,
     output: WriteBuffer,
@@ -42,13 +50,22 @@ struct Open {
 
 impl ConnectionLike for Connection {
     fn exchange(&mut self, batch: &Batch, by: Moment) -> (Vec<Reply>, Result<(), CallError>) {
-        let mut replies = Vec::with_capacity(batch.len());
-        let mut outcome = self.send(batch.bytes(), by);
-        if outcome.is_ok() {
-            outcome = self
-                .receive(batch.len(), &mut replies, by)
-                .map_err(CallError::Unknown);
-        }
+        self.open.take_if(|_| self.generation.is_over());
+        let (replies, outcome) = match &mut self.open {
+            Some(Link::Lent(lent)) => {
+                let requests = (batch.bytes(), batch.len());
+                lent.exchange(&self.server, requests, &*self.clock, by)
+            }
+            _ => {
+                let mut replies = Vec::with_capacity(batch.len());
+                let sent = self.send(batch.bytes(), by);
+                let outcome = sent.and_then(|()| {
+                    self.receive(batch.len(), &mut replies, by)
+                        .map_err(CallError::Unknown)
+                });
+                (replies, outcome)
+            }
+        };
         self.last_used = self.clock.now();
         if self.generation.is_over() {
             self.open = None;
@@ -80,7 +97,7 @@ impl ConnectionLike for Connection {
     }
 
     fn close_with(&mut self, _: &Error) {
-        self.open = None;
+        self.close_link();
     }
 }
 
@@ -95,13 +112,56 @@ impl Connection {
         clock: Arc<dyn Clock>,
     ) -> Self {
         let (output, input) = (WriteBuffer::default(), ReadBuffer::default());
+        let open = Open {
+            transport,
+            output,
+            input,
+            reader: ReplyReader::default(),
+        };
+        Self::on(Link::Own(open), server, clock)
+    }
+
+    /// Makes a connection of one that the application has lent, with what this client knows of it
+    /// from before. Returns false if that is nothing.
+    pub(super) fn lent(
+        mut lent: LentConnection,
+        server: Arc<Server>,
+        clock: Arc<dyn Clock>,
+    ) -> (Self, bool) {
+        let known = lent.take_known();
+        let mut connection = Self::on(Link::Lent(lent), server, clock);
+        let Some(known) = known.filter(|known| !known.generation.is_over()) else {
+            return (connection, false);
+        };
+        let Known {
+            generation,
+            is_standalone,
+            is_one_store,
+            sent_scripts,
+        } = known;
+        connection.generation = generation;
+        connection.is_standalone = is_standalone;
+        connection.is_one_store = is_one_store;
+        connection.sent_scripts = sent_scripts;
+        (connection, true)
+    }
+
+    /// Returns true for a connection of the application's pool.
+    pub(crate) fn is_lent(&self) -> bool {
+        matches!(self.open, Some(Link::Lent(_)))
+    }
+
+    /// Closes the connection. A lent one is not given back.
+    fn close_link(&mut self) {
+        if let Some(Link::Lent(lent)) = &mut self.open {
+            lent.poison();
+        }
+        self.open = None;
+    }
+
+    fn on(link: Link, server: Arc<Server>, clock: Arc<dyn Clock>) -> Self {
         Self {
-            open: Some(Open {
-                transport,
-                output,
-                input,
-                reader: ReplyReader::default(),
-            }),
+            open: Some(link),
             last_used: clock.now(),
             server,
             clock,
@@ -115,12 +175,12 @@ impl Connection {
 
     /// Completes the TLS handshake, if there is one, until `by`.
     pub(super) fn handshake_tls(&mut self, by: Moment) -> io::Result<()> {
-        let Some(Open {
+        let Some(Link::Own(Open {
             transport,
             output,
             input,
             reader,
-        }) = &mut self.open
+        })) = &mut self.open
         else {
             return Ok(());
         };
@@ -155,29 +215,32 @@ impl Connection {
     /// Closes the connection if the server has closed it, or has sent unrequested bytes. Does not
     /// wait.
     pub(crate) fn check_idle(&mut self) {
-        if !self
-            .open
-            .as_ref()
-            .is_some_and(|open| open.transport.is_quiet())
-        {
+        let is_usable = match &self.open {
+            Some(Link::Own(open)) => open.transport.is_quiet(),
+            Some(Link::Lent(lent)) => lent.connection_is_open(),
+            None => false,
+        };
+        if !is_usable {
             self.open = None;
         }
     }
 
     /// Returns the bare transport; `None` if the connection is closed, or another thread is just
     /// shutting it down.
-    pub(crate) fn into_transport(self) -> Option<Transport> {
-        self.open.and_then(|open| Arc::into_inner(open.transport))
+    pub(crate) fn into_transport(mut self) -> Option<Transport> {
+        match self.open.take()? {
+            Link::Own(open) => Arc::into_inner(open.transport),
+            Link::Lent(_) => None,
+        }
     }
 
     fn send(&mut self, bytes: &[u8], by: Moment) -> Result<(), CallError> {
-        self.open.take_if(|_| self.generation.is_over());
-        let Some(Open {
+        let Some(Link::Own(Open {
             transport,
             output,
             input,
             ..
-        }) = &mut self.open
+        })) = &mut self.open
         else {
             return Err(CallError::NotSent(Error::unavailable(format!(
                 "the connection to {} is closed",
@@ -208,16 +271,15 @@ impl Connection {
 
     /// Reads this number of replies.
     fn receive(&mut self, count: usize, replies: &mut Vec<Reply>, by: Moment) -> Result<(), Error> {
-        let open = self
-            .open
-            .as_mut()
-            .expect("a connection that has sent something is open");
-        let Open {
+        let Some(Link::Own(Open {
             transport,
             input,
             reader,
             ..
-        } = open;
+        })) = &mut self.open
+        else {
+            unreachable!("a connection that has sent something is open");
+        };
         while replies.len() < count {
             match reader.next() {
                 Ok(Some(reply)) => replies.push(reply),
@@ -236,6 +298,20 @@ impl Connection {
         // One of the replies belongs to another request, but it is unknown which one.
         replies.clear();
         Err(self.server.garbage("there is more than was asked for"))
+    }
+}
+
+/// A lent connection goes back with what this client knows of it.
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if let Some(Link::Lent(lent)) = &mut self.open {
+            lent.keep(Known {
+                generation: self.generation.clone(),
+                is_standalone: self.is_standalone,
+                is_one_store: self.is_one_store,
+                sent_scripts: std::mem::take(&mut self.sent_scripts),
+            });
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! - [`Connection`]: for one thread at a time, with a deadline for every wait
 //! - [`SharedConnection`]: for all threads at once, on a [`multiplexed`] connection
 //! - [`ConnectionPool`]: connections to borrow
+//! - [`LentPool`]: the application's own pool
 //! - [`dial`]: the making of connections
 //! - [`server`], [`identity`]: the name of a server and warnings about it, and its identity
 //! - [`history`]: decides if a server continues the data of the server that was known before
@@ -30,6 +31,8 @@ mod framed;
 pub(crate) mod history;
 mod identity;
 mod io_error;
+#[cfg_attr(not(feature = "redis-rs"), path = "no_lent.rs")]
+mod lent;
 mod multiplexed;
 mod one_store;
 mod pool;
@@ -58,6 +61,8 @@ pub(crate) use exclusive::Connection;
 pub(crate) use framed::FramedConnection;
 pub(crate) use history::HISTORY;
 pub(crate) use identity::{Identity, IdentityKind, Introduction, ServerGeneration};
+#[cfg(feature = "redis-rs")]
+pub(crate) use lent::LentPool;
 pub(crate) use multiplexed::{CallbackRequest, MultiplexedConnection, ReplyCheck};
 pub(crate) use one_store::OneStore;
 pub(crate) use pool::{BorrowedConnection, ConnectionPool, PoolSlot, PoolThread};

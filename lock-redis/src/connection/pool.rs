@@ -25,9 +25,21 @@ pub(crate) struct PoolSlot {
     /// The client ID of the subscriber's connection to which the server last reported changes of
     /// keys that were read here; zero if there is none.
     reported_to: u64,
+    /// True if a connection of the application's pool stays here after its use.
+    keeps_lent: bool,
 }
 
 impl PoolSlot {
+    /// Returns true if a connection is here.
+    pub(crate) fn is_warm(&self) -> bool {
+        self.connection.is_some()
+    }
+
+    /// Keeps a connection of the application's pool here after its use.
+    pub(crate) fn keep_lent(&mut self) {
+        self.keeps_lent = true;
+    }
+
     /// Closes a connection that was idle for longer than `time`, because an idle connection counts
     /// against the server's limit of clients.
     pub(crate) fn close_if_idle(&mut self, time: Duration) {
@@ -123,6 +135,8 @@ impl Drop for BorrowedConnection<'_> {
         } else if !self.is_open() {
             self.slot.connection = None;
             self.dialer.count_failure();
+        } else if self.is_lent() && !self.slot.keeps_lent {
+            self.slot.connection = None;
         }
     }
 }

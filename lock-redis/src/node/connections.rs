@@ -11,7 +11,7 @@ impl Node {
     pub(super) fn connection(&self, by: Moment) -> Result<FramedConnection<'_>, Failure> {
         match self.mode {
             RequestMode::Direct => self.inner.link.connection(by).map(FramedConnection::shared),
-            RequestMode::Asking => self.borrow(by),
+            RequestMode::Asking | RequestMode::Lent => self.borrow(by),
         }
     }
 
@@ -19,9 +19,21 @@ impl Node {
     pub(super) fn borrow(&self, by: Moment) -> Result<FramedConnection<'_>, Failure> {
         let connection = FramedConnection::borrowed(self.inner.pool.borrow(by)?);
         Ok(match self.mode {
-            RequestMode::Direct => connection,
+            RequestMode::Direct | RequestMode::Lent => connection,
             RequestMode::Asking => connection.asking(),
         })
+    }
+
+    /// Takes a connection of the application's pool for renewals, unless there is one. Otherwise
+    /// held locks would be lost while the application uses all connections.
+    pub(super) fn reserve_renewal_connection(&self, by: Moment) -> Result<(), Failure> {
+        // While another thread renews on it, there is one.
+        let slot = self.inner.renewals.first_slot();
+        let taken = slot.filter(|slot| !slot.is_warm());
+        match taken {
+            Some(slot) => BorrowedConnection::new(Box::new(slot), &self.inner.dialer, by).map(drop),
+            None => Ok(()),
+        }
     }
 
     /// Borrows a connection after all releases that no caller waits for have been answered.
@@ -38,6 +50,13 @@ impl Node {
     /// Returns the first connection for renewals that is not in use. If all are in use, or requests
     /// need `ASKING`, borrows a connection of the pool, and no key changes are reported.
     pub(super) fn renewal_connection(&self, by: Moment) -> Result<FramedConnection<'_>, Failure> {
+        if self.mode == RequestMode::Lent {
+            let Some(slot) = self.inner.renewals.first_slot() else {
+                return self.borrow(by);
+            };
+            let connection = BorrowedConnection::new(Box::new(slot), &self.inner.dialer, by)?;
+            return Ok(FramedConnection::borrowed(connection));
+        }
         let is_direct = self.mode == RequestMode::Direct;
         let Some(slot) = self.inner.renewals.free_slot().filter(|_| is_direct) else {
             return self.borrow(by);

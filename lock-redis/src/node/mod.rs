@@ -58,7 +58,7 @@ use eviction::Eviction;
 use heartbeat::Heartbeat;
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, HolderInfo, LockInfo, OnReleased, PermitChange,
-    PermitOutcome, Release, ReleaseOptions, Tombstone, Wake, Watch,
+    PermitOutcome, Release, ReleaseOptions, Tombstone, Wake, Waking, Watch,
 };
 use lock_core::{
     ClientId, Clock, Error, ErrorKind, LeaseTime, LockName, Moment, Replicas, Replication,
@@ -79,6 +79,12 @@ enum RequestMode {
     /// Requests are for a slot that a cluster is moving to this server. `ASKING` precedes each
     /// request, on a connection that sends no other request between the two.
     Asking,
+    /// The application's pool lends a connection for each request.
+    #[cfg_attr(
+        not(feature = "redis-rs"),
+        expect(dead_code, reason = "the feature alone makes it")
+    )]
+    Lent,
 }
 
 /// The abilities that only formats with recorded holders have, as an error message names them after
@@ -120,6 +126,8 @@ struct NodeInner {
     replica_count: Option<ReplicaCount>,
     replica_clocks: ReplicaClocks,
     terms: NodeTerms,
+    /// The way in which waiters are notified, if it is not that of the wire format.
+    waking: Option<Waking>,
 }
 
 /// Ends the dials under way, including the subscriber's, and the exclusive connections. The other
@@ -239,6 +247,11 @@ impl Node {
         Arc::ptr_eq(&self.inner, &other.inner) && self.mode == other.mode
     }
 
+    /// Returns the way in which waiters are notified, if it is not that of the wire format.
+    pub(crate) fn waking(&self) -> Option<Waking> {
+        self.inner.waking
+    }
+
     /// Returns the clock of all deadlines, as a shared reference that can be stored.
     pub(crate) fn shared_clock(&self) -> &Arc<dyn Clock> {
         self.inner.dialer.clock()
@@ -340,6 +353,10 @@ impl Node {
     /// See [`Failure`].
     pub fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
         let format = &self.inner.format;
+        if self.mode == RequestMode::Lent {
+            self.reserve_renewal_connection(by)
+                .map_err(on(attempt.name))?;
+        }
         let outcome = if attempt.replication.is_off() {
             let is_apart = format.needs_own_connection();
             let connection = if is_apart {

@@ -202,6 +202,64 @@ impl NodeSettings {
         self.node(destination, None, None, Arc::default())
     }
 
+    /// Returns these settings with the credentials and the TLS settings for this server. `options`
+    /// names certificates.
+    #[cfg(feature = "redis-rs")]
+    pub(crate) fn with_login_of(self, server: &Config, options: &Config) -> Result<Self, Error> {
+        let mut server = server.clone();
+        for name in [
+            url::options::TLS_CA,
+            url::options::TLS_CERT,
+            url::options::TLS_KEY,
+            url::options::TLS_NAME,
+        ] {
+            if let Some(value) = options.scheme_option(name) {
+                server = server.with_option(name, value);
+            }
+        }
+        let clock = &*self.destinations.clock;
+        let time = DialTime::until(clock, clock.now() + self.destinations.bounds.connect);
+        let tls = url::tls(&server, &time)?;
+        let mut settings = self;
+        settings.destinations.tls = tls;
+        settings.login.secrets.user = server.user().map(str::to_owned);
+        settings.login.secrets.password = match server.password() {
+            Some(password) => PasswordSource::Given(password.clone()),
+            None => PasswordSource::None,
+        };
+        Ok(settings)
+    }
+
+    /// Returns the node of which the application's pool lends connections. `place` is the server if
+    /// it is known: then one connection of our own receives releases. Otherwise waiters poll.
+    #[cfg(feature = "redis-rs")]
+    pub(crate) fn lent(
+        &self,
+        place: Option<Endpoint>,
+        pool: crate::connection::LentPool,
+    ) -> Result<Node, Error> {
+        let size = pool.size();
+        let is_known = place.is_some();
+        let place = place.unwrap_or(Endpoint::Lent);
+        let identity = Identity::followed(self.terms.lease);
+        let destination = self.destination(place.clone())?.lent_by(pool);
+        let destination = destination.identified(identity).proving(self.one_store);
+        let node = self.node(destination, None, None, Arc::default())?;
+        let mut inner = Arc::into_inner(node.inner).expect("it has no clones");
+        inner.pool = ConnectionPool::new(size, &self.thread, Arc::clone(&inner.dialer))?;
+        if is_known {
+            let receiver = Arc::new(Dialer::new(self.destination(place)?));
+            inner.subscriber = Subscriber::new(receiver, Tracking::Off);
+        } else {
+            let crate::wakeups::PollInterval { interval, jitter } = <_>::default();
+            inner.waking = Some(lock_core::backend::Waking::Polls { interval, jitter });
+        }
+        Ok(Node {
+            inner: Arc::new(inner),
+            mode: RequestMode::Lent,
+        })
+    }
+
     fn node(
         &self,
         destination: Destination,
@@ -238,6 +296,7 @@ impl NodeSettings {
             replica_count,
             replica_clocks,
             terms,
+            waking: None,
         };
         Ok(Node {
             inner: Arc::new(inner),

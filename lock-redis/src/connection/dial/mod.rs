@@ -101,9 +101,12 @@ impl Dialer {
         }
         let now = self.clock().now();
         let whole = now + self.timeouts().connect;
-        if by + self.timeouts().connect / SPARED < whole
-            && let Ok(dial) = PendingDial::start(&self.destination, whole)
-        {
+        let lender = self.lender();
+        let is_apart = match lender {
+            Some(pool) => pool.may_hang(),
+            None => by + self.timeouts().connect / SPARED < whole,
+        };
+        if is_apart && let Ok(dial) = PendingDial::start(&self.destination, whole) {
             let outcome = dial.wait(self.clock(), by).map(|outcome| outcome.result);
             return outcome.unwrap_or_else(|| Err(self.leave(dial, refusal)));
         }
@@ -140,7 +143,11 @@ impl Dialer {
     /// has passed.
     fn leave(&self, dial: Arc<PendingDial>, refusal: Option<Failure>) -> Failure {
         let failure = refusal.unwrap_or_else(|| self.late(dial.state()));
-        self.unclaimed.lock().push(dial);
+        match self.lender() {
+            // The application may need a connection that comes late.
+            Some(_) => dial.abandon(),
+            None => self.unclaimed.lock().push(dial),
+        }
         failure
     }
 

@@ -77,14 +77,20 @@ impl PendingDial {
         self.fetched.raise();
     }
 
-    /// Closes a connection that was not fetched; the next caller dials anew.
+    /// Closes a connection that was not fetched, or gives it back if it is a lent one; the next
+    /// caller dials anew.
     fn close(&self) {
+        let mut outcome = self.outcome.lock();
         if let Some(DialOutcome {
             result: Ok(connection),
             ..
-        }) = &mut *self.outcome.lock()
+        }) = &mut *outcome
         {
-            connection.close_with(&Error::unavailable("no caller has fetched it"));
+            if connection.is_lent() {
+                *outcome = None;
+            } else {
+                connection.close_with(&Error::unavailable("no caller has fetched it"));
+            }
         }
     }
 

@@ -89,15 +89,17 @@ impl Destination {
             .filter(|_| requirement == Requirement::Usable);
         let is_node = identity.is_some_and(|identity| identity.kind() == IdentityKind::Node);
         let is_full = greeting == Greeting::Full;
+        // The application has logged in, and its connections keep their names.
+        let is_own = self.lender().is_none();
         let steps = [
             (
                 credentials.user.is_some() || credentials.password.is_some(),
                 Step::Login,
                 [auth],
             ),
-            (login.database != 0, Step::Database, [select]),
-            (!is_full, Step::Ping, [&[b"PING"]]),
-            (is_full, Step::Name, [name]),
+            (is_own && login.database != 0, Step::Database, [select]),
+            (!is_full || !is_own, Step::Ping, [&[b"PING"]]),
+            (is_own && is_full, Step::Name, [name]),
             (is_node, Step::Node, [&[b"CLUSTER", b"MYID"]]),
             // `INFO` without an argument: several sections are needed, and Redis 6.2 accepts the
             // name of only one.

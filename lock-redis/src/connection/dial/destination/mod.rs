@@ -5,9 +5,10 @@ mod handshake;
 pub(crate) use handshake::Login;
 
 use super::connect::{connect_to_any, prepare};
-use super::credentials::ProviderCalls;
+use super::credentials::{ProviderCalls, ResolvedCredentials};
 use super::resolve::{LookUpError, Resolver};
 use crate::connection::endpoint::{Endpoint, SocketRoute};
+use crate::connection::lent::LentPool;
 use crate::connection::shutdown::ShutdownRegistry;
 use crate::connection::tls::{self, Tls};
 use crate::connection::{
@@ -19,6 +20,7 @@ use lock_core::{Clock, Error, Moment};
 use parking_lot::Mutex;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -97,6 +99,12 @@ impl From<Failure> for NotDialed {
 pub(super) enum Route {
     Tcp(Resolver, Option<Tls>),
     Unix(SocketRoute),
+    /// By the application's pool, which has logged in.
+    #[cfg_attr(
+        not(feature = "redis-rs"),
+        expect(dead_code, reason = "the feature alone makes it")
+    )]
+    Lent(LentPool),
 }
 
 /// The step that a dial is waiting for.
@@ -136,6 +144,8 @@ impl Destination {
         let route = match &server.endpoint {
             Endpoint::Tcp { host, port } => Route::Tcp(Resolver::new(host, *port), tls),
             Endpoint::Unix(path) => Route::Unix(SocketRoute::new(path)),
+            // Replaced by `lent_by`.
+            Endpoint::Lent => Route::Unix(SocketRoute::new(Path::new(""))),
         };
         Self {
             server: Arc::new(server),
@@ -177,6 +187,23 @@ impl Destination {
         Self {
             identity: Some(identity),
             ..self
+        }
+    }
+
+    /// Returns this destination with connections of the application's pool.
+    #[cfg(feature = "redis-rs")]
+    pub(crate) fn lent_by(self, pool: LentPool) -> Self {
+        Self {
+            route: Route::Lent(pool),
+            ..self
+        }
+    }
+
+    /// Returns the application's pool, if connections are lent by one.
+    pub(crate) fn lender(&self) -> Option<&LentPool> {
+        match &self.route {
+            Route::Lent(pool) => Some(pool),
+            Route::Tcp(..) | Route::Unix(_) => None,
         }
     }
 
@@ -326,6 +353,9 @@ impl Destination {
         by: Moment,
         state: &DialState,
     ) -> Result<Connection, NotDialed> {
+        if let Route::Lent(pool) = &self.route {
+            return self.borrow(pool, extent, by);
+        }
         let time = DialTime::until(&*self.clock, by).unless(self.shutdown.flag());
         *state.step.lock() = DialStep::Credentials;
         // Before connecting: otherwise the server could close the connection as silent while the
@@ -358,12 +388,32 @@ impl Destination {
         Ok(connection)
     }
 
+    /// Borrows a connection of the application's pool. A connection that this client has not used
+    /// before begins with a handshake.
+    fn borrow(
+        &self,
+        pool: &LentPool,
+        extent: (Requirement, Greeting),
+        by: Moment,
+    ) -> Result<Connection, NotDialed> {
+        if self.shutdown.is_shut() {
+            return Err(Failure::NotSent(self.retired()).into());
+        }
+        let lent = pool.borrow(&*self.clock, by).map_err(Failure::NotSent)?;
+        let (server, clock) = (Arc::clone(&self.server), Arc::clone(&self.clock));
+        let (mut connection, is_known) = Connection::lent(lent, server, clock);
+        if !is_known {
+            self.handshake(&mut connection, &ResolvedCredentials::default(), extent, by)?;
+        }
+        Ok(connection)
+    }
+
     /// Returns the addresses of the server; none if they are unknown.
     pub(crate) fn resolve(&self, by: Moment) -> Vec<SocketAddr> {
         let time = DialTime::until(&*self.clock, by).unless(self.shutdown.flag());
         match &self.route {
             Route::Tcp(resolver, _) => resolver.resolve(&time).unwrap_or_default(),
-            Route::Unix(_) => Vec::new(),
+            Route::Unix(_) | Route::Lent(_) => Vec::new(),
         }
     }
 
@@ -375,6 +425,7 @@ impl Destination {
                 let stream = route.connect(time)?;
                 return Transport::new(stream, None).map_err(|error| self.cannot_connect(error));
             }
+            Route::Lent(_) => unreachable!("its connections are borrowed, and not made"),
         };
         *state.step.lock() = DialStep::LookUp;
         let addresses = resolver
@@ -444,6 +495,7 @@ impl Destination {
             DialStep::Connecting => match &self.route {
                 Route::Tcp(..) => self.cannot_connect(late()),
                 Route::Unix(route) => route.explain(None, late()),
+                Route::Lent(_) => self.server.io_error("answer", late()),
             },
             DialStep::Tls => tls::unfinished(&self.server, late()),
             DialStep::Login => self.server.io_error("answer", late()),

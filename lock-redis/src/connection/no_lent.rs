@@ -1,0 +1,56 @@
+//! Replaces [`lent`](super) if the feature `redis-rs` is off: types without values.
+
+use super::{CallError, Reply, Server, ServerGeneration};
+use crate::lua::ScriptSet;
+use lock_core::{Clock, Error, Moment};
+
+#[derive(Clone, Debug)]
+pub(crate) enum LentPool {}
+
+impl LentPool {
+    pub(super) fn may_hang(&self) -> bool {
+        match *self {}
+    }
+
+    pub(super) fn borrow(&self, _: &dyn Clock, _: Moment) -> Result<LentConnection, Error> {
+        match *self {}
+    }
+}
+
+pub(crate) enum LentConnection {}
+
+#[derive(Default)]
+pub(crate) struct Known {
+    pub(super) generation: ServerGeneration,
+    pub(super) is_standalone: bool,
+    pub(super) is_one_store: bool,
+    pub(super) sent_scripts: ScriptSet,
+}
+
+impl LentConnection {
+    pub(super) fn exchange(
+        &mut self,
+        _: &Server,
+        _: (&[u8], usize),
+        _: &dyn Clock,
+        _: Moment,
+    ) -> (Vec<Reply>, Result<(), CallError>) {
+        match *self {}
+    }
+
+    pub(super) fn connection_is_open(&self) -> bool {
+        match *self {}
+    }
+
+    pub(super) fn poison(&mut self) {
+        match *self {}
+    }
+
+    pub(super) fn take_known(&mut self) -> Option<Known> {
+        match *self {}
+    }
+
+    pub(super) fn keep(&mut self, _: Known) {
+        match *self {}
+    }
+}

@@ -1,0 +1,252 @@
+//! Locks over the application's own connections by the crates `redis` (version 1) and `r2d2`
+//! (version 0.8): [`RedisPool`], and [`config_of`] for those who only want to take over their
+//! settings.
+
+pub use r2d2;
+pub use redis;
+
+use crate::connection::JOINED;
+use crate::connection::LentPool;
+use crate::node::NodeSettings;
+use crate::node::eviction::OPTION as EVICTION;
+use crate::protocol::{Format, OPTION as FORMAT};
+use crate::store::RedisStore;
+use crate::url::{self, UNIX};
+use lock_core::{Backend, Client, ClientBuilder, Config, Context, Error, Scheme, Schemes};
+use r2d2::{NopErrorHandler, Pool};
+use redis::{ConnectionAddr, IntoConnectionInfo};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The scheme of clients over a pool. The pool itself names the server.
+const SCHEME: &str = "redis+pool";
+
+/// The fewest connections of a pool, because one is kept for renewals.
+const FEWEST: u32 = 2;
+
+/// The application's own pool of connections, as a store of locks.
+///
+/// A pool of connections with `test_on_check_out(true)`, the default of `r2d2`, sends `PING` before
+/// each use, and on a server that hangs this wait has no bound. So each request is then made on a
+/// thread of its own, which costs some ten microseconds besides the `PING`. Prefer
+/// `test_on_check_out(false)`.
+///
+/// - One connection is taken with the first lock and kept for renewals, so that held locks are
+///   renewed while the application uses all others. All other requests borrow a connection for one
+///   round trip.
+/// - A connection on which anything was late, cut or half read is closed and replaced in the pool.
+/// - Without [`with_waking`](Self::with_waking) waiters poll every 100 ms.
+/// - Losses are noticed at the next renewal, because no changes of keys are reported.
+///
+/// # Examples
+///
+/// ```no_run
+/// # extern crate lock_redis as distlock;
+/// use distlock::redis_rs::{RedisPool, r2d2, redis};
+///
+/// let client = redis::Client::open("redis://127.0.0.1/")?;
+/// let pool = r2d2::Pool::builder()
+///     .test_on_check_out(false)
+///     .build(client.clone())?;
+/// let locks = RedisPool::new(pool.clone()).with_waking(&client)?.connect()?;
+/// let guard = locks.mutex("orders:42")?.lock()?;
+/// redis::cmd("INCR").arg("orders").exec(&mut *pool.get()?)?;
+/// guard.unlock()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct RedisPool {
+    pool: LentPool,
+    /// The server, if it is known.
+    server: Option<Config>,
+}
+
+impl RedisPool {
+    /// Makes a store of this pool.
+    #[must_use]
+    pub fn new(pool: Pool<redis::Client>) -> Self {
+        Self {
+            pool: LentPool::new(pool),
+            server: None,
+        }
+    }
+
+    /// Makes a store of this client, with a pool of at most ten connections.
+    ///
+    /// # Errors
+    ///
+    /// As [`with_waking`](Self::with_waking).
+    pub fn of_client(client: redis::Client) -> Result<Self, Error> {
+        let server = config_of(client.get_connection_info().clone())?;
+        let pool = Pool::builder()
+            .max_size(10)
+            .min_idle(Some(0))
+            .test_on_check_out(false)
+            .max_lifetime(None)
+            .error_handler(Box::new(NopErrorHandler))
+            .build_unchecked(client);
+        Ok(Self {
+            pool: LentPool::new(pool),
+            server: Some(server),
+        })
+    }
+
+    /// Wakes waiters by the messages about releases, which one connection of our own to the server
+    /// of `client` receives. Its settings are those of the client. If the client uses certificates
+    /// of its own, name them by the options `tls_ca=`, `tls_cert=` and `tls_key=`.
+    ///
+    /// # Errors
+    ///
+    /// As [`config_of`].
+    pub fn with_waking(self, client: &redis::Client) -> Result<Self, Error> {
+        let server = config_of(client.get_connection_info().clone())?;
+        Ok(Self {
+            server: Some(server),
+            ..self
+        })
+    }
+
+    /// Sets the time-outs with which connections go back to the pool, if the application's
+    /// connections have time-outs: those that they had cannot be read. The default is none.
+    #[must_use]
+    pub fn with_timeouts(self, read: Option<Duration>, write: Option<Duration>) -> Self {
+        Self {
+            pool: self.pool.with_timeouts(read, write),
+            ..self
+        }
+    }
+
+    /// Returns a builder of a client, for settings.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_configuration`] if the pool has fewer than two connections.
+    pub fn builder(self) -> Result<ClientBuilder, Error> {
+        if self.pool.size() < FEWEST {
+            return Err(Error::configuration(
+                "the application's pool has one connection, which renewals need for themselves: \
+                 set its `max_size` to at least 2",
+            ));
+        }
+        let schemes = Schemes::empty().with(self);
+        lock_core::builder()
+            .schemes(schemes)
+            .url(&format!("{SCHEME}://"))
+    }
+
+    /// Returns a client with the default settings.
+    ///
+    /// # Errors
+    ///
+    /// As [`builder`](Self::builder).
+    pub fn connect(self) -> Result<Client, Error> {
+        self.builder()?.connect()
+    }
+}
+
+impl Scheme for RedisPool {
+    fn names(&self) -> &[&str] {
+        &[SCHEME]
+    }
+
+    fn options(&self) -> &[&str] {
+        use crate::url::options::{TLS_CA, TLS_CERT, TLS_KEY, TLS_NAME};
+        &[
+            FORMAT, EVICTION, JOINED, TLS_CA, TLS_CERT, TLS_KEY, TLS_NAME,
+        ]
+    }
+
+    fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {
+        let server = match &self.server {
+            Some(server) => Some((server, url::address(server)?)),
+            None => None,
+        };
+        let database = server.as_ref().map_or(0, |(_, (_, database))| *database);
+        Format::open_store(config, context, None, |format| {
+            let settings = NodeSettings::new(config, database, context, format)?;
+            let settings = match &server {
+                Some((server, _)) => settings.with_login_of(server, config)?,
+                None => settings,
+            };
+            let place = server.as_ref().map(|(_, (place, _))| place.clone());
+            let node = settings.lent(place, self.pool.clone())?;
+            Ok(RedisStore::with_topology(Arc::new(node)))
+        })
+    }
+}
+
+/// Returns the settings of distlock's own connections to the server that a client of the crate
+/// `redis` is for: a URL in any form of that crate, or its `ConnectionInfo`.
+///
+/// Server, database, user and password are taken over; certificates cannot be read and are to be
+/// named by options of [`Config::with_option`].
+///
+/// # Errors
+///
+/// [`Error::is_configuration`] if that crate refuses the URL; and for `#insecure`, because a server
+/// whose certificate is not checked may be anyone's, and grant what another one has granted.
+///
+/// # Examples
+///
+/// ```
+/// use lock_redis::redis_rs::config_of;
+///
+/// let config = config_of("unix:///run/redis.sock?db=1")?;
+/// assert_eq!(config.scheme(), "redis+unix");
+/// assert!(config_of("rediss://example.org/#insecure").is_err());
+/// # Ok::<(), lock_core::Error>(())
+/// ```
+pub fn config_of(info: impl IntoConnectionInfo) -> Result<Config, Error> {
+    let info = info.into_connection_info().map_err(|error| {
+        Error::configuration("the crate `redis` refuses these settings").with_source(error)
+    })?;
+    let settings = info.redis_settings();
+    let database = settings.db();
+    let url = match info.addr() {
+        ConnectionAddr::Tcp(host, port) => tcp("redis", host, *port, database),
+        ConnectionAddr::TcpTls { insecure: true, .. } => {
+            return Err(Error::configuration(
+                "`#insecure` is refused: without a check of the certificate, a lock may be granted \
+                 by another server; name its authority by `tls_ca=FILE`",
+            ));
+        }
+        ConnectionAddr::TcpTls { host, port, .. } => tcp("rediss", host, *port, database),
+        ConnectionAddr::Unix(path) => {
+            let path = path.to_str().ok_or_else(|| {
+                Error::configuration("the path of the socket is not UTF-8: use a link to it")
+            })?;
+            format!("{UNIX}://{}?db={database}", encoded(path))
+        }
+        _ => {
+            return Err(Error::configuration(
+                "this kind of address of the crate `redis` is not known",
+            ));
+        }
+    };
+    let mut config = Config::from_url(&url)?;
+    if let Some(user) = settings.username() {
+        config = config.with_user(user);
+    }
+    if let Some(password) = settings.password() {
+        config = config.with_password(password);
+    }
+    Ok(config)
+}
+
+fn tcp(scheme: &str, host: &str, port: u16, database: i64) -> String {
+    match host.contains(':') && !host.starts_with('[') {
+        true => format!("{scheme}://[{host}]:{port}/{database}"),
+        false => format!("{scheme}://{host}:{port}/{database}"),
+    }
+}
+
+/// Encodes a path for a URL.
+fn encoded(path: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-_.~".contains(&byte);
+    path.bytes()
+        .map(|byte| match is_plain(byte) {
+            true => char::from(byte).to_string(),
+            false => format!("%{byte:02X}"),
+        })
+        .collect()
+}
