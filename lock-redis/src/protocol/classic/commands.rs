@@ -38,7 +38,7 @@ pub(super) enum Stop {
     /// The algorithm needs the reply to this step.
     Needs(Box<CommandStep>),
     Failed(Failure),
-    /// The last reply is one that this command cannot give.
+    /// The last reply is one that the named command cannot give.
     Unexpected(String),
 }
 
