@@ -62,7 +62,8 @@ impl Deployment {
     }
 
     /// Returns whether most of the known configured servers belong to this deployment. A server
-    /// that neither answered nor is listed does not count, so all must have been queried before.
+    /// that neither answered nor is listed does not count, so all configured servers must have been
+    /// queried before the call.
     #[must_use]
     pub fn is_majority_of_known(&self) -> bool {
         self.covered * 2 > self.known

@@ -138,8 +138,8 @@ impl OwnedFormat {
             .iter()
             .any(|name| kinds::format_of(name.kind()).is_some())
         {
-            // Other kinds have their own scripts. They are rarely inspected, so one after the other
-            // is good enough.
+            // Other kinds have their own scripts. They are rarely inspected, so they are inspected
+            // one after the other.
             return in_turn(names.into_iter(), |name| {
                 self.inspect(&name, Labels::LeftOut).caught()
             });

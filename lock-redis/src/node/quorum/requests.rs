@@ -1,5 +1,5 @@
 //! Requests to a node of a quorum. Inspections, renewals and forced releases also read the marker
-//! on the same connection: the answer counts as the answer of the node that the marker names.
+//! on the same connection: the answer is attributed to the node that the marker names.
 
 use super::{MarkerRequest, NodeView, ProposalReply, ServerState, VoteTerms};
 use crate::connection::ConnectionLike;

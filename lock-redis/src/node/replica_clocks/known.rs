@@ -5,9 +5,9 @@ use crate::connection::{Address, NeededReplicas};
 use lock_core::{LeaseTime, OnInsufficientReplicas, Replicas, Replication};
 use std::time::Duration;
 
-/// The part of a lease by which the clock of a replica may be ahead if its confirmations count.
-/// Renewals start after a third of the lease, so the end of a newly confirmed lease on such a
-/// replica is not earlier than the end of the lease that was confirmed before.
+/// The part of a lease by which a replica's clock may be ahead so that its confirmation still
+/// counts. Renewals start after a third of the lease, so the end of a newly confirmed lease on such
+/// a replica is not earlier than the end of the lease that was confirmed before.
 pub(in crate::node) const PART_OF_LEASE: u32 = 3;
 
 /// A replica, and its clock compared with its master's; without the clock if it could not be read.

@@ -32,9 +32,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// The time between two reads of the clocks, because clocks drift slowly. While a clock is ahead,
-/// all clocks are read as often as the replicas are listed, so that a corrected clock counts again
-/// soon.
+/// The time between two reads of the clocks, because clocks drift slowly. While a clock is reported
+/// as ahead, all clocks are read as often as the replicas are listed, so that a replica with a
+/// corrected clock counts again soon.
 const SAMPLE: Duration = Duration::from_secs(60);
 /// The time between two lists of the master's replicas, so that the clock of a new replica is read
 /// soon.
