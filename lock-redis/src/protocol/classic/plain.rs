@@ -11,7 +11,7 @@ use lock_core::backend::{Answer, Attempt, Grant, HolderInfo, LockInfo};
 use std::time::Duration;
 
 /// The way in which a lock is acquired. The value under the key can be chosen freely. Our values
-/// name the owner, only for display: acquire and release do not read it.
+/// name the owner, only for display: acquire and release do not read them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Plain {
     /// By one command.
