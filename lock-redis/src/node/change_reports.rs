@@ -3,8 +3,8 @@
 //!
 //! After each renewal, the same connection reads the renewed keys with `CLIENT TRACKING`: the
 //! server reports the next change of each key to the subscriber. So the client notices a lost lock
-//! long before the next renewal. The server tracks a key until the connection that has read it is
-//! closed.
+//! long before the next renewal. The server stops tracking a key when the connection that has read
+//! it is closed.
 
 use super::Node;
 use crate::connection::{BorrowedConnection, PoolSlot, ServerError};
@@ -68,15 +68,15 @@ impl RenewalSlots {
 struct Reports {
     /// The number of the subscriber's connection to which the server refused to report; 0: none.
     refused: u64,
-    /// The time of the last renewal of all held locks after a connection was replaced.
+    /// The time of the last renewal of all held locks after a connection was lost or replaced.
     renewed_all: Option<Moment>,
     /// True if all held locks must be renewed again as soon as [`RENEW_ALL`] has passed.
     owes_all: bool,
 }
 
-/// The shortest time between two renewals of all held locks after a connection was replaced.
-/// Otherwise a server that is too slow for its renewals, and so loses one connection after the
-/// other, would get even more of them.
+/// The shortest time between two renewals of all held locks after a connection was lost or
+/// replaced. Otherwise a server that is too slow for its renewals, and so loses one connection
+/// after the other, would get even more renewals.
 const RENEW_ALL: Duration = Duration::from_secs(5);
 
 impl Reports {
@@ -172,7 +172,8 @@ impl ChangeListener for HeldLocks {
 
     /// Renews all held locks if a connection that has read their keys was lost, or if such a
     /// renewal was postponed. The server no longer tracks those keys, so a lost lock would go
-    /// unnoticed until its next regular renewal.
+    /// unnoticed until its next regular renewal. Postpones the renewal if the last one of this kind
+    /// was less than [`RENEW_ALL`] ago.
     fn look(&self) {
         let is_lost = self.renewals.has_lost_reports();
         let mut reports = self.renewals.reports.lock();

@@ -7,7 +7,8 @@ use lock_core::backend::Failure;
 
 impl Node {
     /// Returns the connection that all threads share. For a slot that is being moved to this node,
-    /// borrows a connection of the pool: no other request may follow `ASKING`.
+    /// borrows a connection of the pool, because no request of another thread may come between
+    /// `ASKING` and the request for that slot.
     pub(super) fn connection(&self, by: Moment) -> Result<FramedConnection<'_>, Failure> {
         match self.mode {
             RequestMode::Direct => self.inner.link.connection(by).map(FramedConnection::shared),

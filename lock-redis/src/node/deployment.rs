@@ -2,7 +2,7 @@
 //!
 //! Servers of one deployment (Sentinels of a master, or nodes of a cluster) list each other by
 //! their IDs. A configured address may lead to a server of another deployment. The URL means the
-//! deployment that most of the configured addresses belong to.
+//! deployment that most of the configured servers belong to.
 
 use crate::connection::Address;
 use lock_core::backend::{Attempt, Failure};
@@ -40,7 +40,7 @@ impl Account {
     }
 }
 
-/// Servers that list each other.
+/// Servers that are connected by their lists: two servers belong together if one lists the other.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Deployment {
@@ -62,14 +62,15 @@ impl Deployment {
     }
 
     /// Returns whether most of the known configured servers belong to this deployment. A server
-    /// that neither answered nor is listed does not count, so all must have been queried before.
+    /// that neither answered nor is listed does not count, so all configured servers must have been
+    /// queried before the call.
     #[must_use]
     pub fn is_majority_of_known(&self) -> bool {
         self.covered * 2 > self.known
     }
 
-    /// Groups accounts by deployment. The deployment that most of the `configured` addresses belong
-    /// to comes first.
+    /// Groups accounts by deployment. The deployment with the largest number of `configured`
+    /// servers comes first.
     ///
     /// An address belongs to the deployment of the server that answered there. If none answered,
     /// the address belongs to each deployment that lists it. Addresses that lead to the same server
@@ -134,9 +135,10 @@ impl Granted {
             .fetch_max((sent + lease.duration()).as_nanos(), Ordering::SeqCst);
     }
 
-    /// Records the outcome of an attempt at `now`. A later release may grant the lock to it without
-    /// notifying this object. An attempt that never arrived is ignored: otherwise a waiting client
-    /// would keep waiting for a store that is gone.
+    /// Records the outcome of an attempt at `now`. If the attempt allows a direct grant, a later
+    /// release may grant the lock to the attempt, without notifying this object. A failed attempt
+    /// is ignored unless its outcome is unknown: otherwise a waiting client would keep waiting for
+    /// a store that is gone.
     pub fn note_attempt<T>(
         &self,
         now: Moment,

@@ -1,10 +1,11 @@
 //! [`Eviction`]: the check whether a server may evict a held lock when its memory is full. Under
-//! the rule `warn`, the server is queried after the first release or renewal, and then after a
-//! later one at most every five minutes. Under the rule `refuse`, the server is queried before a
-//! lock is acquired, unless the last result is recent.
+//! the rule `warn`, the server is queried after the first release or renewal, then after a later
+//! one at most every five minutes, and earlier only if another server answers. Under the rule
+//! `refuse`, the server is queried before a lock is acquired, unless the last result is recent.
 //!
-//! Under `warn`, a query is only sent behind other requests, never in front of one: its reply would
-//! hide that the server does not answer that request.
+//! Under `warn`, a query is sent only after the reply to a request, or behind requests without
+//! waiting for its reply. In front of a request, the reply to the query would hide that the server
+//! does not answer the request.
 
 use crate::connection::error_mapping::{self, Asked};
 use crate::connection::{
@@ -57,7 +58,7 @@ pub(crate) struct Eviction {
 
 #[derive(Default, Debug)]
 struct State {
-    /// The time of the next query; `None` before the first one, which is due at once.
+    /// The time of the next query; `None` if a query is due at once, as before the first one.
     next: Option<Moment>,
     /// The dialer's count of changes of the server at the last query. Another count now means that
     /// another server answers.
@@ -75,8 +76,8 @@ impl Eviction {
         }
     }
 
-    /// Refuses to acquire a lock on a server that may evict it, if that is the rule. Queries the
-    /// server first, if it is time for that.
+    /// Refuses to acquire a lock on a server that may evict it or does not state its policy, if the
+    /// rule is to refuse. Queries the server first, if it is time for that.
     pub(crate) fn refuse(&self, link: &mut dyn ConnectionLike, by: Moment) -> Result<(), Failure> {
         if self.rule != OnEviction::Refuse {
             return Ok(());
@@ -84,8 +85,8 @@ impl Eviction {
         let mut state = self.state.lock();
         let (now, changes) = (self.dialer.clock().now(), self.dialer.changes());
         if state.is_due(now, changes) {
-            // The mutex is unlocked, so other threads query, too: none acquires a lock before the
-            // policy is known.
+            // The mutex is unlocked during the query, so other threads query, too: no thread
+            // acquires a lock before the policy is known.
             drop(state);
             let reply = link.call(&INFO, by).map_err(|error| match error {
                 CallError::NotSent(error) | CallError::Unknown(error) => Failure::NotSent(error),

@@ -69,8 +69,9 @@ impl Heartbeat {
         link.submit(&Batch::from_requests(&[HISTORY]), by, Box::new(done));
     }
 
-    /// Returns whether a check is due, and if so, sets the time of the next. `by` stands for the
-    /// present time: it is at most a command timeout ahead, and saves reading the clock.
+    /// Returns whether a check is due. If so, or at the first request, sets the time of the next
+    /// check. `by` stands for the present time: it is at most a command timeout ahead, and saves
+    /// reading the clock.
     fn is_due(&self, by: Moment) -> bool {
         let (now, next) = (by.as_nanos(), self.next.load(Ordering::Relaxed));
         let later = (by + INTERVAL).as_nanos();

@@ -11,7 +11,8 @@ use lock_core::{LockName, Moment};
 const LISTED: &str = "tell locks from other keys";
 
 impl Node {
-    /// Returns the held locks among the next keys of this server, starting at `cursor`.
+    /// Returns the held locks among the next keys of this server that match `pattern`, starting at
+    /// `cursor`.
     ///
     /// # Errors
     ///

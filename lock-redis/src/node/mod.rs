@@ -171,17 +171,18 @@ impl Node {
         WeakNode(Arc::downgrade(&self.inner))
     }
 
-    /// Queries from time to time whether the server may evict locks, and whether the same server
-    /// still answers. Sends the queries behind the requests that were sent before, without waiting
-    /// for the replies.
+    /// Queries from time to time whether the server may evict locks, and whether it is still a
+    /// master with the data that it had before. Sends the queries behind the requests that were
+    /// sent before, without waiting for the replies.
     fn look_behind(&self) {
         let by = self.clock().now() + self.inner.dialer.command_timeout();
         self.inner.eviction.look_behind(&self.inner.link, by);
         self.inner.heartbeat.look_behind(&self.inner.link, by);
     }
 
-    /// Returns the answer to an attempt if this server grants no lock at present, and `None`
-    /// otherwise.
+    /// Returns the answer to an attempt if the server was started too recently to grant locks, and
+    /// `None` otherwise. Fails under `eviction=refuse` if the server may evict locks or does not
+    /// state its policy, and under `restart_grace` if it does not state its age.
     pub(super) fn refusal(
         &self,
         link: &mut dyn ConnectionLike,
@@ -263,9 +264,10 @@ impl Node {
         self.inner.dialer.clock().as_ref()
     }
 
-    /// Returns a function that requests wake-ups for the waiters of a key, and returns whether
-    /// every release already wakes these waiters. The arguments are the key, and whether the waiter
-    /// is the first in its queue: only then are wake-ups requested.
+    /// Returns a function that requests that the waiters of a key are woken after every release.
+    /// The arguments are the key, and whether the waiter is the first in its queue; for any other
+    /// waiter, the function ends such a request. The function returns whether the waiters are
+    /// already woken after every release.
     pub(crate) fn tracking(&self) -> impl Fn(&str, bool) -> bool {
         |key, is_first| self.inner.subscriber.track(key, is_first)
     }
@@ -521,7 +523,8 @@ impl Node {
             .map_err(on(name))
     }
 
-    /// Returns by how much a lease may end earlier on a counted replica than on the master.
+    /// Returns by how much earlier than on the master a lease may end on a replica whose
+    /// confirmation counts under this policy.
     #[must_use]
     pub fn replica_lead(&self, lease: LeaseTime, replication: Replication) -> Duration {
         self.inner.replica_clocks.lead(lease, replication)

@@ -1,5 +1,5 @@
-//! Renewals: one request for a batch, on separate connections, with a wait for replicas if
-//! required.
+//! Renewals of batches of locks, on separate connections, with a wait for replicas for those locks
+//! that require it.
 
 use super::{Node, RENEWED, RequestMode, on};
 use crate::connection::{ConnectionLike, FramedConnection};
@@ -58,8 +58,9 @@ impl Node {
     }
 
     /// Renews on a connection for renewals. If none can be made (the server accepts no more, the
-    /// password has changed, or no file descriptor is left), renews on the shared connection: a
-    /// held lock matters more than the delay of the requests behind this one.
+    /// password has changed, or no file descriptor is left), renews on the shared connection if
+    /// that is open and needs no `ASKING`: a held lock matters more than the delay of the requests
+    /// behind the renewal.
     pub(super) fn renew_on_any_connection<T>(
         &self,
         batch: &[RenewalRequest],
@@ -143,8 +144,9 @@ impl Node {
         Ok(renewals)
     }
 
-    /// Renews these locks again if one may have changed after its renewal and before the server
-    /// read its key for tracking: the server does not report such a change.
+    /// Renews these locks again if one of them may have changed after its renewal and before the
+    /// server read its key for tracking: the server does not report such a change. If the answers
+    /// are votes, does so only if a lock has certainly changed.
     fn check_reports(
         &self,
         connection: &FramedConnection<'_>,

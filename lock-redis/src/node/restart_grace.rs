@@ -1,5 +1,6 @@
 //! [`RestartGrace`]: no lock is granted on a server that was started a moment ago, because it may
-//! have forgotten locks that it granted before. Their leases end during this time.
+//! have forgotten locks that it granted before the start. If the grace time is not shorter than the
+//! longest lease, the leases of those locks end before the server grants locks again.
 
 use crate::connection::{Dialer, Identity};
 use lock_core::Error;

@@ -51,7 +51,8 @@ impl NodeSettings {
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] if a setting contradicts another, or a file cannot be read.
+    /// [`Error::is_configuration`] if a setting is invalid or contradicts another, or a file cannot
+    /// be read. [`Error::is_unavailable`] if a thread cannot be started.
     pub fn new(
         config: &Config,
         database: u32,
@@ -121,6 +122,7 @@ impl NodeSettings {
     /// # Errors
     ///
     /// [`Error::is_configuration`] if no certificate can be for a host of this name.
+    /// [`Error::is_unavailable`] if the connection pool cannot be created.
     pub fn node_on(&self, host: &str, port: u16) -> Result<Node, Error> {
         let destination = self
             .destination(Endpoint::tcp(host, port))?
@@ -128,8 +130,8 @@ impl NodeSettings {
         self.node(destination, None, None, Arc::default())
     }
 
-    /// Returns a cluster node that may leave the cluster: [`Node::retire`] ends all connections to
-    /// it. Each new connection checks the node's ID, and fails unless that ID is `id`; without an
+    /// Returns a cluster node that may leave the cluster: [`Node::retire`] then ends the use of the
+    /// node. Each new connection checks the node's ID, and fails unless that ID is `id`; without an
     /// `id`, unless it is the ID of the node that answered first. `replicas` returns the number of
     /// the node's replicas, and `addresses` their addresses.
     ///
@@ -152,8 +154,8 @@ impl NodeSettings {
         self.node(destination, Some(replicas), Some(addresses), Arc::default())
     }
 
-    /// Returns any node of a cluster, for queries about the cluster only. The reply to such a query
-    /// contains the node's ID, so the node's connections do not check the ID.
+    /// Returns the node of a cluster on this host and port, for queries about the cluster only. The
+    /// reply to such a query contains the node's ID, so the node's connections do not check the ID.
     ///
     /// # Errors
     ///
@@ -165,12 +167,12 @@ impl NodeSettings {
         self.node(destination, None, None, Arc::default())
     }
 
-    /// Returns a server that is a master for as long as the sentinels consider it one:
-    /// [`Node::retire`] ends all connections to it. Each new connection checks that the server is a
-    /// master, and which one. The connection fails unless the server has this `run_id` (without a
-    /// `run_id`, that of the server that answered first), or was a replica of the server with the
-    /// history `former`. `map` has the real addresses of the master's replicas. The error of a
-    /// failed connection ends with `advice`.
+    /// Returns a server that is used for as long as the sentinels consider it a master:
+    /// [`Node::retire`] then ends the use of the server. Each new connection checks that the server
+    /// is a master, and which one. The connection fails unless the server has this `run_id`
+    /// (without a `run_id`, that of the server that answered first), or was a replica of the server
+    /// with the history `former`. `map` has the real addresses of the master's replicas. The error
+    /// of a failed connection ends with `advice`.
     ///
     /// # Errors
     ///

@@ -21,14 +21,15 @@ struct Registry {
     last: u64,
 }
 
-/// The function that returns whether a node's grants of a lock count at the moment. Never waits.
+/// The function that returns whether a waiter may rely on a node's grants of a lock at the moment.
+/// Never waits.
 pub(crate) type Counts = Arc<dyn Fn(&LockName, &WeakNode) -> bool + Send + Sync>;
 
 struct WatchEntry {
     name: LockName,
     wake: Arc<dyn Wake>,
     counts: Counts,
-    /// `None` before the first subscription, and after one that failed.
+    /// `None` before the first subscription, and after a move whose subscription failed.
     subscribed: Option<SubscribedOn>,
 }
 
@@ -40,8 +41,8 @@ struct SubscribedOn {
 }
 
 /// Wakes the waiter for messages of one node. Once the watch has moved to another node, a late
-/// message wakes the waiter without a grant, because the former node's grants no longer count.
-/// Whether a grant counts is checked again when the waiter takes the grant.
+/// message wakes the waiter without a grant, because the former node's grants are no longer valid.
+/// Whether a grant is valid is checked again when the waiter takes the grant.
 struct WakeFromNode {
     wake: Arc<dyn Wake>,
     has_left: Arc<AtomicBool>,
@@ -86,9 +87,10 @@ pub struct RelocatableWatch {
 }
 
 impl WatchRegistry {
-    /// Registers a waiter, which is moved and woken from now on. Must be called before the first
-    /// subscription: otherwise a move in between would be missed. `counts` returns whether a
-    /// node's grants count at the moment; it never waits.
+    /// Registers a waiter. From now on its watch is moved when the lock moves, and the waiter is
+    /// woken. Must be called before the first subscription: otherwise a move in between would be
+    /// missed. `counts` returns whether the waiter may rely on a node's grants of the lock at the
+    /// moment, and never waits.
     #[must_use = "it ends when it is dropped"]
     pub fn register(
         &self,
@@ -124,7 +126,7 @@ impl WatchRegistry {
     }
 
     /// Moves the watches whose locks are on another node now, and wakes their waiters. `home`
-    /// returns the node of a lock; without a node, the watch stays where it is.
+    /// returns the node of a lock; if it returns none, the watch stays on its present node.
     ///
     /// Does not wait: a waiter is woken again when its subscription is confirmed.
     pub fn relocate(&self, home: impl Fn(&LockName) -> Option<Node>) {
@@ -226,7 +228,7 @@ impl RelocatableWatch {
 
     /// Moves this watch, as [`WatchRegistry::relocate`] does. `home` returns the node of the lock,
     /// and is called while the registry is locked. Otherwise the watch could be moved to a newer
-    /// node between the two steps, and this function would move it back.
+    /// node between the call of `home` and the move, and this function would move the watch back.
     pub fn follow(&self, home: impl FnOnce() -> Option<Node>) {
         let mut registry = self.registry.lock();
         let Some(node) = home() else {

@@ -16,8 +16,8 @@ use lock_core::backend::{
 use lock_core::{ClientId, LockName};
 
 impl OwnedFormat {
-    /// Returns the commands that the scripts for mutexes run, as an access control list writes
-    /// them.
+    /// Returns the commands that the scripts for mutexes run, except the script for votes in a
+    /// quorum, as an access control list writes them.
     pub(super) fn commands(&self) -> Vec<String> {
         let Scripts {
             acquire,
@@ -58,9 +58,9 @@ impl OwnedFormat {
             let answer = kind.acquire(self, attempt, is_tracked)?;
             let key = self.keys.lock(attempt.name);
             let knows_first = attempt.name.kind().permits().is_some();
-            // With a number, the caller may wait for a message of the store, so the time to its
-            // next attempt is bounded. Without a number, the caller does not wait, or cannot be
-            // notified yet.
+            // If the attempt has a number (`direct`), the caller may wait for a message of the
+            // store, so the time to its next attempt is bounded. Otherwise the caller does not
+            // wait, or cannot be notified yet. The answer of a semaphore is bounded already.
             return Ok(answer.map(move |answer| match attempt.direct {
                 Some(_) if !knows_first => self.bounded(answer, true, is_tracked(&key, true)),
                 _ => answer,
@@ -258,7 +258,8 @@ impl OwnedFormat {
     }
 
     /// Returns the channel on which a client is notified which of its owners in the queue is next
-    /// or was granted the lock, for all kinds; `None` without a queue.
+    /// or was granted the lock; `None` without a queue. All kinds of locks of this name have the
+    /// channel in common.
     pub(crate) fn inbox(&self, name: &LockName, client: ClientId) -> Option<String> {
         self.queue(name).map(|queue| inbox(&queue, client))
     }

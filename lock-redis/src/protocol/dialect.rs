@@ -22,8 +22,8 @@ pub(crate) struct Dialect {
     /// True if the format has all kinds of locks, not only mutexes. The other kinds are in
     /// [`kinds`](super::kinds).
     pub(crate) has_all_kinds: bool,
-    /// True if the scripts can tell from the value under the key if its holder will publish its
-    /// release.
+    /// True if the scripts can tell from the value under the key whether the holder will publish
+    /// the release.
     pub(crate) detects_silent_holders: bool,
 }
 

@@ -2,8 +2,9 @@
 //! have in common.
 //!
 //! - A script is sent by its hash, which is short, or by its text if the server does not know the
-//!   hash (after a restart or `SCRIPT FLUSH`, or at first use). The reply `NOSCRIPT` means that
-//!   nothing was carried out. The text teaches the server the hash.
+//!   hash (after a restart or `SCRIPT FLUSH`, or at first use). Before a `WAIT`, the first use on
+//!   the connection is by the text at once. The reply `NOSCRIPT` means that nothing was carried
+//!   out. Once it has received the text, the server knows the hash.
 //! - An error of the server becomes an error that names the cause; if the key holds other data, the
 //!   hint describes the value that is found there.
 //! - A connection is closed if it leads to a replica, or if a reply does not fit its request.
@@ -140,7 +141,8 @@ fn call<R>(
 }
 
 /// Returns the failure of a batch whose decisive request got an error. The message names the first
-/// key of that request, which is the lock's.
+/// key of that request, which is the lock's. Closes the connection if the error shows that it leads
+/// to a replica.
 #[cold]
 fn refused(
     batch: &Batch,

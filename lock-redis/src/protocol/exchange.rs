@@ -15,7 +15,7 @@ pub(crate) enum Exchange<'a, T> {
     Done(Result<T, Failure>),
     /// These requests are sent next, in one write. The operation continues with their replies.
     Send(Batch, Continuation<'a, T>),
-    /// The last reply is one that this command cannot give. The connection is closed, and the
+    /// The last reply is one that the named command cannot give. The connection is closed, and the
     /// operation fails.
     Unexpected(String),
 }
@@ -203,7 +203,7 @@ impl Received<'_> {
         std::mem::replace(&mut self.replies, Replies::Many(Vec::new()))
     }
 
-    /// Removes and returns the reply to the first request.
+    /// Removes all replies, and returns the reply to the first request.
     pub(crate) fn take_reply(&mut self) -> Reply {
         match self.take_replies() {
             Replies::One([reply]) => reply,
@@ -242,7 +242,8 @@ impl Received<'_> {
         mark.map_or_else(String::new, |mark| self.batch.key_of(mark).into_owned())
     }
 
-    /// Returns the failure of a request whose reply the script at this place cannot give.
+    /// Returns the failure of the request at this place of the batch, whose reply does not fit the
+    /// request. Closes the connection.
     pub(crate) fn unexpected_at(&mut self, place: usize) -> Failure {
         match self.batch.marks().nth(place).and_then(Mark::script) {
             Some(script) => self.unexpected(script),
@@ -260,15 +261,16 @@ impl Received<'_> {
         self.closes.get_or_insert_with(|| self.server.out_of_step());
     }
 
-    /// Returns the failure of a request whose reply this script cannot give. Closes the connection:
-    /// if this reply belongs to another request, so do all later replies.
+    /// Returns the failure of a request that this script has answered with a reply that it cannot
+    /// give. Closes the connection: if this reply belongs to another request, so do all later
+    /// replies.
     pub(crate) fn unexpected(&mut self, script: &Script) -> Failure {
         self.close();
         unexpected_reply(self.server, &format!("the script `{}`", script.name))
     }
 
-    /// Returns the failure of a request whose reply this command cannot give. Closes the
-    /// connection.
+    /// Returns the failure of a request that this command has answered with a reply that it cannot
+    /// give. Closes the connection.
     pub(crate) fn unexpected_to(&mut self, command: &str) -> Failure {
         self.close();
         unexpected_reply_to(self.server, command)

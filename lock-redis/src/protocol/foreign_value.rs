@@ -8,8 +8,9 @@ use lock_core::backend::Failure;
 /// scripts of `token` use the same number.
 pub(crate) const LONGEST_TEXT: i64 = 4096;
 
-/// Adds a hint to the failure, if the server answers by `by`: for a foreign format, the value under
-/// the key; for other failures, see `with_server_kind`.
+/// Adds a hint to the failure, if the server answers by `by`. For a foreign format, the hint
+/// describes the value under the key, unless the failure names that value already. Other failures
+/// are passed to `with_server_kind`.
 pub(crate) fn with_found_value(
     link: &mut dyn ConnectionLike,
     failure: Failure,

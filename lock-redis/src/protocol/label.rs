@@ -1,6 +1,6 @@
-//! The label of a lock's owner: for people, the owner's name and the time since which it holds the
-//! lock. Stored in a companion key of the lock; with several holders, in a companion key for each
-//! holder.
+//! The label of a lock's owner: the owner's name and the time since which the owner has held the
+//! lock, for display. The label is stored in a companion key of the lock; with several holders, in
+//! a companion key for each holder.
 //!
 //! The label is written by a separate command, behind the script that renews and in the same write.
 //! If the script declared the label's key, renewals would fail for users without a right to that

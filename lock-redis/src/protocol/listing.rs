@@ -12,8 +12,8 @@ use crate::wakeups::ChannelKind;
 use lock_core::backend::{Failure, LockInfo, LockPage, PagePosition, RENEW_BATCH};
 use lock_core::{FencingToken, LockKind, LockName};
 
-/// The number of keys that the server scans for a page. For some hundred microseconds, the server
-/// meanwhile serves no other client.
+/// The number of keys that the server scans for a page. The scan occupies the server for some
+/// hundred microseconds.
 const KEYS_OF_A_PAGE: u64 = 1000;
 
 /// The state of a lock, or the failure of its inspection.
@@ -48,7 +48,7 @@ impl NodePage {
 }
 
 impl OwnedFormat {
-    /// Lists the held locks among the next keys of this server.
+    /// Lists the held locks among the next keys of this server that match `pattern`.
     pub(crate) fn list_locks<'a>(&'a self, pattern: &str, cursor: u64) -> Exchange<'a, NodePage> {
         self.scan(pattern, cursor).then(|(next, names)| {
             let batches: Vec<_> = names.chunks(RENEW_BATCH).map(<[_]>::to_vec).collect();
@@ -60,7 +60,7 @@ impl OwnedFormat {
         })
     }
 
-    /// Returns the held locks among these names.
+    /// Returns the held locks among these names, and the locks that could not be inspected.
     fn held_of(&self, names: Vec<LockName>) -> Exchange<'_, Vec<(LockName, LockState)>> {
         self.holders(names.clone()).then(|infos| {
             let is_lock = |info: &LockState| match info {
@@ -92,8 +92,8 @@ impl OwnedFormat {
         info.holder.as_ref().is_some_and(self.dialect.is_lock)
     }
 
-    /// Returns the cursor of the next page, and the names of the next keys that have the type of a
-    /// lock.
+    /// Returns the cursor of the next page, and the names of those among the next keys that match
+    /// `pattern` and have the type of a lock.
     fn scan<'a>(&'a self, pattern: &str, cursor: u64) -> Exchange<'a, (u64, Vec<LockName>)> {
         let (glob, cursor) = (self.keys.glob(pattern), Text::of(cursor));
         let count = Text::number(KEYS_OF_A_PAGE);
@@ -138,8 +138,8 @@ impl OwnedFormat {
             .iter()
             .any(|name| kinds::format_of(name.kind()).is_some())
         {
-            // Other kinds have their own scripts. They are rarely inspected, so one after the other
-            // is good enough.
+            // Other kinds have their own scripts. They are rarely inspected, so they are inspected
+            // one after the other.
             return in_turn(names.into_iter(), |name| {
                 self.inspect(&name, Labels::LeftOut).caught()
             });

@@ -3,7 +3,7 @@
 //! `foreign_value`, which the driver calls.
 //!
 //! - [`redisson`]: a hash of one field, as Redisson's `RLock`; the default
-//! - [`token`]: a string, as most others write it: `SET key token NX PX lease`
+//! - [`token`]: a string, as most other libraries write it: `SET key token NX PX lease`
 //! - [`owned`]: the common part of `redisson` and `token`: the owner is stored under the key, and a
 //!   script changes the lock only for that owner
 //! - [`by_kind`]: the operations of a format with owners, for each kind of lock
@@ -141,8 +141,8 @@ impl Format {
         }
     }
 
-    /// Returns the commands on keys that the format sends, or that its scripts run, as an access
-    /// control list writes them.
+    /// Returns the commands that the format sends for mutexes, or that its scripts for mutexes run,
+    /// as an access control list writes them.
     pub(crate) fn commands(&self) -> Vec<String> {
         match &*self.0 {
             FormatKind::Owned(format) => format.commands(),
@@ -174,9 +174,10 @@ impl Format {
     }
 
     /// Tries once to acquire a lock. See [`Backend::acquire`](lock_core::Backend::acquire).
-    /// `is_tracked` is called with a key, and with true if the waiter is the first in its queue. It
-    /// requests reports of the key's changes for a first waiter, and ends such a request for any
-    /// other. It returns true if the key's waiters are already woken after every release.
+    /// `is_tracked` is called with a key, and with true if the waiter is the first in its queue.
+    /// The function requests reports of the key's changes for a first waiter, and ends such a
+    /// request for any other waiter. It returns true if the key's waiters are already woken after
+    /// every release.
     pub(crate) fn acquire<'a>(
         &'a self,
         attempt: &'a Attempt<'a>,
@@ -258,7 +259,7 @@ impl Format {
     }
 
     /// Returns the rules by which several requests are joined into one; no rules if keys may be in
-    /// different slots.
+    /// different slots, or if the format does not say who holds a lock.
     pub(crate) fn joins(&self) -> &'static [Join] {
         self.as_owned().map_or(&[], OwnedFormat::joins)
     }
@@ -286,7 +287,8 @@ impl Format {
         }
     }
 
-    /// Returns the cluster slot of a lock's key. The lock's companion keys are in the same slot.
+    /// Returns the cluster slot of a lock's key. The lock's companion keys are in the same slot, or
+    /// the lock cannot be acquired.
     #[must_use]
     pub fn slot(&self, name: &LockName) -> u16 {
         keys::slot(&self.keys().lock(name))
@@ -320,8 +322,8 @@ impl Format {
         self.as_owned().is_some()
     }
 
-    /// Returns the format if it says who holds a lock; otherwise the failure of a request that
-    /// needs this, which says that the format cannot `what`.
+    /// Returns the format if it says who holds a lock. Otherwise returns a failure with the message
+    /// that the format cannot `what`.
     pub(crate) fn owned(&self, what: &str) -> Result<&OwnedFormat, Failure> {
         self.as_owned().ok_or_else(|| {
             Failure::NotSent(Error::new(

@@ -1,10 +1,12 @@
-//! [`Redirect`]: the error of a cluster node that refused a request because of its slot.
+//! [`Redirect`]: the error of a cluster node that refused a request because of its slot, or because
+//! the node is a replica or not ready.
 
 use crate::connection::{Address, ServerError};
 use lock_core::backend::Failure;
 use std::error::Error as _;
 
-/// The error of a cluster node that refused a request because of its slot.
+/// The error of a cluster node that refused a request because of its slot, or because the node is a
+/// replica or not ready.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Redirect {
@@ -13,9 +15,10 @@ pub enum Redirect {
     Moved(Address),
     /// The slot is moving to another node, which has this key or will create it.
     Ask(Address),
-    /// The slot is moving, and the keys of the request are on two nodes.
+    /// The slot is moving, and this node does not have all keys of the request: some may be on the
+    /// other node, or exist on neither node.
     TryAgain,
-    /// No node serves the slot, or this node is a replica or not ready.
+    /// No node serves the slot, the cluster has failed, or this node is a replica or not ready.
     Down,
 }
 

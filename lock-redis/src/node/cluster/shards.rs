@@ -23,10 +23,10 @@ pub struct Shards {
     /// newer information. The epoch of a replica says less: a replica that the other nodes cannot
     /// reach increases its epoch with each election that it starts.
     pub epoch: u64,
-    /// The masters that serve slots.
+    /// The masters that serve slots, except masters whose host is unknown.
     pub shards: Vec<Shard>,
     /// The IDs and addresses of all listed nodes. Before Redis 7 these are only masters with slots,
-    /// and their replicas.
+    /// and their replicas that are not down.
     pub nodes: Vec<(String, Address)>,
     /// True if the server supports sharded channels.
     pub sharded_channels: bool,
@@ -48,10 +48,11 @@ pub struct Shard {
     pub master: Address,
     /// The replicas that are not down.
     pub replicas: Vec<Address>,
-    /// The replicas that are down. Empty before Redis 7, which does not list these.
+    /// The replicas that are down. Always empty before Redis 7, because such a server lists no
+    /// replicas that are down.
     pub replicas_down: Vec<Address>,
     /// True if the replying node lists no replica of this master, not even one that is down. Always
-    /// false before Redis 7, which does not list replicas that are down.
+    /// false before Redis 7, because such a server lists no replicas that are down.
     pub has_no_replica: bool,
 }
 
@@ -213,9 +214,9 @@ struct Reporter<'a> {
 
 impl Reporter<'_> {
     /// Returns the address of the listed node `id`. An absent or empty endpoint stands for the host
-    /// at which the replying node was queried. The endpoint `?` stands for a missing host name: the
-    /// IP address replaces it, or for the replying node itself the queried host. Otherwise the host
-    /// stays unknown.
+    /// at which the replying node was queried. The endpoint `?` stands for a missing host name,
+    /// which the IP address replaces if the server states one. Otherwise the queried host replaces
+    /// the host name of the replying node, and the host of any other node stays unknown.
     fn address(&self, id: &str, endpoint: &Reply, ip: Option<&Reply>, port: u16) -> Address {
         let text = |reply: &Reply| {
             reply
@@ -333,8 +334,9 @@ fn owners(groups: &[Group]) -> Listed {
     )
 }
 
-/// Returns the masters that `CLUSTER SLOTS` lists, with their replicas from `CLUSTER SHARDS`, which
-/// also lists the replicas that are down; and the nodes of both replies.
+/// Returns the masters that `CLUSTER SLOTS` lists, and the nodes of both replies. The replicas of a
+/// master are those in `CLUSTER SHARDS`, which also lists replicas that are down, unless this
+/// master is missing there.
 fn merge(groups: &[Group], (shards, mut all): Listed) -> Listed {
     let merged = |shard: Shard| {
         let found = groups
@@ -365,7 +367,8 @@ fn nodes(groups: &[Group]) -> Vec<(String, Address)> {
         .collect()
 }
 
-/// Parses the reply to `CLUSTER SLOTS`, which omits nodes that are down. `None` if it is invalid.
+/// Parses the reply to `CLUSTER SLOTS`, which omits replicas that are down. `None` if it is
+/// invalid.
 fn read_slots(reply: &Reply, reporter: &Reporter<'_>) -> Option<Listed> {
     let (mut shards, mut all): (Vec<Shard>, Vec<_>) = (Vec::new(), Vec::new());
     for range in reply.as_array()? {

@@ -9,8 +9,9 @@ use lock_core::backend::Failure;
 use lock_core::{Finding, FindingLevel, Moment};
 
 impl Node {
-    /// Reports this node's view of its cluster: the slots that are served, and the nodes that are
-    /// down. `host` is the server's host, as this client addresses it.
+    /// Reports this node's view of its cluster: the slots that are served, the state of the
+    /// cluster, and the replicas that are down. `host` is the server's host, as this client
+    /// addresses it.
     ///
     /// # Errors
     ///

@@ -53,7 +53,7 @@ impl Facts {
         self.field(name)?.parse().ok()
     }
 
-    /// Returns a setting; `None` if the user may not read it.
+    /// Returns a setting; `None` if the user may not read it, or the server does not have it.
     pub(super) fn setting(&self, name: &str) -> Option<&str> {
         self.settings.get(name).map(String::as_str)
     }

@@ -3,7 +3,7 @@
 //! - `facts`: the server's own description
 //! - `service`: the managed service that the server belongs to
 //! - `settings`: role, version, eviction, memory, persistence
-//! - `replication`: replicas, and the writes that the server accepts without them
+//! - `replication`: replicas, their clocks, and the writes that the server accepts without them
 //! - `rights`: the rights of the user
 //! - `cluster`: the cluster that a node belongs to
 //! - `timing`: the server's clock, and the time of a round trip
@@ -72,7 +72,8 @@ pub(crate) struct NodeTerms {
 pub struct NodeDiagnosis {
     /// The findings about the server.
     pub findings: Vec<Finding>,
-    /// The server's clock; `None` if the user may not read it.
+    /// The server's clock; `None` if the reply to `TIME` is not a time, as when the user may not
+    /// read it.
     pub clock: Option<ServerClock>,
 }
 
@@ -108,8 +109,8 @@ impl Asking<'_> {
             .min(self.node.inner.dialer.clock().now() + self.node.inner.dialer.command_timeout())
     }
 
-    /// Sends a request. If the server closes the connection instead of replying, but accepts new
-    /// connections, the reply is a refusal.
+    /// Sends a request. If the server closes two connections instead of replying, but still accepts
+    /// new connections, returns a refusal.
     fn ask(&mut self, words: &[&[u8]]) -> Result<Reply, Failure> {
         use crate::connection::ConnectionLike;
         // Twice, because a restart of the server also closes a connection, but only once.
@@ -125,7 +126,7 @@ impl Asking<'_> {
     }
 }
 
-/// Returns the refusal of a server, or a proxy, that closes the connection instead of an answer.
+/// Returns the refusal of a server, or a proxy, that closes the connection instead of answering.
 fn closed() -> ServerError {
     ServerError::parse("ERR not allowed: the connection was closed instead of an answer")
 }
@@ -212,7 +213,8 @@ impl Examination<'_> {
     }
 
     /// Requests reports of key changes on a new connection, as renewals do. Returns the server's
-    /// error if the server refuses them.
+    /// error if the server refuses the reports, or a refusal if the server closes the connection
+    /// instead of replying.
     fn ask_for_tracking(
         &self,
         rights: &Rights,

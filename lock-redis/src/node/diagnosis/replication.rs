@@ -87,7 +87,8 @@ impl Examination<'_> {
                 .setting(name)
                 .and_then(|value| value.parse::<u64>().ok())
         };
-        // `INFO` has this count only if `min-replicas-to-write` is set.
+        // `INFO` has this count only if neither `min-replicas-to-write` nor `min-replicas-max-lag`
+        // is zero.
         let good = self.facts.number("min_slaves_good_slaves");
         let wanted = setting("min-replicas-to-write");
         let max_lag = setting("min-replicas-max-lag");

@@ -1,8 +1,9 @@
 //! [`Rights`]: the commands, keys and channels of the library that the user may use.
 //!
-//! A script checks the user's right to each command with each key, and executes none of the
-//! commands. A command counts as missing if it is refused with every key; a key counts as missing
-//! if every command is refused with that key.
+//! A script checks the user's right to each command, with each key that needs the command, and
+//! executes none of the commands. If a command is refused with every key, the user lacks the
+//! command. If a command is refused with a key, the user lacks the right to that key when every
+//! command is refused with it, or when the command is allowed with another key.
 
 use super::{Asking, Examination, StoreKind};
 use crate::connection::error_mapping::acl_pattern;
@@ -26,8 +27,8 @@ struct Resource {
     /// The rule of an access control list that allows the resource.
     rule: String,
     name: String,
-    /// True if this is the key of a lock, and no prefix is configured: then it is not known which
-    /// locks the user is meant to use.
+    /// True if this is the key of a lock, or a companion key that begins with the name of the lock,
+    /// and no prefix is configured. Then it is not known which locks the user is meant to use.
     is_any_lock: bool,
 }
 
@@ -60,8 +61,8 @@ enum Outcome {
     Answered,
     /// Scripts cannot be run.
     NoScripts(ServerError),
-    /// The server is older than Redis 7, which cannot check rights in a script, or its answer is
-    /// invalid.
+    /// The server cannot check rights in a script, because it is older than Redis 7; or its answer
+    /// is invalid.
     Unknown,
 }
 
@@ -72,14 +73,14 @@ struct Missing {
     needed: Vec<String>,
     /// The rules that grant optional commands and keys.
     optional: Vec<String>,
-    /// True if the user may not use the key that was checked, and no prefix shows which locks the
-    /// user may use.
+    /// True if the user may not use the key of a lock that was checked, and no prefix shows which
+    /// locks the user is meant to use.
     is_lock_unknown: bool,
 }
 
 /// Returns a command with as many words as it needs; `None` for a command that is not listed here.
-/// The server looks for keys among the words before it checks their number: with too few words it
-/// might stop.
+/// The server looks for keys among the words before it checks their number, so it might crash if
+/// there were too few words.
 fn words(command: &str, name: &str) -> Option<Vec<String>> {
     let more: &[&str] = match command {
         "exec" | "info" | "multi" | "ping" | "role" | "sunsubscribe" | "time" | "unsubscribe" => {
@@ -167,8 +168,8 @@ impl Rights {
                     .names_beside(&name)
                     .map(|name| rights.add(acl_pattern('~', &name), name, false)),
             );
-            // The queue is checked even if the server has refused it before, so that this client no
-            // longer uses it.
+            // The queue is checked even if this client no longer uses it because the server has
+            // refused it.
             let is_quorum = matches!(store, StoreKind::Quorum { .. });
             queue = (owned.dialect.wakes().is_none() && !is_quorum).then(|| {
                 let name = keys::queue(&owned.keys.lock(&name));
@@ -221,7 +222,8 @@ impl Rights {
                 rights.question("client|caching", None, false);
             }
         }
-        // Without tokens only the queue and semaphores need the server's time.
+        // Votes in a quorum and fencing tokens need the server's time. Otherwise only the queue and
+        // semaphores need it, which are optional.
         let is_quorum = matches!(store, StoreKind::Quorum { .. });
         let has_tokens = format.as_owned().is_none_or(|owned| owned.has_tokens());
         for command in commands {

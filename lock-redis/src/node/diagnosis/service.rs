@@ -1,4 +1,4 @@
-//! [`Service`]: the managed service of a server, and what findings mean there.
+//! [`Service`]: the managed service that a server belongs to, and the remedies there.
 //!
 //! An operator cannot run `CONFIG SET` on a managed service. Sources: the documentation of the
 //! services, and replies to `INFO` that their users published.
@@ -67,7 +67,7 @@ impl Service {
     }
 
     /// Returns what the operator can do about persistence; `None` if the service promises that no
-    /// write with a reply is lost, whatever its servers report of their files.
+    /// acknowledged write is lost, even if its servers report no append-only file.
     pub(super) fn persistence(self) -> Option<&'static str> {
         match self {
             Self::ElastiCache => Some(

@@ -9,7 +9,7 @@ use lock_core::FindingLevel::{self, Danger, Warning};
 /// The oldest version that has all the commands used.
 const OLDEST_VERSION: [u32; 3] = [6, 2, 0];
 
-/// The part of its memory, in percent, from which a server counts as nearly full, so that the
+/// The percentage of `maxmemory` from which a server is reported as nearly full, so that the
 /// operator has time to react.
 const NEARLY_FULL: u64 = 90;
 
@@ -47,7 +47,8 @@ impl Examination<'_> {
         }
     }
 
-    /// Names the service, whose settings an operator changes by other means than `CONFIG SET`.
+    /// Adds a finding with the name of the managed service, if there is one. Its settings cannot be
+    /// changed by `CONFIG SET`.
     pub(super) fn examine_service(&mut self) {
         if let Some(service) = self.service {
             self.ok("service", format!("it is a server of {}", service.name()));

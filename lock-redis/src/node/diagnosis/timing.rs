@@ -8,14 +8,15 @@ use lock_core::{Finding, FindingLevel};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The number of round trips that are measured: enough for a 99th percentile.
+/// The largest number of round trips that are measured: enough for a 99th percentile.
 const ROUND_TRIPS: usize = 50;
-/// The longest time for the measurement, so that the diagnosis of a slow server ends.
+/// The time after which no further round trip is measured, so that the diagnosis of a slow server
+/// ends.
 const MEASURING: Duration = Duration::from_secs(2);
-/// A round trip of a tenth of `command_timeout` is a warning, a round trip of half of
-/// `command_timeout` a danger.
+/// A 99th percentile of a tenth of `command_timeout` is a warning, one of half of `command_timeout`
+/// a danger.
 const PART_OF_TIMEOUT: [u32; 2] = [10, 2];
-/// A round trip of a thirtieth of a lease is a warning, a round trip of a tenth a danger, because a
+/// A 99th percentile of a thirtieth of a lease is a warning, one of a tenth a danger, because a
 /// renewal starts at a third of the lease and must leave time for a second try.
 const PART_OF_LEASE: [u32; 2] = [30, 10];
 
@@ -33,7 +34,8 @@ impl std::fmt::Display for ServerClock {
     }
 }
 
-/// Returns the server's clock, compared with this machine's; `None` if the user may not read it.
+/// Returns the server's clock, compared with this machine's; `None` if the reply is not a time, as
+/// when the user may not read it.
 pub(super) fn ask_clock(asking: &mut Asking<'_>) -> Result<Option<ServerClock>, Failure> {
     let Asking { node, link, by } = asking;
     let (clock, timeout) = (

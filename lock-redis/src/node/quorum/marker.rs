@@ -26,8 +26,8 @@ pub struct NodeView {
     pub node: Arc<str>,
     /// The present `run_id` of the server.
     pub run_id: Arc<str>,
-    /// The address of the server whose clock was ahead when this server became a node. This server
-    /// votes only after the time that the other clock showed then.
+    /// The address of the server whose clock determined the earliest start of this server's pause,
+    /// because that clock was ahead: see [`Admission::clock`].
     pub clock: Option<Arc<str>>,
     /// True if the server did not vote yet when the marker was read.
     pub is_paused: bool,
@@ -185,7 +185,7 @@ pub struct ServerState {
     pub marker: Option<(Agreement, NodeView)>,
     /// The time from which the server votes, in microseconds of its clock.
     pub votes_from: u64,
-    /// True if the server was restarted since it voted last.
+    /// True if the server was restarted since it became a node or voted last.
     pub is_restarted: bool,
     /// True for a node that has not voted yet, because it became a node less than one pause ago.
     pub is_new: bool,
@@ -193,11 +193,11 @@ pub struct ServerState {
     pub is_copy: bool,
     /// The version of the marker, for [`Admission::replaces`]; "" without one.
     pub version: Arc<str>,
-    /// The epoch in which the server was admitted; 0 for one of the first members. In that epoch
-    /// the server does not take part in the choice of the next members, because it may have
-    /// forgotten a promise.
+    /// The epoch in which the server was admitted without [`Admission::chooses`]; otherwise 0, as
+    /// for the first members. In that epoch the server does not take part in the choice of the next
+    /// members, because it may have forgotten a promise.
     pub admitted: u64,
-    /// True if the server executed the request.
+    /// True if the server made the change that was requested; false for a read.
     pub is_done: bool,
     /// The largest ballot that the server has promised or accepted.
     pub ballot: u64,
@@ -259,7 +259,9 @@ pub enum MarkerRequest<'a> {
     /// Accepts a choice of the next members. The fields are the present quorum and epoch, the
     /// ballot, and the choice.
     Accept(&'a str, u64, u64, &'a Agreement),
-    /// Records these members of this epoch. With an admission, the server becomes a node.
+    /// Records these members of this epoch. With an admission, the server becomes a node, if its
+    /// marker is the one that the admission replaces. Otherwise it records the members only if it
+    /// is a node of the same quorum with an earlier epoch.
     Record(u64, &'a Agreement, Option<&'a Admission>),
     /// Records which members a client cannot reach. The fields are the quorum, the epoch, the
     /// client, and the IDs of the members.

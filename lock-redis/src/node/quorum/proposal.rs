@@ -14,7 +14,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The terms of a vote, and the node that is expected to vote.
+/// The settings of the quorum under which a vote is requested, and the node that is expected to
+/// vote.
 #[derive(Clone, Copy, Debug)]
 #[allow(
     clippy::exhaustive_structs,
@@ -42,9 +43,9 @@ pub enum ProposalReply {
     Paused(Duration),
     /// The server is not the expected one.
     Stranger,
-    /// The server has no marker.
+    /// The server has no marker, or its data may be those of another server.
     Unmarked,
-    /// The marker names another quorum, other members or other terms.
+    /// The marker names another quorum, epoch or node than the client expects, or other settings.
     Outdated,
     /// The proposed token is ahead of the clock of the node by this time, which is too far.
     Ahead(Duration),
@@ -91,7 +92,7 @@ impl ServerInfo {
 }
 
 impl ProposalReply {
-    /// Returns whether the expected server replied.
+    /// Returns whether the expected server replied, and has a marker.
     pub(super) fn is_of_expected_server(&self) -> bool {
         !matches!(self, Self::Unmarked | Self::Stranger)
     }

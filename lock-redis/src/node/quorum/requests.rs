@@ -1,5 +1,5 @@
 //! Requests to a node of a quorum. Inspections, renewals and forced releases also read the marker
-//! on the same connection: the answer counts as the answer of the node that the marker names.
+//! on the same connection: the answer is attributed to the node that the marker names.
 
 use super::{MarkerRequest, NodeView, ProposalReply, ServerState, VoteTerms};
 use crate::connection::ConnectionLike;
@@ -108,8 +108,8 @@ impl Node {
     }
 
     /// Returns the `run_id` of a server that can be a node of a quorum. The failure is
-    /// [`Failure::Refused`] for a server that cannot, and [`Failure::NotSent`] for one that does
-    /// not answer.
+    /// [`Failure::Refused`] for a server that cannot be a node, and [`Failure::NotSent`] for a
+    /// server that does not answer or refuses the query.
     pub fn voter_run_id(&self, by: Moment) -> Result<String, Failure> {
         let link = self.inner.link.connection(by);
         let info = link.and_then(|mut link| super::server_info(&mut link, by));

@@ -5,9 +5,9 @@ use crate::connection::{Address, NeededReplicas};
 use lock_core::{LeaseTime, OnInsufficientReplicas, Replicas, Replication};
 use std::time::Duration;
 
-/// The part of a lease by which the clock of a replica that counts may be ahead. Renewals start
-/// after a third of the lease, so the end of a newly confirmed lease on such a replica is not
-/// earlier than the end of the lease that was confirmed before.
+/// The part of a lease by which a replica's clock may be ahead so that its confirmation still
+/// counts. Renewals start after a third of the lease, so the end of a newly confirmed lease on such
+/// a replica is not earlier than the end of the lease that was confirmed before.
 pub(in crate::node) const PART_OF_LEASE: u32 = 3;
 
 /// A replica, and its clock compared with its master's; without the clock if it could not be read.
@@ -61,8 +61,8 @@ impl KnownClocks {
     /// `count`.
     ///
     /// `WAIT` returns the number of confirming replicas, but not which they are. So for each
-    /// replica that does not count, one more must confirm. Then a policy that requires all replicas
-    /// cannot be met, because there are no further replicas.
+    /// replica whose clock is too far ahead, one more must confirm, if there are that many. If
+    /// there is such a replica, a policy that requires all replicas cannot be met.
     pub(super) fn needed(
         &self,
         count: u32,
@@ -82,9 +82,10 @@ impl KnownClocks {
         }
     }
 
-    /// Returns by how much earlier than on the master a lease may end on a replica that counts. If
-    /// too few replicas count, the other replicas matter, too, unless the policy accepts that too
-    /// few confirm: the other replicas may have confirmed an earlier lease.
+    /// Returns by how much earlier than on the master a lease may end on a replica whose
+    /// confirmation counts. If too few replicas count, those that are too far ahead are included,
+    /// because they may have confirmed an earlier lease. They are left out if the policy accepts
+    /// grants or keeps renewals that too few replicas confirm.
     pub(super) fn lead(&self, lease: LeaseTime, replication: Replication) -> Duration {
         let is_short = match replication.count() {
             Replicas::AtLeast(count) => {

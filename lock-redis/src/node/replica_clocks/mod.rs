@@ -3,8 +3,8 @@
 //! A lease is replicated as the time of day of its end. A replica whose clock is ahead ends leases
 //! earlier by that lead once it is promoted, and grants the lock again while its holder still
 //! relies on it. So under a replication policy a client relies on a lock for less time, by the
-//! largest possible lead of a clock. A replica that is certainly ahead by more than a third of the
-//! lease does not count.
+//! largest possible lead of a clock. The confirmation of a replica that is certainly ahead by more
+//! than a third of the lease does not count.
 //!
 //! A background task reads the clocks while there are leases under a policy. No request waits for
 //! it.
@@ -32,9 +32,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// The time between two reads of the clocks, because clocks drift slowly. While a clock is ahead,
-/// all clocks are read as often as the replicas are listed, so that a corrected clock counts again
-/// soon.
+/// The time between two reads of the clocks, because clocks drift slowly. While a clock is reported
+/// as ahead, all clocks are read as often as the replicas are listed, so that a replica with a
+/// corrected clock counts again soon.
 const SAMPLE: Duration = Duration::from_secs(60);
 /// The time between two lists of the master's replicas, so that the clock of a new replica is read
 /// soon.
@@ -43,7 +43,7 @@ const LIST: Duration = Duration::from_secs(5);
 /// a replica is new or has come back. Otherwise every confirmed request could cause a list.
 const EARLY_LIST: Duration = Duration::from_secs(1);
 /// The time that a server has to answer, because a replica that does not answer must not prevent
-/// the read of the next clock. No call waits for these answers.
+/// the read of the next clock. Only a diagnosis waits for these answers.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The function that makes a dialer for a replica, with the master's credentials.
@@ -102,7 +102,7 @@ impl ReplicaClocks {
         }))
     }
 
-    /// Lets the task read the clocks until a lease ends that is requested now.
+    /// Lets the task read the clocks until the end of a lease that is requested now.
     pub(super) fn note_use(&self, lease: LeaseTime) {
         let until = self.0.now() + lease.duration();
         self.0
@@ -125,7 +125,8 @@ impl ReplicaClocks {
         self.0.known.lock().needed(count, lease, replication)
     }
 
-    /// Returns by how much earlier than on the master a lease may end on a replica that counts.
+    /// Returns by how much earlier than on the master a lease may end on a replica whose
+    /// confirmation counts.
     pub(super) fn lead(&self, lease: LeaseTime, replication: Replication) -> Duration {
         self.0.known.lock().lead(lease, replication)
     }
@@ -141,7 +142,7 @@ impl ReplicaClocks {
     }
 
     /// Records that so many replicas have confirmed a request. If more confirm than are known, the
-    /// clocks are read now.
+    /// replicas are listed now, unless that was done less than [`EARLY_LIST`] ago.
     pub(super) fn note_confirmed(&self, count: u32) {
         let listed = Moment::from_nanos(self.0.listed.load(Ordering::Relaxed));
         let is_early = self.0.now().since(listed) < EARLY_LIST;
@@ -151,6 +152,7 @@ impl ReplicaClocks {
     }
 
     /// Reads all clocks now. Each result is a clock, or the reason for which it could not be read.
+    /// Returns no results if the user may not read the master's clock.
     pub(super) fn survey(&self, by: Moment) -> Result<Vec<(Address, Lead)>, Failure> {
         let mut master = self.0.master.dial(by)?;
         let listed = self.0.list(&mut master, by)?;
@@ -291,7 +293,8 @@ impl Sampler {
         Err(Failure::NotSent(Error::unavailable(why)))
     }
 
-    /// Warns of clocks that are ahead, once for each. Returns whether any clock is ahead.
+    /// Warns of each clock that is certainly ahead by more than a second or a third of the lease,
+    /// once for each clock. Returns whether there is such a clock.
     fn report(&self, clocks: &[ReplicaClock]) -> bool {
         let server = self.master.server();
         let limit = WRONG.min(self.lease / PART_OF_LEASE);

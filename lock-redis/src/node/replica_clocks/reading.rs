@@ -1,4 +1,5 @@
-//! [`ServerClock`]: the clock of a server compared with another clock; and [`ListedReplica`].
+//! [`ServerClock`]: the clock of a server compared with another clock; and [`ListedReplica`], a
+//! replica as its master lists it.
 
 use crate::connection::{
     Address, CallError, Connection, ConnectionLike, Reply, Request, info_field,
@@ -20,7 +21,8 @@ const CLOCK_READS: usize = 5;
 pub struct ServerClock {
     /// The number of microseconds by which the server's clock is ahead.
     pub ahead: i64,
-    /// The possible error of `ahead`: half a round trip.
+    /// The possible error of `ahead`: half a round trip; the sum of two such errors if two servers'
+    /// clocks are compared.
     pub uncertainty: Duration,
 }
 
@@ -63,7 +65,8 @@ impl ServerClock {
         }
     }
 
-    /// Compares the server's clock with another one that was read against the same third clock.
+    /// Compares the server's clock with another server's clock. Both were read against the same
+    /// third clock.
     pub(in crate::node) fn beside(self, other: Self) -> Self {
         let ahead = self.ahead.saturating_sub(other.ahead);
         Self {
@@ -74,8 +77,8 @@ impl ServerClock {
 }
 
 /// Reads a server's clock several times against a clock that does not jump, and returns the most
-/// exact result. `None` if the user may not read it. `by` returns the deadline of a request that is
-/// sent now.
+/// exact result. `None` if the reply is not a time, as when the user may not read it. `by` returns
+/// the deadline of a request that is sent now.
 pub(in crate::node) fn read_clock(
     link: &mut Connection,
     clock: &dyn Clock,

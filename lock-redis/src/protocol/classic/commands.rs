@@ -38,7 +38,7 @@ pub(super) enum Stop {
     /// The algorithm needs the reply to this step.
     Needs(Box<CommandStep>),
     Failed(Failure),
-    /// The last reply is one that this command cannot give.
+    /// The last reply is one that the named command cannot give.
     Unexpected(String),
 }
 
@@ -114,8 +114,8 @@ impl<'a> CommandSequence<'a> {
 
     /// Sets the expiry of the key that this attempt has just made. A failure from here on has an
     /// unknown outcome, because the key exists and may have no expiry yet. Returns `false` if the
-    /// key is gone: another client may have deleted it in between, or the master that made it may
-    /// be gone.
+    /// key is gone: another client may have deleted the key in between, or the master on which it
+    /// was made may be gone.
     pub(super) fn expire_in(&mut self, seconds: &[u8]) -> Result<bool, Stop> {
         self.progress.wrote();
         self.step("EXPIRE");

@@ -68,7 +68,7 @@ impl Counter {
     }
 }
 
-/// Refuses a value that `INCR` refuses now, or would refuse the next time.
+/// Refuses a value that `INCR` would refuse.
 fn must_count(commands: &CommandSequence<'_>, value: &str) -> Result<(), Stop> {
     match value.parse::<i64>() {
         Ok(count) if count < i64::MAX && count.to_string() == value => Ok(()),

@@ -47,7 +47,8 @@ pub(crate) struct ClassicFormat {
     polls: PollInterval,
     hook: Option<Arc<dyn StepHook>>,
     /// The attempts that may continue on another node; `None` except on a cluster. Elsewhere
-    /// a server may replace another, and the old one's replies say nothing about the new one.
+    /// another server may replace the server, and replies of the former server say nothing about
+    /// the new one.
     attempts: Option<Mutex<HashMap<OwnerId, Progress>>>,
 }
 

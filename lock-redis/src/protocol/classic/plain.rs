@@ -1,6 +1,7 @@
 //! `plain`: `SET key value NX EX seconds`, and a plain `DEL`: the first form of a lock on the page
-//! about `SET` in the Redis documentation. A client that holds the lock beyond its lease deletes
-//! the next holder's lock. The older form is available, too: `SETNX` and `EXPIRE`.
+//! about `SET` in the Redis documentation. A client that releases the lock after the end of its
+//! lease deletes the next holder's lock; `ClassicRules` prevent that for our clients. The older
+//! form is available, too: `SETNX` and `EXPIRE`.
 
 use super::commands::{CommandSequence, Stop, seconds};
 use crate::connection::{Reply, Text};
@@ -9,8 +10,8 @@ use lock_core::OwnerText;
 use lock_core::backend::{Answer, Attempt, Grant, HolderInfo, LockInfo};
 use std::time::Duration;
 
-/// The way in which a lock is acquired. The value under the key can be chosen freely. Ours names
-/// the owner, only for display: acquire and release do not read it.
+/// The way in which a lock is acquired. The value under the key can be chosen freely. Our values
+/// name the owner, only for display: acquire and release do not read them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Plain {
     /// By one command.
@@ -28,8 +29,8 @@ impl Plain {
         commands: &mut CommandSequence<'_>,
         attempt: &Attempt<'_>,
     ) -> Result<Answer, Stop> {
-        // Without the prefix, a client of `format=token` would take the value for that of its own
-        // format, and rely on a published release.
+        // Without the prefix, a client of `format=token` would take the value for one of its own
+        // format, and expect that the release is published.
         let (owner, lease) = (format!("{OURS}{}", attempt.owner), lease(attempt));
         let reply = match self {
             Self::Set => {

@@ -12,8 +12,8 @@ use std::time::Duration;
 /// A slot of a cluster may move between two commands. The node that carried out the first then
 /// refuses the second. If the attempt began anew at the next node, it would find its own key there
 /// and take it for another client's. No client would hold the lock, which would stay busy until the
-/// key expires; for ever, if `EXPIRE` was not sent yet. So the attempt continues at the next node,
-/// and no command is sent twice.
+/// key expires; for ever, if `EXPIRE` was not sent yet. So the attempt continues at the next node
+/// with the command that was refused, and no command is carried out twice.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     received: Vec<Reply>,

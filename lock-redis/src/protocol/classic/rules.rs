@@ -19,8 +19,8 @@ const MAY_HOLD: &str = "it may have taken the lock all the same, until the lease
 /// The rules of a store for locks that do not say who holds them.
 ///
 /// A lease cannot be extended. A request without an answer is not sent again. A release is sent
-/// once, and only while the lease lasts by our own clock: a later one could free the next holder's
-/// lock.
+/// only while the lease lasts by our own clock, and is not sent again unless it was certainly not
+/// carried out: a late release could free the next holder's lock.
 #[derive(Debug)]
 pub(crate) struct ClassicRules {
     format: Format,
@@ -61,8 +61,8 @@ impl ClassicRules {
         Self { format, clock }
     }
 
-    /// Makes an attempt by `send`, once. `lead` returns by how much the lease may end earlier on a
-    /// replica that counts.
+    /// Makes an attempt by `send`, once. `lead` returns by how much earlier than on the master the
+    /// lease may end on a replica whose confirmation counts.
     pub(crate) fn acquire(
         &self,
         attempt: &Attempt<'_>,
@@ -96,7 +96,8 @@ impl ClassicRules {
         }
     }
 
-    /// Releases a lock by `send`, once, and not after the end of the lease.
+    /// Releases a lock by `send`, but not after the end of the lease, and not again unless the
+    /// release was certainly not carried out.
     pub(crate) fn release(
         &self,
         acquisition: &AcquisitionId,

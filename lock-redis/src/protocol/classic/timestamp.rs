@@ -103,8 +103,8 @@ impl Timestamp {
                 _ => return Err(commands.unexpected("SETNX")),
             }
             commands.step("GET");
-            // The lock was freed in between, and another client may have acquired it, so the key
-            // must be neither deleted nor overwritten.
+            // Without a value, the lock was freed after the `SETNX`. Another client may have
+            // acquired it since, so the key must be neither deleted nor overwritten.
             let Some(stored) = commands.get()? else {
                 continue;
             };

@@ -47,8 +47,8 @@ pub(crate) trait KindFormat: fmt::Debug + Sync {
         Ok(())
     }
 
-    /// Returns the name under which this owner waits in the queue: the owner itself, or a name of
-    /// its client, whose threads then wait in a local queue.
+    /// Returns the name under which this owner waits in the queue. The name is derived from the
+    /// owner, or from its client; then the threads of the client wait in a local queue.
     fn waiter(&self, kind: LockKind, owner: &Text) -> String;
 
     /// Returns true if the server also reports changes of the lock's key to its waiters.
@@ -108,7 +108,8 @@ pub(crate) trait KindFormat: fmt::Debug + Sync {
         info.map(|info| info.held_by(acquisition.owner))
     }
 
-    /// Returns the call that ends all holds. Its reply is that of `force.lua`.
+    /// Returns the call that ends all holds; for readers, the holds of all readers only. Its reply
+    /// is that of `force.lua`.
     fn force(&self, format: &OwnedFormat, name: &LockName) -> ScriptCall;
 
     /// Changes the permits of a semaphore. See

@@ -1,8 +1,8 @@
 //! Permits of a semaphore, as Redisson's `RPermitExpirableSemaphore` stores them: the number of
 //! free permits under the name, and a sorted set of the taken permits in a companion key.
 //!
-//! A permit is 16 bytes. Redisson draws them at random. Ours consist of the owner and the permit's
-//! number, so that all requests of an acquisition name the same permits.
+//! The ID of a permit is 16 bytes, which Redisson draws at random. Our IDs consist of the owner and
+//! the permit's number, so that all requests of an acquisition name the same permits.
 
 use super::{KindFormat, ScriptCall, owner_or_client};
 use crate::connection::{Batch, Reply, Text};
@@ -100,7 +100,8 @@ impl PermitFormat {
         vec![key.into_owned(), taken]
     }
 
-    /// Returns the call that takes permits, unless waiters in `queue` are next.
+    /// Returns the call that takes permits. With a `queue`, the call takes none while another
+    /// waiter in the queue is next.
     fn acquire_call(
         format: &OwnedFormat,
         attempt: &Attempt<'_>,

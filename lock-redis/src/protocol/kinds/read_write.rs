@@ -94,7 +94,8 @@ fn writer(owner: OwnerId) -> String {
 }
 
 impl Read {
-    /// Returns the call that takes the lock, unless waiters in `queue` are next.
+    /// Returns the call that takes the lock. With a `queue`, the call does not take the lock while
+    /// a waiter in the queue goes first.
     fn acquire_call(
         format: &OwnedFormat,
         attempt: &Attempt<'_>,
@@ -149,7 +150,7 @@ impl Read {
                 if let [Reply::Int(0), Reply::Int(pttl)] = items[..] {
                     let busy = format.busy_kind(attempt.name, pttl);
                     // A writer of Redisson publishes nothing if it continues as a reader, so other
-                    // readers poll. Readers in strict order poll often enough.
+                    // readers poll. Readers of a fair lock poll often enough.
                     return busy.map(|busy| match busy {
                         Answer::Busy(left) if !attempt.name.kind().is_queued() => {
                             Answer::Busy(left.map(|left| left.min(WAITER_PRESENCE)))
@@ -195,8 +196,8 @@ impl KindFormat for Read {
         attempt: &'a Attempt<'a>,
         _is_tracked: &'a dyn Fn(&str, bool) -> bool,
     ) -> Result<Exchange<'a, Answer>, Failure> {
-        // A try takes a free lock before all waiters. With `writers_first`, it does not join other
-        // readers while a writer waits for them.
+        // If the lock is not fair, a try takes a free lock before all waiters. With
+        // `writers_first`, a try does not join other readers while a writer waits for them.
         let queue = match format.writers_first {
             true => format.queue(attempt.name),
             false => format.queue_before(attempt),

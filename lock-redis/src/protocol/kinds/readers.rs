@@ -112,7 +112,8 @@ impl Holds {
 
 /// The state of a lock after the holds of dead readers were ended.
 pub(super) struct Purged {
-    /// True if the lock is free, or if there are more readers, which may be dead as well.
+    /// True if the lock is free, or if holds were ended and there are more readers, which may be
+    /// dead as well.
     pub(super) may_be_free: bool,
     /// The longest remaining time of the other holds in milliseconds, if it is known.
     pub(super) last: Option<i64>,
