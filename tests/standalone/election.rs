@@ -3,7 +3,7 @@
 use distlock::time::{Clock, Moment, SystemClock};
 use distlock_tests::claims::judge;
 use distlock_tests::contenders::Contenders;
-use distlock_tests::contenders::leaders::Role;
+use distlock_tests::contenders::leaders::{Role, interrupted_candidate};
 use distlock_tests::own_process::alone;
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;
@@ -70,6 +70,26 @@ fn judge_finds_the_leader_that_ignores_validity() {
         replace_by_pause(&mut candidates);
         !judge(candidates.terms()).together.is_empty()
     });
+}
+
+/// The campaign's thread may have a request under way when the process ends. The grant would remain
+/// for a whole lease, and so would a place in the queue for its presence.
+#[test]
+fn interrupted_candidates_leave_nothing_in_the_store() {
+    let server = RedisServer::start();
+    let url = format!("{}?watchdog=60s", server.url());
+    let mut probe = server.probe();
+    for round in 0..60 {
+        let holder = (round % 3 == 0).then(|| client(&server, "").mutex("x").unwrap());
+        let held = holder.as_ref().map(|lock| lock.lock().unwrap());
+        let after = Duration::from_micros(round * 25);
+        let mut candidate = interrupted_candidate(after, &url, "x");
+        assert_eq!(candidate.wait_exit(LONG), 0, "{}", candidate.errors());
+        drop(held);
+        eventually("nothing remains", Duration::from_secs(20), || {
+            !probe.exists("x") && !probe.exists("distlock_queue:2:{x}")
+        });
+    }
 }
 
 /// Returns how many threads of this process have this name.

@@ -43,7 +43,8 @@ const DOUBT_LOOK: Duration = Duration::from_millis(100);
 ///
 /// Clones are the same election. A [campaign](Self::campaign) has a thread, and so has each
 /// callback. Dropping the last handle gives up the leadership, as dropping a guard unlocks, and
-/// ends the threads.
+/// ends the threads; it waits for the campaign's request under way, at most for the command
+/// timeout.
 ///
 /// # Examples
 ///
@@ -121,6 +122,15 @@ struct Campaign {
     number: u64,
     /// Ends the thread's wait for the lock.
     interrupt: Interrupt,
+    /// Raised when the thread has ended.
+    ended: Arc<Signal>,
+}
+
+/// What remains of a campaign that was stopped: the leadership to release, and the end of its
+/// thread to wait for.
+struct Stopped {
+    leadership: Option<OwnedGuard>,
+    ended: Option<Arc<Signal>>,
 }
 
 impl Election {
@@ -161,11 +171,13 @@ impl Election {
         }
         state.signal = Arc::default();
         let (number, interrupt) = (state.last_number + 1, Interrupt::new());
+        let ended = Arc::<Signal>::default();
         let thread = Thread {
             core: Arc::clone(core),
             number,
             interrupt: interrupt.clone(),
             signal: Arc::clone(&state.signal),
+            _ended: RaisedOnDrop(Arc::clone(&ended)),
         };
         let started = thread::Builder::new()
             .name("distlock-elect".to_owned())
@@ -175,7 +187,11 @@ impl Election {
         state.last_number = number;
         // The errors of the former campaign do not apply to this campaign.
         (state.last_error, state.told) = (None, None);
-        state.campaign = Some(Campaign { number, interrupt });
+        state.campaign = Some(Campaign {
+            number,
+            interrupt,
+            ended,
+        });
         Ok(true)
     }
 
@@ -184,7 +200,8 @@ impl Election {
     ///
     /// # Blocking
     ///
-    /// For a leader, until the store has answered, at most for the command timeout.
+    /// Until the store has answered the release, or the campaign's request under way, at most for
+    /// the command timeout each. So nothing of the campaign remains in the store.
     ///
     /// # Errors
     ///
@@ -197,8 +214,10 @@ impl Election {
             .map_err(|error| error.on(core.lock.name()))?;
         // The guard is taken out before the release is sent: from here on this client does not
         // lead.
-        let leadership = core.stop(&mut core.state.lock());
-        leadership.map_or(Ok(()), OwnedGuard::unlock)
+        let Stopped { leadership, ended } = core.stop(&mut core.state.lock());
+        let released = leadership.map_or(Ok(()), OwnedGuard::unlock);
+        core.wait_for_end(ended);
+        released
     }
 
     /// Waits until this client is the leader, runs `work`, and resigns when `work` has returned or
@@ -469,10 +488,11 @@ impl Drop for Handle {
         }
         let mut state = self.0.state.lock();
         state.has_ended = true;
-        let leadership = self.0.stop(&mut state);
+        let Stopped { leadership, ended } = self.0.stop(&mut state);
         state.consumers.clear();
         drop(state);
         drop(leadership); // sends the release, outside the mutex
+        self.0.wait_for_end(ended);
     }
 }
 
@@ -517,19 +537,31 @@ impl Core {
         self.look_at_state(number)?
     }
 
-    /// Ends the campaign, and returns the guard of the leadership, whose release the caller sends
-    /// after it has unlocked the state.
-    fn stop(&self, state: &mut State) -> Option<OwnedGuard> {
-        if let Some(campaign) = state.campaign.take() {
+    /// Ends the campaign. The caller releases the leadership after it has unlocked the state, and
+    /// then waits for the thread.
+    fn stop(&self, state: &mut State) -> Stopped {
+        let ended = state.campaign.take().map(|campaign| {
             campaign.interrupt.fire();
-        }
+            campaign.ended
+        });
         state.wake_waiting();
         let lost = state.take_lost();
         if lost.is_none() && state.leadership.is_some() {
             state.tell(LeadershipChange::Resigned);
         }
         state.signal.raise();
-        lost.or_else(|| state.leadership.take())
+        let leadership = lost.or_else(|| state.leadership.take());
+        Stopped { leadership, ended }
+    }
+
+    /// Waits until the thread of a stopped campaign has ended, at most for the command timeout.
+    /// Otherwise a process that ends now could leave a grant, or a place in the queue, in the
+    /// store.
+    fn wait_for_end(&self, ended: Option<Arc<Signal>>) {
+        if let Some(ended) = ended {
+            let by = self.engine.command_deadline();
+            let _ended_or_late = self.engine.clock.wait(&ended, by);
+        }
     }
 
     /// Locks the state if this is the present campaign; returns `None` otherwise.
@@ -570,6 +602,16 @@ struct Thread {
     number: u64,
     interrupt: Interrupt,
     signal: Arc<Signal>,
+    _ended: RaisedOnDrop,
+}
+
+/// Raises a signal when it is dropped, also by a panic.
+struct RaisedOnDrop(Arc<Signal>);
+
+impl Drop for RaisedOnDrop {
+    fn drop(&mut self) {
+        self.0.raise();
+    }
 }
 
 impl Thread {

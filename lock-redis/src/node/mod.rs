@@ -80,10 +80,6 @@ enum RequestMode {
     /// request, on a connection that sends no other request between the two.
     Asking,
     /// The application's pool lends a connection for each request.
-    #[cfg_attr(
-        not(feature = "redis-rs"),
-        expect(dead_code, reason = "the feature alone makes it")
-    )]
     Lent,
 }
 

@@ -1,11 +1,11 @@
 //! Processes that campaign in an election, and record when they led.
 
 use super::{Contenders, LOOK};
-use crate::child::Child;
+use crate::child::{Child, Example, own_program};
 use crate::claims::{Claim, Log};
 use crate::time::let_pass;
 use distlock::time::{Clock, Moment, SystemClock};
-use distlock::{Election, FencingToken, LeadershipChange};
+use distlock::{Election, FencingToken, Interrupt, LeadershipChange};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -115,6 +115,40 @@ pub(super) fn lead(file: &Path, role: Role, name: &str, url: &str) {
         }
     });
     election.resign().unwrap();
+}
+
+/// The argument of a process that is interrupted while it begins to campaign.
+pub(super) const INTERRUPTED: &str = "interrupted";
+
+/// Starts a candidate that is interrupted this time after its start, and then ends.
+pub fn interrupted_candidate(after: Duration, url: &str, name: &str) -> Child {
+    let after = after.as_micros().to_string();
+    Example::program(own_program("contender"))
+        .args(&[INTERRUPTED, &after, name, url])
+        .spawn()
+}
+
+/// Ends the process as soon as `lead` returns.
+pub(super) fn lead_until_interrupted(after: &str, name: &str, url: &str) {
+    let client = distlock::connect(url).unwrap();
+    // Connects before the time is measured.
+    client.ping(Duration::from_secs(10)).unwrap();
+    let (stop, fires) = (
+        Interrupt::new(),
+        Duration::from_micros(after.parse().unwrap()),
+    );
+    let firing = stop.clone();
+    thread::spawn(move || {
+        let_pass(fires);
+        firing.fire();
+    });
+    let election = client.election(name).unwrap();
+    let led = election.lead(Duration::from_secs(60), Some(&stop), |_| {
+        while !stop.is_fired() {
+            thread::yield_now();
+        }
+    });
+    assert!(led.is_ok() || led.is_err_and(|error| error.is_interrupted()));
 }
 
 /// The leadership of the control, by the changes that it has read.

@@ -113,6 +113,11 @@ pub fn contend(arguments: &[String]) {
     {
         return read_write::contend(rest);
     }
+    if let [how, after, name, url] = arguments
+        && how == leaders::INTERRUPTED
+    {
+        return leaders::lead_until_interrupted(after, name, url);
+    }
     let [file, threads, lock, url] = arguments else {
         panic!("{arguments:?}")
     };
