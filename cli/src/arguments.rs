@@ -147,7 +147,7 @@ pub(crate) struct DoctorArguments {
     pub(crate) json: bool,
 }
 
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub(crate) struct StoreArguments {
     /// The store, as in redis://127.0.0.1:6379 [default: DISTLOCK_URL of the environment]
     #[arg(long, value_name = "URL", conflicts_with = "config")]
@@ -174,6 +174,8 @@ pub(crate) enum ConfigTask {
 pub(crate) struct ConfigCheckArguments {
     /// The file to check [default: the file of DISTLOCK_CONFIG, or else the store of DISTLOCK_URL]
     pub(crate) file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) store: StoreArguments,
     /// Show all settings of the lock of this name
     #[arg(long, value_name = "NAME")]
     pub(crate) lock: Option<String>,
@@ -218,7 +220,7 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "ACTION", default_value = "term")]
     pub(crate) on_lost: OnLost,
     /// Count the run in this file, for the textfile collector of the node exporter
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = prom_file)]
     pub(crate) metrics_file: Option<PathBuf>,
     /// When to release the lock
     #[arg(long, value_name = "WHEN", default_value = "group")]
@@ -505,6 +507,14 @@ pub(crate) fn shown() -> Command {
         .about(all.get_about().cloned().unwrap_or_default())
         .after_long_help(help::STORE)
         .subcommands(subcommands)
+}
+
+/// Parses the path of a file of metrics.
+fn prom_file(text: &str) -> Result<PathBuf, String> {
+    match text.ends_with(".prom") {
+        true => Ok(text.into()),
+        false => Err("the name must end in .prom: the collector reads no other file".to_owned()),
+    }
 }
 
 /// Parses a time: seconds, as in `flock`, or a number with its unit.

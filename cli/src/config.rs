@@ -17,11 +17,20 @@ struct Part {
 
 /// Checks all sections, and shows their settings, or those of one lock.
 pub(crate) fn check(arguments: &ConfigCheckArguments) -> Result<u8, Failure> {
-    let file = FileArguments {
-        config: arguments.file.clone(),
+    let mut store = arguments.store.clone();
+    if arguments.file.is_some() {
+        store = StoreArguments {
+            url: None,
+            file: FileArguments {
+                config: arguments.file.clone(),
+            },
+        };
+    }
+    let path = match store.url {
+        Some(_) => None,
+        None => store.file.path(),
     };
-    let path = file.path();
-    let clients = StoreArguments { url: None, file }.clients()?;
+    let clients = store.clients()?;
     let settings = clients.settings();
     let parts = match &arguments.lock {
         Some(name) => vec![of_lock(settings, name)?],

@@ -155,6 +155,7 @@ output, commands are lines on standard input:
            clock alone
   verify   the same with \"event\":\"verify\", from the store (null: no end)
   release  {\"event\":\"released\"}; so does the end of the input
+  others   {\"event\":\"unknown\",..}
 
 It begins with {\"event\":\"held\",\"token\":N}, or with {\"event\":\"busy\"}. When the
 lock is lost it says {\"event\":\"lost\",\"cause\":\"..\"} at once, answers for another

@@ -11,7 +11,7 @@ use distlock::{Error, Interrupt, LockOptions, Loss, OwnedGuard};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, getppid, pidfd_open};
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 use std::io::{self, BufRead};
 use std::ops::ControlFlow;
 use std::thread;
@@ -125,9 +125,15 @@ fn answer(guard: &OwnedGuard, command: Option<&str>) -> Result<ControlFlow<()>, 
         },
         Some("release") | None => return Ok(ControlFlow::Break(())),
         Some("") => {}
-        Some(unknown) => report(format_args!(
-            "there is no command {unknown:?}; there are check, verify and release"
-        )),
+        Some(unknown) => output::line(
+            &json!({
+                "event": "unknown",
+                "command": unknown,
+                "known": ["check", "verify", "release"],
+            })
+            .to_string(),
+        )
+        .map(drop)?,
     }
     Ok(ControlFlow::Continue(()))
 }

@@ -164,15 +164,24 @@ fn refused(refusal: &clap::Error, subcommand: Option<&OsString>) -> Failure {
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "a subcommand is missing",
         _ => first.trim_start_matches("error: "),
     };
+    // A value behind `--` would be the command.
     let tips = text
         .lines()
-        .filter_map(|line| line.trim().strip_prefix("tip: "));
+        .filter_map(|line| line.trim().strip_prefix("tip: "))
+        .filter(|tip| !tip.starts_with("to pass"));
     let mut tips: String = tips.map(|tip| format!("; {tip}")).collect();
     if let Some(word) = command_without_dashes(refusal)
         && subcommand.is_some_and(|it| it == "run")
     {
         tips = format!("; the command stands behind `--`, as in `run NAME -- {word}`");
     }
+    let is_missing = refusal.kind() == ErrorKind::MissingRequiredArgument;
+    let what = match what {
+        _ if is_missing && first.contains("--command") => {
+            "the command is missing, as in `distlock run NAME -- COMMAND`"
+        }
+        what => what,
+    };
     let all = arguments::shown();
     let subcommand = subcommand.and_then(|word| all.find_subcommand(word));
     let of_which = subcommand

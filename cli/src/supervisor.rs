@@ -12,6 +12,7 @@ use crate::signals::{self, FRONT_ENDED, Signals};
 use crate::store::rounded;
 use crate::taking::Lock;
 use crate::terminal::Terminal;
+use distlock::admin::WarningKind;
 use distlock::backend::LeaseTime;
 use distlock::crossbeam_channel::{Receiver, after, never, select};
 use distlock::time::{Clock, Moment, SystemClock};
@@ -75,9 +76,7 @@ fn run_under_lock(front: i32, arguments: &RunArguments, tally: &mut Tally) -> Re
     let stop_waiting = Interrupt::new();
     let signals = signals.listen(&stop_waiting);
     let verbose = arguments.verbose;
-    let clients = arguments
-        .store
-        .clients_with(move |event| tell(event, verbose))?;
+    let clients = arguments.store.clients_with(tell)?;
     let plan = Plan::of(arguments, &clients.config_of(&arguments.name)?)?;
     let longest = clients.of_lock(&arguments.name)?.abilities().longest_lease;
     if let (Some(time), Some(longest)) = (arguments.at_least, longest)
@@ -102,7 +101,8 @@ fn run_under_lock(front: i32, arguments: &RunArguments, tally: &mut Tally) -> Re
             tally.outcome = Outcome::Skipped;
             if !arguments.quiet {
                 report(format_args!(
-                    "lock {:?} is held by another client: the command was not run",
+                    "lock {:?} is held by another client, or is kept after its release by \
+                     --at-least: the command was not run",
                     arguments.name
                 ));
             }
@@ -227,15 +227,20 @@ fn interrupted(signals: &Receiver<Signal>) -> u8 {
         .map_or(exit::SOFTWARE, exit::of_signal)
 }
 
-/// Reports failed renewals to the operator and, if `verbose`, warnings.
-fn tell(event: &Event, verbose: bool) {
+/// Reports failed renewals and warnings to the operator.
+fn tell(event: &Event) {
     match event {
         Event::RenewalFailed { error, left, .. } => report(format_args!(
             "{}; not renewed, valid for {}",
             exit::with_sources(error),
             rounded(*left)
         )),
-        Event::Warning { message, .. } if verbose => report(message),
+        // The error of the call says this, too.
+        Event::Warning {
+            kind: WarningKind::Refused,
+            ..
+        } => {}
+        Event::Warning { message, .. } => report(message),
         _ => {}
     }
 }

@@ -1023,3 +1023,28 @@ fn clock_of_a_replica_out_of_reach_is_unknown() {
         &["could not be asked", "127.0.0.1:1"],
     );
 }
+
+/// `ACL SETUSER` refuses a pattern beside `&*`.
+#[test]
+fn remedy_for_rights_can_be_carried_out_by_a_user_of_all_channels() {
+    let server = RedisServer::start_with(&GOOD);
+    let few = [
+        "~*", "&*", "-@all", "+get", "+set", "+ping", "+eval", "+info",
+    ];
+    let mut said = examined_with(&server, &few, "");
+    for _round in 0..4 {
+        for id in ["rights", "rights_optional"] {
+            let remedies = said
+                .all(id, "danger")
+                .into_iter()
+                .chain(said.all(id, "warning"));
+            for remedy in remedies.collect::<Vec<_>>() {
+                let rules = remedy.split("ACL SETUSER locker ").nth(1).expect("a line");
+                let rules: Vec<_> = rules.trim_end_matches('`').split(' ').collect();
+                said = examined_with(&server, &rules, "");
+            }
+        }
+    }
+    said.must_say("rights", "ok", &[]);
+    assert_eq!(said.all("rights_optional", "warning"), [""; 0]);
+}

@@ -677,3 +677,16 @@ fn slots_run_so_many_commands_at_once() {
     assert_eq!(wrong.wait_exit(SOON), 64);
     assert!(wrong.errors().contains("--at-least"), "{}", wrong.errors());
 }
+
+/// `doctor` is not asked before each run, so the run itself warns.
+#[test]
+fn run_warns_of_a_server_that_may_evict_its_lock() {
+    let server =
+        RedisServer::start_with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
+    for options in [&[][..], &["--quiet"]] {
+        let mut child = run(&server, options, &["sleep", "1"]);
+        assert_eq!(child.wait_exit(SOON), 0, "{}", child.errors());
+        let errors = child.errors();
+        assert!(errors.contains("maxmemory-policy"), "{errors}");
+    }
+}

@@ -4,7 +4,7 @@ use crate::SOON;
 use distlock_tests::child::{Example, distlock};
 use std::process::Command;
 
-const SUBCOMMANDS: [&str; 13] = [
+const SUBCOMMANDS: [&str; 14] = [
     "run",
     "check",
     "wait",
@@ -16,6 +16,7 @@ const SUBCOMMANDS: [&str; 13] = [
     "hold",
     "doctor",
     "config",
+    "quorum",
     "completions",
     "man",
 ];
@@ -110,4 +111,34 @@ fn closed_output_is_no_panic() {
     let mut child = Example::program("bash").args(&words).spawn();
     child.wait_exit(SOON);
     assert!(!child.errors().contains("panicked"), "{}", child.errors());
+}
+
+/// What is refused before a store is asked, and the words that lead on.
+#[test]
+fn refusals_lead_on() {
+    for (words, says, says_not) in [
+        (
+            &["run", "nightly"][..],
+            "`distlock run NAME -- COMMAND`",
+            "--command",
+        ),
+        (
+            &["run", "-w", "-1", "x", "--", "true"],
+            "unexpected argument '-1'",
+            "-- -1",
+        ),
+        (
+            &["run", "--metrics-file", "x.txt", "x", "--", "true"],
+            "must end in .prom",
+            "nothing",
+        ),
+    ] {
+        let mut child = Example::distlock(words).spawn();
+        assert_eq!(child.wait_exit(SOON), 64, "{words:?}");
+        let errors = child.errors();
+        assert!(
+            errors.contains(says) && !errors.contains(says_not),
+            "{errors}"
+        );
+    }
 }

@@ -202,7 +202,12 @@ impl<'a> Bench<'a> {
             format!(", {lost} of them LOST")
         };
         let what = format!("renewals of {count} held locks{lost}");
-        Ok(Figure::of("held", &what, &Times::default()).rate(renewed, time))
+        let figure = Figure::of("held", &what, &Times::default());
+        Ok(match renewed {
+            // The time was too short for a renewal.
+            0 => figure,
+            _ => figure.rate(renewed, time),
+        })
     }
 }
 

@@ -238,6 +238,10 @@ fn awaited_clock(state: &ServerState) -> Option<String> {
     (state.votes_from > state.time).then(|| clock.to_string())
 }
 
+/// The remedy for a node that will vote by itself.
+const WAIT_OR_SET_UP: &str =
+    "wait; or `distlock quorum init`, if no lock was held there within max_lease";
+
 /// Returns the findings about the votes and about the number of servers.
 fn quorum_findings(all: &[QuorumNodeStatus]) -> Vec<Finding> {
     const SUBJECT: &str = "the quorum";
@@ -297,7 +301,7 @@ fn quorum_findings(all: &[QuorumNodeStatus]) -> Vec<Finding> {
             QuorumVote::Paused(left) => {
                 let finding = warning(address, format!("votes in {left:.0?}"));
                 match waits_for_clock_of {
-                    None => finding.why(pause).remedy("wait"),
+                    None => finding.why(pause).remedy(WAIT_OR_SET_UP),
                     Some(clock) => finding.why(reports::awaited_clock(clock)).remedy(SET_UP),
                 }
             }

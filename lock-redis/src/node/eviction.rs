@@ -16,6 +16,7 @@ use lock_core::backend::Failure;
 use lock_core::{Config, Error, Moment, WarningKind};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The option's name. Its values are `warn`, the default, and `refuse`.
@@ -54,6 +55,9 @@ pub(crate) struct Eviction {
     rule: OnEviction,
     dialer: Arc<Dialer>,
     state: Mutex<State>,
+    /// True until the first query, which must not wait for the first release: a process may hold one
+    /// lock for as long as it runs.
+    is_new: AtomicBool,
 }
 
 #[derive(Default, Debug)]
@@ -65,6 +69,8 @@ struct State {
     changes: u64,
     /// The reason for which locks are refused.
     refused: Option<Error>,
+    /// The time of the query that `refused` is the answer to.
+    asked: Option<Moment>,
 }
 
 impl Eviction {
@@ -73,7 +79,13 @@ impl Eviction {
             rule,
             dialer,
             state: Mutex::default(),
+            is_new: AtomicBool::new(true),
         }
+    }
+
+    /// Returns true until the first query.
+    pub(super) fn is_new(&self) -> bool {
+        self.is_new.load(Ordering::Relaxed)
     }
 
     /// Refuses to acquire a lock on a server that may evict it or does not state its policy, if the
@@ -101,11 +113,15 @@ impl Eviction {
                 INTERVAL
             };
             state = self.state.lock();
-            *state = State {
-                next: Some(now + pause),
-                changes,
-                refused,
-            };
+            // Otherwise an answer that was read long ago could replace a newer one.
+            if state.asked.is_none_or(|asked| asked <= now) {
+                *state = State {
+                    next: Some(now + pause),
+                    changes,
+                    refused,
+                    asked: Some(now),
+                };
+            }
         }
         state
             .refused
@@ -154,7 +170,9 @@ impl Eviction {
                 next: Some(by + INTERVAL),
                 changes,
                 refused: None,
+                asked: None,
             };
+            self.is_new.store(false, Ordering::Relaxed);
         }
         is_due
     }

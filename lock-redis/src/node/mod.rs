@@ -372,6 +372,10 @@ impl Node {
         } else {
             self.acquire_confirmed(attempt, by)
         };
+        if self.mode == RequestMode::Direct && self.inner.eviction.is_new() {
+            let by = self.clock().now() + self.inner.dialer.command_timeout();
+            self.inner.eviction.look_behind(&self.inner.link, by);
+        }
         outcome.map_err(on(attempt.name))
     }
 

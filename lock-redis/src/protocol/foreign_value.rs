@@ -57,11 +57,9 @@ fn what_is_there(link: &mut dyn ConnectionLike, key: &str, by: Moment) -> Option
     Some(match kind.as_str() {
         "none" => "nothing is under the key, so it is what stands beside it".to_owned(),
         "hash" => "under the key is a hash, as locks are in `format=redisson`".to_owned(),
-        "string" => {
-            "under the key is a string, as a semaphore is, and locks are in `format=token` and in \
-             those of the past"
-                .to_owned()
-        }
+        "string" => "under the key is a string, as a semaphore is; in other wire formats, such as \
+             `format=token`, locks are strings, too"
+            .to_owned(),
         other => format!("under the key is a {other}, which is a lock in no format"),
     })
 }

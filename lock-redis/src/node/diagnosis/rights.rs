@@ -73,6 +73,8 @@ struct Missing {
     needed: Vec<String>,
     /// The rules that grant optional commands and keys.
     optional: Vec<String>,
+    /// The rules for channels, of which nothing is known while no command for channels is allowed.
+    channels: Vec<String>,
     /// True if the user may not use the key of a lock that was checked, and no prefix shows which
     /// locks the user is meant to use.
     is_lock_unknown: bool,
@@ -358,10 +360,22 @@ impl Rights {
             if is_refused_command {
                 add(format!("+{}", question.command));
             }
-            if let Some((_, resource)) = resource
+            // The user may have all channels, and `ACL SETUSER` refuses a pattern beside `&*`.
+            let is_unknown = |(place, resource): (usize, &Resource)| {
+                resource.rule.starts_with('&')
+                    && self.questions.iter().all(|it| {
+                        it.resource != Some(place)
+                            || !self.is_allowed(|other| other.command == it.command)
+                    })
+            };
+            if let Some((place, resource)) = resource
                 && (is_refused_resource || !is_refused_command)
             {
-                add(resource.rule.clone());
+                if !is_unknown((place, resource)) {
+                    add(resource.rule.clone());
+                } else if !missing.channels.contains(&resource.rule) {
+                    missing.channels.push(resource.rule.clone());
+                }
             }
         }
         // An optional rule that is also needed is named only once.
@@ -437,7 +451,14 @@ impl Examination<'_> {
             let why = "clients may overtake those that wait, waiters may wake later, a changed \
                        server is noticed later, holders have no label, or only mutexes can be \
                        taken";
-            let remedy = line(&missing.optional);
+            let remedy = match &*missing.channels {
+                [] => line(&missing.optional),
+                channels => format!(
+                    "{}; unless the user has `&*`, also {}",
+                    line(&missing.optional),
+                    line(channels)
+                ),
+            };
             self.bad(Warning, OPTIONAL, seen, why, remedy);
         }
     }

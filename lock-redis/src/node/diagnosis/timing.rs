@@ -117,7 +117,8 @@ impl Examination<'_> {
     pub(super) fn judge_clock(&mut self, clock: Option<ServerClock>) {
         const ID: &str = "clock";
         let Some(clock) = clock else {
-            return self.unknown(ID, "TIME is refused", "allow it with `+time`");
+            let remedy = "allow it with `+time`, or remove its `rename-command`";
+            return self.unknown(ID, "TIME is refused", remedy);
         };
         let seen = clock.to_string();
         let difference = clock.difference();
