@@ -236,8 +236,8 @@ pub(crate) struct RunArguments {
     pub(crate) command: Vec<OsString>,
 }
 
-// No doc comments on structs that are flattened into a subcommand, as the next three are: clap
-// would show them as the help text of the subcommand.
+// No doc comments on structs that are flattened into a subcommand, as the next four are: clap would
+// show the comments as the help text of the subcommand.
 
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Patience {
@@ -494,8 +494,8 @@ pub(crate) fn in_order(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
     ordered
 }
 
-/// Returns the public command line, for completions and man pages: without the subcommands that
-/// only `run` starts.
+/// Returns the public command line, for completions and man pages: without the hidden subcommands,
+/// which only this program itself starts.
 pub(crate) fn shown() -> Command {
     let all = Arguments::command();
     let subcommands = all

@@ -113,9 +113,9 @@ fn lock_of(client: &Client, name: &str) -> Result<Arc<dyn DistLock>, Failure> {
     Ok(client.mutex(name)?.into())
 }
 
-/// Returns whether the lock has a holder that it did not have before. If the store names only some
-/// of many readers, it may name different ones each time. Then a new reader cannot be recognized,
-/// and the result is `false`.
+/// Returns whether the lock has a holder that it did not have before. Returns `false` if a new
+/// holder cannot be recognized: the store names only one holder of a semaphore, and may name only
+/// some of many readers, different ones each time.
 fn has_another_holder(before: &LockInfo, now: &LockInfo) -> bool {
     if before.permits.is_some() {
         return false; // the store names one of them

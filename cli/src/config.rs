@@ -123,8 +123,8 @@ fn all(configs: &ConfigSet) -> Result<Vec<Part>, Failure> {
         });
     }
     for section in configs.locks() {
-        // The section's own text selects the section: a pattern matches itself, and no longer
-        // pattern matches it.
+        // The section's own text selects the section: a pattern matches itself, and longer patterns
+        // do not match it.
         let mut part = of_lock(configs, section)?;
         let backend = parts
             .iter()

@@ -10,15 +10,15 @@ use serde_json::{Value as Json, json};
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
-/// The time limit for all requests to one backend. Each single request is limited by
-/// `command_timeout`.
+/// The time limit for the diagnosis of one backend, without the trial of the locks. Each single
+/// request is limited by `command_timeout`.
 const BOUND: Duration = Duration::from_secs(120);
 
 /// The width of a terminal, and the column at which the text of a finding begins.
 const WIDTH: usize = 80;
 const INDENT: usize = 9;
 
-/// Shows the findings, the worst first.
+/// Examines all backends, shows the findings, and returns the exit status.
 pub(crate) fn doctor(arguments: &DoctorArguments) -> Result<u8, Failure> {
     let clients = arguments.store.clients()?;
     let (mut findings, mut failures) = (Vec::new(), Vec::new());
@@ -54,7 +54,8 @@ pub(crate) fn doctor(arguments: &DoctorArguments) -> Result<u8, Failure> {
     failed.map_or(Ok(status), Err)
 }
 
-/// Examines a backend, and tries each kind of lock on it, unless the findings say why that fails.
+/// Examines a backend, and tries each kind of lock on it, unless the findings already explain why a
+/// trial would fail.
 fn examine(clients: &Clients, backend: Option<&str>) -> Result<Vec<Finding>, Failure> {
     let client = clients.of_backend(backend)?;
     let mut findings = client.diagnose(BOUND)?;
@@ -62,12 +63,14 @@ fn examine(clients: &Clients, backend: Option<&str>) -> Result<Vec<Finding>, Fai
         let is_it = |finding: &Finding| ids.contains(&finding.id) && finding.level > level;
         findings.iter().any(is_it)
     };
-    // The name of the trial's lock may be one that the user may not use. No lock can be acquired
-    // anyway if the others are dangers, and an attempt would begin a new quorum.
+    // If the finding about rights is not `Ok`, the user may lack the right to the name of the
+    // trial's lock. If the role, the memory or the quorum is a danger, no lock can be acquired, and
+    // an attempt would begin a new quorum.
     let explain_failures = are_worse(&["rights"], FindingLevel::Ok)
         || are_worse(&["role", "memory", "quorum"], FindingLevel::Warning);
     if !explain_failures {
-        // Findings say already that only mutexes can be acquired.
+        // These findings may mean that only mutexes can be acquired. Then a failure of another kind
+        // is no danger.
         let mutexes_only = are_worse(&["rights_optional", "commands"], FindingLevel::Ok);
         findings.extend(try_kinds(&client, mutexes_only));
     }
@@ -199,7 +202,8 @@ fn paragraph(finding: &Finding, mark: &str) -> Vec<String> {
     lines
 }
 
-/// Returns the level, padded to the width of the longest.
+/// Returns the word for a level, padded to the column of the text, and in colour if `has_colours`
+/// is true.
 fn marked(level: FindingLevel, has_colours: bool) -> String {
     let word = format!("{level:<width$}", width = INDENT - 1);
     let colour = match level {

@@ -6,13 +6,14 @@ use std::error::Error as StdError;
 use std::fmt;
 
 /// The lock is held by another client, or was held until the end of the wait (`-E` sets another
-/// status). Also: `break` or `quorum init` changed nothing, or no majority of the quorum votes.
+/// status). Also: `break` broke nothing, the user did not confirm `quorum init`, or `quorum status`
+/// found no majority that votes.
 pub(crate) const CONFLICT: u8 = 1;
-/// `doctor` has found a danger.
+/// `doctor` has found a danger that the user has not accepted.
 pub(crate) const DANGER: u8 = 1;
 /// An argument is wrong. Statuses from 64 to 78 are BSD's `sysexits`.
 pub(crate) const USAGE: u8 = 64;
-/// The value under the key is not a lock.
+/// The value under the key is not a lock in the expected format.
 pub(crate) const DATA: u8 = 65;
 /// The store could not be reached, or too few replicas confirmed, or the lease was too short.
 pub(crate) const UNAVAILABLE: u8 = 69;
@@ -20,11 +21,12 @@ pub(crate) const UNAVAILABLE: u8 = 69;
 pub(crate) const SOFTWARE: u8 = 70;
 /// The lock was lost, or `run` stopped its command.
 pub(crate) const LOST: u8 = 75;
-/// The URL or a setting is wrong, or the store refuses the client.
+/// The URL or a setting is wrong, the store refuses the client, or the store does not support the
+/// operation.
 pub(crate) const CONFIGURATION: u8 = 78;
 /// The command exists and cannot be started.
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
-/// There is no such command.
+/// There is no such command, or its interpreter or loader is missing.
 pub(crate) const NOT_FOUND: u8 = 127;
 
 /// Returns the status that a shell reports for a program ended by this signal.
@@ -48,7 +50,8 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// Creates a failure with this status. Line breaks in `what` become spaces.
+    /// Creates a failure with this status. Each run of white space in `what`, such as a line break,
+    /// becomes one space.
     pub(crate) fn new(status: u8, what: impl fmt::Display) -> Self {
         let line = what
             .to_string()

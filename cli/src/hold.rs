@@ -21,8 +21,8 @@ use std::time::Duration;
 /// loss was reported.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
-/// Acquires the lock, and holds it until a command, a signal or the end of the watched process
-/// releases it.
+/// Acquires the lock, and holds it until it is lost or released: by a command, the end of standard
+/// input, a signal, or the end of the watched process.
 pub(crate) fn hold(arguments: &HoldArguments) -> Result<u8, Failure> {
     let stop = Interrupt::new();
     let heard = Signals::block_all()?.listen(&stop);
@@ -56,8 +56,8 @@ fn end_with(process: Option<i32>, stop: &Interrupt) -> Result<(), Failure> {
             let process = process.ok_or_else(|| refused(Errno::INVAL))?;
             Some(pidfd_open(process, PidfdFlags::empty()).map_err(refused)?)
         }
-        // Read again, because the parent may have ended before it was watched. Then the watched
-        // process may be another one of the same ID.
+        // The parent's ID is read again, because the parent may have ended before it was watched.
+        // Then the watched process may be another process with the same ID.
         None => getppid()
             .and_then(|parent| Some((parent, pidfd_open(parent, PidfdFlags::empty()).ok()?)))
             .filter(|(parent, _)| getppid() == Some(*parent))

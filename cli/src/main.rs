@@ -66,7 +66,7 @@ mod supervisor;
 // The lock that `run` and `hold` acquire.
 mod taking;
 
-// The foreground process group of the terminal.
+// The foreground process group of the terminal, and the trial of `doctor`.
 mod terminal;
 mod trial;
 

@@ -83,7 +83,8 @@ const ALL: [Metric; 8] = [
 #[derive(Default)]
 pub(crate) enum Outcome {
     Skipped,
-    /// The lock could not be acquired, or the command not be started.
+    /// The command did not run, for another reason than a held lock: an error, or a signal before
+    /// the start.
     #[default]
     Failed,
     Ran {
@@ -93,7 +94,7 @@ pub(crate) enum Outcome {
     },
 }
 
-/// What a run adds to the counters.
+/// The waiting time and the outcome of a run, which are added to the counters.
 #[derive(Default)]
 pub(crate) struct Tally {
     pub(crate) waited: Duration,
@@ -145,8 +146,8 @@ fn replace(file: &Path, lock: &str, tally: &Tally) -> io::Result<()> {
         Err(error) => return Err(error),
     };
     count(&mut values, lock, tally.waited, &tally.outcome);
-    // Its name is random and the file must be new, because another user may have put a link at a
-    // name that can be guessed.
+    // The name of the replacement is random, and no file may have that name yet, because another
+    // user may have put a link at a name that can be guessed.
     let replacement = beside(file, &format!(".{:016x}", random()));
     let written = File::options()
         .write(true)
@@ -168,8 +169,8 @@ fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// Returns this path with an ending appended. The collector does not read it, because it reads only
-/// files `*.prom`.
+/// Returns this path with an ending appended. The collector ignores a file at the new path, because
+/// it reads only files `*.prom`.
 fn beside(file: &Path, ending: &str) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(ending);
@@ -186,7 +187,7 @@ fn count(values: &mut Values, lock: &str, waited: Duration, outcome: &Outcome) {
             .entry(format!("{}{{{labels}}}", metric.0))
             .or_default() += value;
     };
-    // Counters that this run does not increase are written with 0, so that Prometheus sees their
+    // A new counter that this run does not increase begins with 0, so that Prometheus sees its
     // first increase later.
     for metric in [RUNS, FAILURES, SKIPS, ERRORS] {
         add(&metric, &lock, 0.0);

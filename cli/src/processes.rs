@@ -113,7 +113,8 @@ impl Process {
         let _sent = kill_process(self.id, signal);
     }
 
-    /// Parses `12 (name, with any characters) S 11 10 9 ..`. Returns `None` for an ended process.
+    /// Parses `12 (name, with any characters) S 11 10 9 ..`. Returns `None` for an ended process,
+    /// and for a process without a parent or a group in this PID namespace.
     fn from_stat(stat: &str) -> Option<Self> {
         let pid = |text: &str| text.parse().ok().and_then(Pid::from_raw);
         let (id, _) = stat.split_once(' ')?;
@@ -134,7 +135,7 @@ impl Process {
     }
 }
 
-/// Returns all running processes.
+/// Returns all running processes that have a parent and a group in this PID namespace.
 fn running() -> impl Iterator<Item = Process> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbered = entries.filter(|entry| {

@@ -103,7 +103,8 @@ fn shown(vote: &QuorumVote) -> (&'static str, String) {
     }
 }
 
-/// Returns why a server does not vote, and how long clients have missed the member of its address.
+/// Returns the reason why a server does not vote, unless its state says enough, and for how long
+/// clients have missed the member of its address.
 fn reason(node: &QuorumNodeStatus) -> Option<String> {
     let missing = node.missing_for.map(|time| {
         format!(

@@ -152,7 +152,8 @@ impl Row {
     }
 }
 
-/// Describes whether the lock is held, and how many holders share it.
+/// Describes whether the lock is held, how many readers share it, and whether a writer waits; or
+/// how many permits of a semaphore are free.
 fn state(info: &LockInfo) -> String {
     let LockInfo {
         holder,
@@ -264,7 +265,7 @@ pub(crate) fn names(words: &[String], slots: bool) -> Result<Vec<LockName>, Fail
 ///
 /// # Errors
 ///
-/// If all inspections fail for the same reason.
+/// If all inspections fail for the same reason, or the settings name no store for a lock.
 pub(crate) fn of_names(clients: &Clients, names: &[LockName]) -> Result<Vec<Row>, Failure> {
     let mut silent: HashMap<Option<String>, Failure> = HashMap::new();
     let mut rows = Vec::new();
@@ -301,8 +302,9 @@ fn inspect(clients: &Clients, name: &LockName) -> Result<LockInfo, Failure> {
     Ok(client.inspect_all(slice::from_ref(name)).remove(0)?)
 }
 
-/// Adds the matching held locks of all backends and of sections with another format or prefix,
-/// sorted by name. If a request fails, the locks that were found before are added.
+/// Adds the matching held locks of all backends, and of the sections whose format or prefix differs
+/// from their backend's, up to the limit and sorted by name. If a request fails, the locks that
+/// were found before are added.
 pub(crate) fn find(
     clients: &Clients,
     pattern: &str,

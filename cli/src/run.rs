@@ -59,9 +59,9 @@ impl Supervisor {
         let _sent = kill_process(self.0, signal);
     }
 
-    /// Returns the exit status, if the supervisor has ended. Reaps other children, too: orphans
-    /// become children of this process, and in a container in which this is process 1, all orphans
-    /// do.
+    /// Returns the exit status, if the supervisor has ended. Also reaps the orphans that have
+    /// become children of this process: orphans among its descendants or, if this is process 1 of a
+    /// container, all orphans of the container.
     fn ended(&self) -> Result<Option<u8>, Failure> {
         loop {
             let (process, status) = match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {

@@ -505,7 +505,8 @@ impl Job {
         }
     }
 
-    /// Sends TERM if there is a cause to stop the command, and KILL at the end of the grace.
+    /// Sends TERM if there is a cause to stop the command, and KILL at the end of the grace or
+    /// before the validity ends. After a loss with `--on-lost=kill`, sends KILL at once.
     fn stop_if_due(&mut self) {
         let left = self.left();
         let now = SystemClock.now();
@@ -539,9 +540,9 @@ impl Job {
         }
     }
 
-    /// Returns the validity that is left. A drop by more than the elapsed time means that the time
-    /// of day was set ahead. The lock may still be held, so the store is queried before the command
-    /// is stopped.
+    /// Returns the validity that is left. If the validity has dropped by [`LEAP`] more than the
+    /// elapsed time, the time of day was probably set ahead. The lock may still be held, so the
+    /// store is queried before the command is stopped.
     fn left(&mut self) -> Duration {
         let (now, mut left) = (SystemClock.now(), self.guard.remaining());
         let (seen_at, was_left) = self.seen;
@@ -664,7 +665,7 @@ impl Job {
         let Some(terminal) = &self.terminal else {
             return;
         };
-        // The command may have read the terminal before its group was in the foreground, or after
+        // The command may have used the terminal before its group was in the foreground, or after
         // `fg`. Then it is continued in the foreground, if the job is there.
         let wants_terminal = [Signal::TTIN, Signal::TTOU].contains(&signal);
         if wants_terminal && terminal.give_to(self.group) {
@@ -686,7 +687,8 @@ impl Job {
         }
     }
 
-    /// Continues the command, in the foreground if the shell has put this job there.
+    /// Continues the command. Its group becomes the foreground group if the shell has put this job
+    /// there, unless other processes of the job may need the terminal.
     fn resume(&mut self) {
         self.suspended = None;
         if let Some(terminal) = &self.terminal {

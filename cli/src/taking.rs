@@ -69,9 +69,9 @@ impl Lock {
             }
         };
         if let Ok(Some(guard)) = &guard {
-            // Renews to the whole lease: a lock that another client's release granted to this one
-            // has a short lease at first. That is too short for a command, and for a script
-            // that reads the remaining time.
+            // Renews to the whole lease: a lock that the release of another client has granted to
+            // this client has a short lease at first. That lease is too short for a command, and
+            // for a script that reads the remaining time.
             let _left = guard.ensure(Duration::MAX);
         }
         guard

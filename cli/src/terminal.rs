@@ -40,9 +40,9 @@ impl Terminal {
         foreground == group.0 || foreground == self.job.0 && tcsetpgrp(&self.tty, group.0).is_ok()
     }
 
-    /// Makes `group` the foreground group, unless other processes of the job may need the terminal,
-    /// as in `distlock run x -- y | less`. Then the command's group becomes the foreground group
-    /// when the command reads from the terminal.
+    /// Makes `group` the foreground group as [`give_to`](Self::give_to) does, unless other
+    /// processes of the job may need the terminal, as in `distlock run x -- y | less`. Then the
+    /// command's group becomes the foreground group when the command reads from the terminal.
     pub(crate) fn give_to_unless_shared(&self, group: Group) {
         if self.job.is_alone(self.front) {
             self.give_to(group);

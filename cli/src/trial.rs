@@ -11,7 +11,7 @@ const NAME: &str = "distlock:doctor";
 /// The semaphore of the trial, which the store keeps under a key of its own.
 const SLOTS: &str = "distlock:doctor:slots";
 /// The lease of the lock, because a process that is killed during the trial must not keep the next
-/// trial from it for long.
+/// trial from the lock for long.
 const LEASE: Duration = Duration::from_secs(10);
 /// The wait of the second thread, so that it enters a queue and subscribes.
 const WAIT: Duration = Duration::from_millis(20);
@@ -39,9 +39,9 @@ const TRIALS: [(&str, &str, Run); 6] = [
     }),
 ];
 
-/// Tries each kind of lock that the store has, so that what a server or a service refuses of it is
-/// found. Ends at the first kind for which the store does not answer. With `mutexes_only`, a kind
-/// other than the mutex that fails is a warning.
+/// Tries each kind of lock that the store supports, to find the kinds whose commands a server or a
+/// service refuses. Ends at the first kind for which the store does not answer. With
+/// `mutexes_only`, a kind other than the mutex that fails is a warning.
 pub(crate) fn try_kinds(client: &Client, mutexes_only: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (id, name, run) in TRIALS {

@@ -54,7 +54,8 @@ impl Watched {
     }
 }
 
-/// Shows the locks until the user ends the program, or until the last round.
+/// Shows the locks until the user ends the program, the last round is over, or the first round
+/// fails.
 pub(crate) fn watch(arguments: WatchArguments) -> Result<u8, Failure> {
     let heard = Signals::block_all()?.listen(&Interrupt::new());
     let watched = Watched::read(&arguments.words, arguments.slots)?;

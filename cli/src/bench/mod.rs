@@ -27,8 +27,8 @@ use std::time::Duration;
 use times::Times;
 use work::{Held, Pairs};
 
-/// The share of the time that a workload gets (two workloads get `CONTENDED` each); the rest is for
-/// connections and releases.
+/// The share of `--seconds` that one workload gets. Two workloads get `CONTENDED` each. The
+/// remaining 2 % are for connections and releases.
 const ALONE: f64 = 0.12;
 const SPREAD: f64 = 0.12;
 const CONTENDED: f64 = 0.12;

@@ -38,7 +38,7 @@ impl Figure {
     }
 }
 
-/// Formats a duration with about three digits.
+/// Formats a duration in microseconds, milliseconds or seconds, by its size.
 fn short(time: Duration) -> String {
     match time.as_secs_f64() {
         seconds if seconds < 0.001 => format!("{:.0} us", seconds * 1e6),
@@ -81,7 +81,7 @@ pub(super) fn json(figures: &[Figure]) -> String {
 }
 
 const WIDTH: f64 = 760.0;
-/// The start of the bars, and the end of the longest one.
+/// The positions at which the scales begin and end.
 const LEFT: f64 = 270.0;
 const RIGHT: f64 = 660.0;
 const BAR: f64 = 16.0;

@@ -36,8 +36,8 @@ impl Pairs {
     }
 }
 
-/// Acquires and releases each of these locks in a separate thread, at most `most` times and not
-/// after `until`.
+/// Acquires and releases each of these locks in a separate thread, at most `most` times. Acquires
+/// none after `until`.
 pub(super) fn pairs(
     locks: &[Mutex],
     until: Moment,
@@ -74,7 +74,8 @@ fn pairs_of(lock: &Mutex, until: Moment, most: u64, stop: &Interrupt) -> Result<
     Ok(pairs)
 }
 
-/// Acquires a lock; `None` if it is not granted before `until`, or the user stops the benchmark.
+/// Acquires a lock; `None` if the lock is not granted before `until`, or `stop` is fired by a
+/// signal or by the failure of another thread.
 fn take<T>(
     until: Moment,
     stop: &Interrupt,
@@ -90,7 +91,8 @@ fn take<T>(
     }
 }
 
-/// Calls `work` with each item in a separate thread. The first failure stops all threads.
+/// Calls `work` with each item in a separate thread. A failure fires `stop`, which ends all
+/// threads. If several items have failed, returns the failure of the first in `items`.
 fn in_threads<T: Sync, R: Send>(
     items: &[T],
     stop: &Interrupt,
@@ -110,7 +112,8 @@ fn in_threads<T: Sync, R: Send>(
 }
 
 /// Measures the time from the release by one client to the grant to the other client, which waits
-/// for it. A client is given `pause` to begin its wait before the other client releases the lock.
+/// for the lock. The waiting client has `pause` to begin its wait before the holder releases the
+/// lock.
 pub(super) fn hand_off(
     locks: &[Mutex; 2],
     pause: Duration,

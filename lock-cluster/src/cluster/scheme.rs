@@ -10,10 +10,12 @@ use std::sync::Arc;
 ///
 /// - `address_map=ANNOUNCED=REAL,..`: the real addresses of announced ones; both sides of a pair
 ///   are `host:port`, or both are hosts
-/// - `channels=auto|plain|sharded`: the channels of releases. `auto`, the default, uses sharded
-///   channels if the servers support them (Redis 7, Valkey), as Redisson does. With
-///   `format=token,wakes=spring-integration` it uses plain channels, because the waiters of that
-///   library listen there. All clients of a lock must use the same kind
+/// - `channels=auto|plain|sharded`: the kind of Pub/Sub channel on which releases are published.
+///   `auto`, the default, uses sharded channels if the servers support them (Redis 7, Valkey), as
+///   Redisson does. With `format=token,wakes=spring-integration` `auto` uses plain channels, and
+///   `sharded` is refused, because the waiters of that library listen on plain channels. All
+///   clients of a lock must use the same kind
+/// - `format`, `eviction` and `tracking`, as for `redis://`
 /// - over TLS ([`tls`](Self::tls)): `tls_ca`, `tls_cert`, `tls_key` and `tls_name`, as for
 ///   `rediss://`
 #[derive(Clone, Copy, Debug, Default)]

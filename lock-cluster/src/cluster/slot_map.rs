@@ -8,16 +8,19 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A node that is a master, or was one.
+/// A node of the cluster: a present or former master, or a node that is only queried for the slot
+/// map.
 pub(crate) struct ClusterNode {
     /// The number of the node and of its renewal worker, never used for another node.
     pub(crate) number: u64,
-    /// The address that the cluster announces.
+    /// The address that the cluster announces or, for a node that is queried at an address of the
+    /// URL, that address.
     pub(crate) address: Address,
     pub(crate) node: Node,
     /// The real addresses of the listed replicas that are not down.
     replicas: ListedReplicas,
-    /// True if the last request to the node failed: other nodes are queried for the slot map first.
+    /// True if a request to the node has failed since its last answer to a survey: other nodes are
+    /// queried for the slot map first.
     suspect: AtomicBool,
     /// True if a node has listed this one as a master of slots. Set with the map locked.
     listed: AtomicBool,
@@ -71,7 +74,8 @@ pub(crate) struct SlotMap {
     replicas: Vec<Address>,
     /// The IDs and addresses of all nodes that known nodes have listed.
     nodes: HashSet<(String, Address)>,
-    /// The epoch of the last reply; 0 if it came from a replica that is cut off from the others.
+    /// The epoch of the last reply; 0 if the reply came from a replica that does not report the
+    /// cluster as up, because such a replica may be cut off from the other nodes.
     epoch: u64,
     /// True if the last reply came from a master.
     is_by_master: bool,
@@ -107,7 +111,7 @@ impl SlotMap {
     }
 
     /// Returns whether replies of these nodes may replace this map by one with a smaller epoch.
-    /// That is so if the map came from a replica, whose epoch proves nothing, and the nodes are
+    /// That is so if the map came from a replica, whose epoch proves nothing, and the nodes include
     /// most of the masters in the map: without their votes no other master can have been elected.
     pub(crate) fn is_outvoted_by<'a>(&self, ids: impl Iterator<Item = &'a str>) -> bool {
         let masters = self

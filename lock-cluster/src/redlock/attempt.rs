@@ -1,5 +1,5 @@
-//! One attempt on all nodes: requests votes, proposes a larger token if needed, and rolls back a
-//! minority of grants.
+//! One attempt on all nodes: requests votes, proposes a larger token if needed, and rolls back the
+//! grants of a failed attempt.
 //!
 //! A majority of grants at one token wins. `docs/DESIGN.md`, section Quorum, explains the proposed
 //! tokens. Any two majorities share a node, which grants one acquisition after the other, with
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The most rounds of one attempt; each round after the first proposes a larger token. One round is
-/// usual; two are needed if clocks differ.
+/// usual; two are needed, for example, if clocks differ.
 const MAX_ROUNDS: u32 = 8;
 /// The time that the choice of the first members of a quorum may take, because it needs some round
 /// trips, and is repeated if other clients choose at the same time. A longer time means a fault.
@@ -94,9 +94,9 @@ impl Quorum {
         unreachable!("the last round is won or lost")
     }
 
-    /// Returns the smallest token such that a majority can grant a larger one. The tokens that the
-    /// other nodes require do not matter: a server whose clock is far ahead requires a token that
-    /// the others refuse.
+    /// Returns the smallest token such that a majority can grant a larger one; `None` if no node
+    /// requires a larger token. Ignores the larger tokens that nodes beyond this majority require:
+    /// a server whose clock is far ahead requires a token that the other servers refuse.
     fn token_to_outbid(&self, state: &AttemptState, answers: &[Option<NodeAnswer>]) -> Option<u64> {
         let stale = answers.iter().flatten().filter_map(|answer| match answer {
             NodeAnswer::Stale(token) => Some(*token),
@@ -112,7 +112,8 @@ impl Quorum {
         stale.get(needed - 1).copied()
     }
 
-    /// Sends the attempt to all nodes and waits for a decision.
+    /// Sends the attempt to all nodes and waits for a decision. Without a decision at `by`, the
+    /// round is lost.
     fn ask_round(
         self: &Arc<Self>,
         state: &Arc<AttemptState>,
@@ -165,7 +166,9 @@ impl Quorum {
         }
     }
 
-    /// Rolls back a failed attempt, and returns the cause of the failure.
+    /// Rolls back a failed attempt. Returns an answer with the cause, which allows another attempt.
+    /// Returns a refusal instead if the cause is an error and no node has granted the attempt or
+    /// may still grant it.
     fn roll_back(
         &self,
         state: &Arc<AttemptState>,
@@ -187,8 +190,8 @@ impl Quorum {
         }
     }
 
-    /// Rolls back grants, and waits until that is done, so that the votes of a failed attempt do
-    /// not block other clients. Does not wait for nodes with an unknown outcome.
+    /// Rolls back grants, and waits for that at most for the node timeout, so that the votes of a
+    /// failed attempt do not block other clients. Does not wait for nodes with an unknown outcome.
     pub(super) fn roll_back_on_nodes(&self, state: &Arc<AttemptState>, outstanding: &Outstanding) {
         let by = self.by(Moment::NEVER);
         let Outstanding {
@@ -204,7 +207,7 @@ impl Quorum {
             };
             self.workers[*at].ask(Queue::Attempts, by, roll_back, move |context, outcome| {
                 if outcome.is_err() {
-                    // The deadline passed before the request's turn came.
+                    // The deadline passed while the request was queued.
                     context.release_later(late.acquisition_on(context.number()), None);
                 }
                 if place < count {
@@ -215,8 +218,7 @@ impl Quorum {
         responses.wait_for_all(self.clock.as_ref(), by);
     }
 
-    /// Returns the cause of a failed attempt, which the caller may retry, and the pause before the
-    /// retry.
+    /// Returns the cause of a failed attempt, and the pause before a retry, if it is known.
     fn retry_cause(
         &self,
         state: &AttemptState,
@@ -409,8 +411,9 @@ impl Quorum {
             MemberOutcome::Failed(error) if !error.is_unavailable() => Some(error.kind()),
             _ => None,
         };
-        // The kind is that of another failure only if the request would fail even if all other
-        // nodes were available. Otherwise the kind is `Unavailable`.
+        // The kind is `Unavailable` if the nodes without a failure of another kind are a majority,
+        // because the request may then succeed once these nodes are available. Otherwise it is the
+        // first other kind.
         let kinds: Vec<_> = outcomes.iter().filter_map(kind).collect();
         let is_permanent = nodes - kinds.len() < needed;
         let kind = kinds.first().copied().filter(|_| is_permanent);
@@ -431,7 +434,8 @@ impl Quorum {
     }
 }
 
-/// Returns whether the voting and the silent nodes together are a majority.
+/// Returns whether at least one node votes, and the voting and the silent nodes together are a
+/// majority.
 fn can_win_with_silent_nodes(tally: &RoundTally, answers: &[Option<NodeAnswer>]) -> bool {
     let is_silent = |answer: &&Option<NodeAnswer>| match answer {
         None => true,

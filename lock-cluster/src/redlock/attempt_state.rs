@@ -31,7 +31,8 @@ pub(super) struct AttemptState {
 }
 
 struct State {
-    /// True if grants must be rolled back: the attempt has failed, or the lock was released.
+    /// True if grants must be rolled back: the attempt has failed, or the lock was released or
+    /// lost.
     is_abandoned: bool,
     round: u32,
     /// The start of the round.
@@ -67,7 +68,7 @@ pub(super) enum NodeAnswer {
     Stale(u64),
     /// The node does not vote before this time has passed.
     Paused(Duration, Option<Arc<NodeView>>),
-    /// The server has no marker, so it belongs to no quorum.
+    /// The server has no valid marker, so it belongs to no quorum.
     Unmarked,
     /// The proposal is ahead of the node's clock by this time, which is more than allowed.
     Ahead(Duration),

@@ -30,11 +30,11 @@ const LONG_SPLIT: Duration = Duration::from_millis(100);
 /// An attempt goes to all nodes at once, each on a separate thread, and wins with a majority of
 /// grants at one token. If the attempt fails, its grants are rolled back before it returns, and its
 /// late grants when they arrive. If a node does not answer the rollback or a release, the lock is
-/// released there with a tombstone once the node answers again. Releases and renewals go to every
-/// node, and return with a majority; a renewal requests new votes from nodes that have lost their
-/// votes. A minority of nodes may therefore be dead, frozen or slow without a delay for the
-/// callers, except that dropping the last handle waits up to 100 ms for the releases on these
-/// nodes.
+/// released there with a tombstone once the node answers again. Releases go to every node that may
+/// hold the lock, renewals to every node, and both return with a majority; a renewal requests new
+/// votes from nodes that have lost their votes. A minority of nodes may therefore be dead, frozen
+/// or slow without a delay for the callers, except that dropping the last handle waits up to 100 ms
+/// for the releases on these nodes.
 ///
 /// The outcome of a release:
 ///
@@ -42,7 +42,7 @@ const LONG_SPLIT: Duration = Duration::from_millis(100);
 /// |---|---|
 /// | a majority held the lock and freed it | freed |
 /// | the nodes that may have held it are no majority | gone |
-/// | neither, until the deadline | unknown; it is repeated, and earlier answers count |
+/// | undecided until the deadline | unknown or refused; it is repeated, and earlier answers count |
 #[derive(Clone)]
 pub struct QuorumBackend(pub(super) Arc<Quorum>);
 
@@ -59,7 +59,8 @@ impl QuorumBackend {
     /// # Errors
     ///
     /// [`Error::is_configuration`] if there are fewer than three stores, or one of them cannot be a
-    /// node: it cannot renew a lease, does not publish releases, or is not independent.
+    /// node: it cannot renew a lease, does not publish releases, is not independent, or does not
+    /// grant by proposal.
     pub fn new(
         stores: Vec<Arc<dyn Backend>>,
         node_timeout: Duration,
@@ -112,7 +113,7 @@ fn check(node: &QuorumNode) -> Result<(), Error> {
     )))
 }
 
-/// Returns `Some` if a majority has answered.
+/// Returns `Some` if a majority has answered without a failure.
 fn answered_by_most<T>(answers: &[Option<Result<T, Failure>>]) -> Option<()> {
     let count = answers
         .iter()
@@ -268,9 +269,10 @@ impl Backend for QuorumBackend {
         self.0.abilities
     }
 
-    /// Waits for releases beyond the majority, because a remaining vote would block clients that
-    /// reach only a bare majority until its lease has ended. Also waits for a change of the members
-    /// that is in progress, so that short-lived clients complete such changes, too.
+    /// Waits for attempts and releases beyond the majority, at most for 100 ms (`SUSPECT_AFTER`):
+    /// until the lease of a remaining vote has ended, the vote would block clients that reach only
+    /// a bare majority. Until the same time, also waits for a change of the members that is in
+    /// progress, so that short-lived clients complete such changes, too.
     fn close(&self, until: Moment) {
         let workers = &self.0.workers;
         let responses = Responses::of(workers.len());

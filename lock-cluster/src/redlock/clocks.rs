@@ -1,4 +1,5 @@
-//! The clocks of the servers: finds wrong clocks, and the time from which a new member may vote.
+//! The clocks of the servers: finds wrong clocks, and the earliest start of the pause after which a
+//! new member votes.
 
 use super::majority::majority;
 use lock_core::{Clock, Error};
@@ -9,9 +10,9 @@ use std::time::Duration;
 /// milliseconds. A larger difference is reported as the cause of a new member's wait.
 pub(super) const CLOCKS_APART: Duration = Duration::from_secs(1);
 
-/// The servers whose clocks differ by more than the longest lease from the median of all clocks,
-/// including this machine's. Each server has the time in microseconds by which its clock is ahead
-/// of the median.
+/// The servers whose clocks differ from the median of all clocks, including this machine's, by more
+/// than the longest lease and the tolerance. Each entry has the position of a server, and the time
+/// in microseconds by which its clock is ahead of the median; negative if the clock is behind.
 pub(super) struct WrongClocks {
     pub(super) servers: Vec<(usize, i64)>,
     max_lease: Duration,
@@ -48,8 +49,8 @@ impl WrongClocks {
         Self { servers, max_lease }
     }
 
-    /// Returns the reason why this server cannot vote for tokens of the other servers, if its clock
-    /// is wrong.
+    /// Returns the error that says how wrong the clock of this server is; `None` if the clock is
+    /// right.
     pub(super) fn error(&self, at: usize) -> Option<Error> {
         let (_, ahead) = self.servers.iter().find(|(server, _)| *server == at)?;
         Some(Error::configuration(self.text(*ahead)))
@@ -74,14 +75,15 @@ pub(super) fn unix_micros(clock: &dyn Clock) -> u64 {
     micros(clock.unix_time())
 }
 
-/// Returns the earliest time from which the pause of a new member counts, in microseconds, and the
-/// server whose clock determines it. `recorded` contains the members that have recorded the new
-/// member, each with its position.
+/// Returns the earliest time at which the pause of a new member may start, in microseconds, and the
+/// position of the server that determines this time; `None` if `recorded` is empty. The new member
+/// votes only after the pause. `recorded` contains the members that have recorded the new member,
+/// each with its position.
 ///
-/// A majority of the former members includes at least `recorded - (members - majority)` of the
-/// members in `recorded`. Each of these grants no token that is too far ahead of its own clock. So
-/// the clock at that rank, counted from the latest clock, limits every granted token. With three
-/// members this is the latest clock.
+/// A majority of the former members includes at least N = `recorded - (members - majority)` of the
+/// members in `recorded`. Each of these members grants no token that is too far ahead of its own
+/// clock. So the N-th clock, from the latest to the earliest, limits every granted token. With
+/// three members this is the latest clock.
 pub(super) fn not_before(
     recorded: &[(usize, &ServerState)],
     members: usize,
@@ -89,8 +91,8 @@ pub(super) fn not_before(
 ) -> Option<(u64, usize)> {
     let others = members.saturating_sub(majority(members));
     let granted = recorded.len().saturating_sub(others).max(1);
-    // For a member that replaced another one, the bound for its predecessor's tokens counts, too.
-    // That bound is one longest lease before `votes_from`.
+    // A member that replaced another one also has a bound for the tokens of its predecessor: one
+    // longest lease before `votes_from`. The later bound applies.
     let bound = |state: &ServerState| {
         state
             .time

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// The answer of a node to a renewal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum NodeRenewal {
-    /// The node has extended an older vote.
+    /// The node has extended a vote that counted before.
     Extended,
     /// The node has given a new vote, or extended one that did not count before.
     Voted,
@@ -44,10 +44,10 @@ pub(super) enum Decision {
 }
 
 impl RoundTally {
-    /// Returns the decision; `None` while further responses can change it.
+    /// Returns the decision; `None` while the attempt must wait for further responses.
     ///
-    /// If rivals have grants, an attempt does not wait for nodes that seem dead, because its own
-    /// grants would block the rivals meanwhile.
+    /// The attempt does not wait for nodes that seem dead if a larger token can win without them,
+    /// or if rivals have grants, because its own grants would block the rivals meanwhile.
     pub(super) fn decision(&self) -> Option<Decision> {
         let needed = majority(self.nodes);
         let hopeful = self.granted + self.waiting - self.suspects;
@@ -116,8 +116,8 @@ pub(super) fn released(answers: &[Option<Release>]) -> Option<Release> {
 ///
 /// The lock is extended if a majority of the nodes extended an older vote. If the older votes are a
 /// majority, new votes count as well, but only once all responses `are_known`, because a missing
-/// response may report a removed vote. The lock is gone if the older votes are no majority, and too
-/// few nodes can have the lock.
+/// response may report a removed vote. The lock is gone if the older votes are no majority, and the
+/// nodes that may have extended one are no majority.
 pub(super) fn renewed(
     answers: &[Option<NodeRenewal>],
     stands: impl FnOnce() -> bool,

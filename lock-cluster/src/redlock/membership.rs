@@ -164,9 +164,10 @@ impl Membership {
         })
     }
 
-    /// Returns the quorum that counts, and one of its nodes, whose view is that of most of its
-    /// nodes. The quorum that counts is the known one or, if none is known, the quorum of most
-    /// nodes.
+    /// Returns the quorum that counts, and the view on which most of its nodes agree; `None` in
+    /// place of the view if none of its nodes has responded. The quorum that counts is the known
+    /// quorum, until none of its nodes has responded for `memory`. Without a known quorum, it is
+    /// the quorum of the view on which the most nodes agree.
     fn view(
         &self,
         views: &[Option<Arc<NodeView>>],
@@ -209,7 +210,8 @@ impl Membership {
         Some((quorum, Some(view)))
     }
 
-    /// Returns the error of a server without a marker, given the views of the nodes.
+    /// Returns the error of a server without a valid marker, given the views of the nodes, and
+    /// requests an update.
     pub(super) fn unmarked_error(&self, at: usize, views: &[Option<Arc<NodeView>>]) -> Error {
         self.request_update();
         let name = &self.names[at];

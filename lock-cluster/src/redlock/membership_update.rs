@@ -21,9 +21,9 @@ use std::time::Duration;
 /// become a node.
 const MAX_CHANGES: usize = 32;
 
-/// The number of surveys that a client in use makes within one `max_lease`. Each survey deletes the
-/// notes that a member is missing if this client reaches the member. Otherwise clients that do not
-/// reach the member would replace it.
+/// The number of surveys that a client in use makes within one `max_lease`. If this client reaches
+/// a member, each of its surveys deletes the notes that this member is missing. Without these
+/// surveys, clients that do not reach the member would replace it.
 const SURVEYS: u32 = 3;
 
 impl Quorum {
@@ -72,8 +72,8 @@ impl Quorum {
         }
     }
 
-    /// Changes the members until no further change is needed, or a change fails. Returns the number
-    /// of changes.
+    /// Changes the members until no further change is needed or possible, at most [`MAX_CHANGES`]
+    /// times. Returns the number of changes, or the error of a change that failed.
     pub(super) fn update_membership(&self, absence: Absence) -> Result<usize, Error> {
         let Some(terms) = self.terms else {
             return Ok(0);
@@ -145,7 +145,7 @@ impl Quorum {
     }
 
     /// Sends a request to these servers, if their `run_id` is still that of the survey. Returns the
-    /// states of the servers that complied, now or earlier.
+    /// states of the servers that answered without a failure.
     pub(super) fn ask_nodes(
         &self,
         states: &[Option<ServerState>],

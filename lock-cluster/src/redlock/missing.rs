@@ -1,6 +1,6 @@
-//! Members that clients cannot reach. The markers of the other members have notes of the time since
-//! which no client has reached a member. So a client can continue the notes of another client, and
-//! a client that reaches the member deletes the notes.
+//! Members that clients cannot reach. The other members note in their markers since when no client
+//! has reached a missing member. The notes outlive the client that caused them, and a client that
+//! reaches the member deletes them.
 
 use super::majority::majority;
 use lock_redis::quorum::{Members, MissingMember, ServerState};
@@ -18,9 +18,10 @@ pub(super) enum Absence {
 }
 
 impl Absence {
-    /// Returns whether a member counts as missing: a majority of the members has noted that for
-    /// long enough, and the notes name at least `clients` clients. `recorded` contains the servers
-    /// that have recorded the present members.
+    /// Returns whether a member may be replaced: because an operator declares it missing, or
+    /// because a majority of the members has noted it as missing for long enough, and these notes
+    /// name at least `clients` clients. `recorded` contains the servers that have recorded the
+    /// present members.
     pub(super) fn is_agreed(
         self,
         id: &str,

@@ -6,8 +6,8 @@
 //! - `attempt`: one attempt on all nodes; `attempt_state`: its state on each node
 //! - `majority`: the decisions of a majority, without input and output
 //! - `token`: the proposed tokens; `clocks`: the clocks of the servers
-//! - `votes`: the nodes that hold an acquisition; `renewal`: renewals, which request lost votes
-//!   again
+//! - `votes`: the votes of the nodes for an acquisition; `renewal`: renewals, which request lost
+//!   votes again
 //! - `watch`: watches, which wake a waiter once or twice per release
 //! - `node`: one node; `node_worker`: its tasks and pending cleanups; `responses`: the nodes'
 //!   responses

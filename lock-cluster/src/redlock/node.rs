@@ -52,7 +52,7 @@ pub(super) enum Vote {
     Cast(ProposalAnswer),
     /// The node does not vote before this time has passed.
     Paused(Duration),
-    /// The server has no marker, so it belongs to no quorum.
+    /// The server has no valid marker, so it belongs to no quorum.
     Unmarked,
     /// The proposal is ahead of the node's clock by this time, which is more than allowed.
     Ahead(Duration),
@@ -80,7 +80,7 @@ impl QuorumNode {
         }
     }
 
-    /// Creates a node from a Redis server, whose marker is read with each answer. Does not connect.
+    /// Creates a node from a Redis server, whose marker says whether it may vote. Does not connect.
     pub(super) fn of_server(node: Node, terms: QuorumTerms) -> Self {
         let name = node.server().to_string();
         Self {

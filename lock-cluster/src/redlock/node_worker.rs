@@ -1,7 +1,8 @@
 //! [`NodeWorker`]: the two background tasks of a quorum node, its pending cleanups and watches.
 //!
-//! One task sends attempts and releases in their order, and does the pending work in between. The
-//! other task sends renewals, which must not wait behind attempts.
+//! One task sends attempts, releases and all other requests except renewals in their order, and
+//! does the pending work in between. The other task sends renewals, which must not wait behind
+//! attempts.
 
 use super::node::QuorumNode;
 use super::watch::PendingWatch;
@@ -38,9 +39,9 @@ pub(super) struct NodeContext {
     fastest: AtomicU64,
     /// True if a request ever got no answer.
     has_failed: AtomicBool,
-    /// The start of the attempt, the release or the piece of pending work in progress.
+    /// The start of the request (except renewals) or of the piece of pending work in progress.
     busy_since: Mutex<Option<Moment>>,
-    /// The number of attempts and releases in progress or queued.
+    /// The number of requests in progress or queued, except renewals.
     open: AtomicUsize,
     /// The acquisitions to release when the node answers again.
     cleanups: Mutex<VecDeque<PendingCleanup>>,
@@ -89,9 +90,9 @@ const MAX_CLEANUPS: usize = 10_000;
 /// is left.
 const RETRY: Duration = Duration::from_secs(1);
 /// The shortest time after which a node without an answer counts as silent, because an attempt with
-/// rivals must not wait for it. The time is four times the node's fastest answer if that is longer.
-/// A dropped client waits at most this time for its nodes: otherwise their votes would stay until
-/// the lease ends.
+/// rivals must not wait for it. The time is four times the node's fastest answer if that is longer,
+/// but at most `node_timeout`. A dropped client waits at most this time for its nodes: otherwise
+/// their votes would stay until the lease ends.
 pub(super) const SUSPECT_AFTER: Duration = Duration::from_millis(100);
 /// The time after which a node that has neither answered nor failed counts as silent, because it
 /// may be far away, and the connection must be opened first. `node_timeout` is used if it is
@@ -150,7 +151,7 @@ impl NodeWorker {
         self.context.open.load(Ordering::Acquire) == 0 && !self.context.is_suspect()
     }
 
-    /// Calls `tell` when the attempts and releases queued so far are done.
+    /// Calls `tell` when the requests queued so far, except renewals, are done.
     pub(super) fn when_done(&self, tell: impl FnOnce() + Send + 'static) {
         if self.attempts.task.is_running() {
             self.attempts.push(Box::new(move |_| tell()));
@@ -160,8 +161,8 @@ impl NodeWorker {
     }
 
     /// Sends a request on a thread of the node and passes the outcome to `done`, on that thread. If
-    /// no thread can be started, `done` runs on the caller's thread. A request whose turn comes
-    /// after `by` is not sent.
+    /// no thread can be started, the request and `done` run on the caller's thread. A request that
+    /// is still queued at `by` is not sent, and `done` receives [`Failure::NotSent`].
     pub(super) fn ask<T: Send + 'static>(
         &self,
         queue: Queue,
@@ -172,8 +173,9 @@ impl NodeWorker {
         self.ask_unless(queue, by, |_| None, request, done);
     }
 
-    /// Sends a request as [`ask`](Self::ask) does. If `known` returns the outcome when the
-    /// request's turn comes, nothing is sent, and nothing is recorded about the node.
+    /// Sends a request as [`ask`](Self::ask) does. `known` is called when the request reaches the
+    /// head of the queue. If `known` returns the outcome, nothing is sent, and nothing is recorded
+    /// about the node.
     pub(super) fn ask_unless<T: Send + 'static>(
         &self,
         queue: Queue,
@@ -244,7 +246,7 @@ impl NodeContext {
         self.clock.now()
     }
 
-    /// Records in `busy_since` that attempts and releases must wait for this call.
+    /// Records in `busy_since` that requests other than renewals must wait for this call.
     fn busy<T>(&self, call: impl FnOnce() -> T) -> T {
         *self.busy_since.lock() = Some(self.clock.now());
         let outcome = call();

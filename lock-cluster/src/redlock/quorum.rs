@@ -28,14 +28,16 @@ pub(super) struct Quorum {
     node_timeout: Duration,
     pub(super) abilities: Abilities,
     pub(super) membership: Arc<Membership>,
-    /// The terms of the servers; `None` for other stores.
+    /// The settings by which the servers of this quorum vote; `None` if the nodes are stores of
+    /// another kind.
     pub(super) terms: Option<QuorumTerms>,
-    /// The time since which this client has found no server with a marker.
+    /// The time of the first attempt at which no server had become a member of a new quorum. `None`
+    /// before such an attempt, and after an attempt that found a member.
     pub(super) starting: Mutex<Option<Moment>>,
     pub(super) update: Mutex<UpdateState>,
     /// Raised when a background update ends.
     pub(super) update_ended: Arc<Signal>,
-    /// The ID of this client, under which it notes missing members.
+    /// The ID of this client. The servers record it with each member that this client cannot reach.
     pub(super) client: Arc<str>,
     pub(super) reports: QuorumReports,
 }
@@ -47,7 +49,8 @@ pub(super) struct UpdateState {
     pub(super) not_before: Moment,
     /// The pauses after consecutive requested updates that changed nothing.
     pub(super) backoff: Backoff,
-    /// The time of the next survey without a request; `None` before the first use.
+    /// The time at which the servers are surveyed even if no update was requested. `None` before
+    /// the first call of `update_in_background`.
     pub(super) next_survey: Option<Moment>,
 }
 
@@ -163,8 +166,9 @@ impl Quorum {
         }
     }
 
-    /// Sends a release to every node, and calls `each` with the outcomes. If `waits` is false, this
-    /// thread sends the release to idle nodes itself.
+    /// Sends a release to every node that may hold the lock, and calls `each` with the outcome for
+    /// every node. This thread sends the release to idle nodes itself if `waits` is false, the
+    /// acquisition has a receipt, and `options` request no tombstone.
     pub(super) fn send_release(
         &self,
         acquisition: &AcquisitionId,

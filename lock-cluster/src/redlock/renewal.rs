@@ -19,8 +19,7 @@ type NodeOutcome = Result<Response<NodeRenewal>, Failure>;
 type Batch = Result<Vec<NodeOutcome>, Failure>;
 
 impl Quorum {
-    /// Renews a batch. Refuses a lease longer than the terms allow, which the nodes would not
-    /// refuse.
+    /// Renews a batch. Refuses a lease longer than `max_lease`, which the nodes would not refuse.
     pub(super) fn renew(
         &self,
         batch: &[RenewalRequest],

@@ -1,4 +1,5 @@
-//! [`QuorumReports`]: a client's warnings about members and clocks, each emitted once.
+//! [`QuorumReports`]: a client's warnings about members and clocks, each emitted once for as long
+//! as it applies.
 
 use super::clocks::WrongClocks;
 use super::missing::absent;

@@ -1,8 +1,8 @@
-//! The nodes that are queried for the slot map, and the choice of the reply that counts.
+//! The nodes that are queried for the slot map, and the choice of the reply that replaces the map.
 //!
 //! Of two masters, the one with the larger epoch has newer information. A replica's epoch proves
 //! less: a replica that is cut off from the others increases its epoch with each election that it
-//! loses. So a replica's reply counts only if no master's reply is as new as the map. A map that
+//! loses. So a replica's reply is chosen only if no master's reply is as new as the map. A map that
 //! came from a replica is replaced as soon as most of its masters have replied, whatever their
 //! epochs.
 
@@ -16,8 +16,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The longest pause between two surveys in a row, because a cluster in use is refreshed every five
-/// seconds. Twice that time, so that a busy machine interrupts no row.
+/// The longest time from the end of one survey to the start of the next for the two to be
+/// consecutive: twice the interval of refreshes of a cluster in use, so that a delay on a busy
+/// machine does not separate them.
 const IN_A_ROW: Duration = Duration::from_secs(10);
 
 /// The replies of known nodes to a survey, and the last failure of a node.
@@ -44,10 +45,11 @@ impl Evidence {
 }
 
 impl ClusterMap {
-    /// Queries the known nodes, and replaces the map by the reply that counts. Queries the
-    /// configured addresses instead if no map is known, or if no known node has answered for a
-    /// lease and all leases of this client are over. The lease counts from the first survey without
-    /// an answer: until then, other clients may have renewed their locks.
+    /// Queries the known nodes, and replaces the map by the reply that [`newest`](Self::newest)
+    /// chooses, if any. Queries the configured addresses instead if no map is known, or if no known
+    /// node has answered for a lease and all leases of this client are over. This lease is measured
+    /// from the end of the first of the consecutive surveys without an answer: until then, other
+    /// clients may have renewed their locks.
     pub(super) fn refresh(&self) -> Result<(), Failure> {
         if !self.is_known() {
             let told = self.ask_configured(Deployment::is_majority_of_known)?;
@@ -70,9 +72,10 @@ impl ClusterMap {
         }
     }
 
-    /// Records a survey without an answer, and returns for how long no known node has answered:
-    /// since the end of the first survey in a row. A survey long ago does not count: between two
-    /// surveys of an idle client, known nodes may have answered other clients.
+    /// Records a survey without an answer, and returns the time since the end of the first of the
+    /// consecutive surveys without an answer. Surveys more than [`IN_A_ROW`] apart are not
+    /// consecutive: between two surveys of an idle client, known nodes may have answered other
+    /// clients.
     pub(super) fn silence(&self, begun: Moment, now: Moment) -> Duration {
         let mut silence = self.silence.lock();
         let first = match *silence {
@@ -83,13 +86,13 @@ impl ClusterMap {
         now.since(first)
     }
 
-    /// Returns the reply that replaces the map.
+    /// Returns the reply that replaces the map; `None` if no reply may replace it.
     fn newest<'a>(&self, evidence: &'a Evidence) -> Option<&'a Shards> {
         if let Some(told) = self.conclusive(evidence) {
             return Some(told);
         }
-        // If all known nodes have answered, no larger epoch is to be expected, so replies with a
-        // smaller epoch than the map's count, too.
+        // If all known nodes have answered, no larger epoch is to be expected, so a reply with a
+        // smaller epoch than the map's may be chosen, too.
         let epoch = self.map.read().epoch();
         let counts = |told: &&Shards| told.epoch >= epoch || evidence.trouble.is_none();
         evidence
@@ -106,7 +109,8 @@ impl ClusterMap {
         (told.epoch >= map.epoch() || map.is_outvoted_by(repliers)).then_some(told)
     }
 
-    /// Queries known nodes until there is a conclusive reply.
+    /// Queries known nodes and addresses of the URL, until there is a conclusive reply or all have
+    /// been queried.
     fn ask_known(&self) -> Evidence {
         let mut evidence = Evidence::default();
         let mut survey = Survey::new(self, self.sources(), Moment::NEVER);
@@ -332,9 +336,9 @@ impl ClusterMap {
     }
 }
 
-/// Returns the reply that counts of these replies of one cluster, of which there is at least one:
-/// the newest of a master if most masters have replied, otherwise the newest of a node that reports
-/// the cluster as up.
+/// Returns one of these replies of one cluster, of which there is at least one: the newest of a
+/// master if most masters have replied; otherwise the newest that reports the cluster as up;
+/// otherwise the newest.
 fn newest_of<'a>(replies: impl Iterator<Item = &'a Shards>) -> &'a Shards {
     let replies: Vec<_> = replies.collect();
     let masters = || replies.iter().copied().filter(|told| told.is_of_master());

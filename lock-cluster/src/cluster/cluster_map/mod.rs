@@ -4,8 +4,9 @@
 //! after a failure. Concurrent requests share a refresh. `survey` queries further nodes if the
 //! first one does not answer, and `evidence` decides which of their replies counts.
 //!
-//! A cluster is identified by the IDs of its nodes: a reply counts only if its node's ID was in the
-//! last list, because the address may lead to another cluster by now.
+//! A cluster is identified by the IDs of its nodes. Once a map is known, a reply counts only if the
+//! ID of its node is known, and the reply lists a second known ID (if the map has more than one),
+//! because the address may lead to another cluster by now.
 
 mod evidence;
 mod refresh;
@@ -55,7 +56,7 @@ pub struct ClusterMap {
 /// The kind of channels that releases are published on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Channels {
-    /// Sharded channels if the first node that answers supports them.
+    /// Sharded channels if the node from whose reply the first map is made supports them.
     Auto,
     Plain,
     Sharded,
@@ -224,7 +225,8 @@ impl ClusterMap {
             .shards(&from.address.host, self.factory.settings.is_tls(), by)?;
         let mut map = self.map.write();
         map.note(&told.nodes);
-        // An unlisted node is accepted before Redis 7, which does not list nodes without slots.
+        // A server before Redis 7 does not list nodes without slots, so a node that it does not
+        // list is accepted.
         let listed = map.ids_at(to);
         if map.knows_node_at(to) || (listed == 0 && !told.sharded_channels) {
             return Ok(());

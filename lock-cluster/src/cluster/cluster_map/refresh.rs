@@ -95,8 +95,9 @@ impl ClusterMap {
     ///
     /// # Errors
     ///
-    /// The failure of the refresh. A time-out is no error, unless no map is known yet and an
-    /// earlier refresh has failed: then returns that failure.
+    /// The failure of the refresh, or of the start of the background thread. A time-out or a close
+    /// of the map is no error, unless no map is known yet and the last refresh has failed: then
+    /// returns the failure of that refresh.
     pub(crate) fn refreshed(self: &Arc<Self>, by: Moment) -> Result<(), Failure> {
         let signal = Arc::<Signal>::default();
         let mut state = self.refresh_state.state.lock();
@@ -110,7 +111,8 @@ impl ClusterMap {
                     error,
                 ))
             })?;
-        // A refresh under way may have queried nodes before the event that requires this one.
+        // A refresh under way may have queried nodes before the event for which the caller requires
+        // a refresh.
         let awaited = state.begun + 1;
         state.asked = true;
         state.waiting.push((awaited, Arc::clone(&signal)));
@@ -138,7 +140,8 @@ impl ClusterMap {
 /// The background task: refreshes when requested or due, until closed.
 struct Refresher {
     shared: Arc<ClusterMap>,
-    /// The earliest time of a requested refresh, and the time of the next one while in use.
+    /// The earliest time of a requested refresh, and the time of the next periodic refresh, which
+    /// happens only while the cluster is in use.
     soon: Moment,
     later: Moment,
     backoff: Backoff,

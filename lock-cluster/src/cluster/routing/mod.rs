@@ -98,7 +98,7 @@ impl ClusterMap {
     /// # Errors
     ///
     /// [`Error::is_configuration`] if the URL names no node, or a database other than 0, or a
-    /// setting contradicts another.
+    /// setting is invalid or contradicts another.
     pub fn store(
         config: &Config,
         context: &Context,
@@ -169,7 +169,8 @@ impl ClusterMap {
         Ok(next.direct())
     }
 
-    /// Records the lease of an answer that counts. Requests a refresh if the answer is unconfirmed.
+    /// Records the lease that began or was extended, if any. Requests a refresh if too few replicas
+    /// have confirmed that.
     fn note(&self, request: &RoutedRequest<'_>, effect: Effect) {
         let lease = match request {
             RoutedRequest::Acquire(attempt) => attempt.lease,

@@ -61,7 +61,7 @@ impl ClusterMap {
                 }
                 match self.moved(slot, node, &to, by) {
                     Ok(to) => Ok(Some(state.at(to).direct())),
-                    // No other node knows of the move yet.
+                    // The refresh has failed, or has found no new owner of the slot.
                     Err(_) if !to.has_host() => Ok(None),
                     Err(failure) => Err(failure),
                 }
