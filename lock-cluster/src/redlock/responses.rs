@@ -7,7 +7,8 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The responses by node number. Responses after the decision are stored, but not read.
+/// The responses by node number, or by position in a list of nodes. Responses that arrive after
+/// [`wait`](Self::wait) has returned are stored, too.
 pub(super) struct Responses<T> {
     values: Mutex<Vec<Option<T>>>,
     /// The number of nodes whose response is preliminary.
@@ -32,8 +33,9 @@ impl<T> Responses<T> {
     }
 
     /// Stores a response, calls `replace`, and stores the response that `replace` returns instead.
-    /// Meanwhile the first response counts, but a wait without a decision continues. If `replace`
-    /// panics, the first response stays.
+    /// Until then [`wait`](Self::wait) decides with the first response, but without a decision it
+    /// awaits the second one. If `replace` panics, the first response stays. Returns the response
+    /// that stays.
     pub(super) fn put_preliminary(&self, node: usize, value: T, replace: impl FnOnce() -> T) -> T
     where
         T: Clone,
@@ -46,7 +48,8 @@ impl<T> Responses<T> {
         value
     }
 
-    /// Waits until `decide` returns a decision, all responses have arrived, or `by` has come.
+    /// Waits until `decide` returns a decision, all responses have arrived and none of them is
+    /// preliminary, or `by` has come. Returns the decision, if there is one.
     pub(super) fn wait<R>(
         &self,
         clock: &dyn Clock,

@@ -12,11 +12,15 @@ use std::time::Duration;
 /// `redlock://[user[:password]@]host[:port],host[:port],host[:port][/database]`, and `redlocks://`
 /// over TLS. User, password and database apply to all servers.
 ///
-/// - `max_lease=DURATION`: the longest lease, and the time for which a restarted node does not
-///   vote; must be equal in all clients. Default: a minute
-/// - `node_timeout=DURATION`: the time-out of a node. Default: 500 ms
+/// - `max_lease=DURATION`: the longest lease, and the time for which a new or restarted node does
+///   not vote; must be equal in all clients. Default: a minute
+/// - `node_timeout=DURATION`: the time that each node has for an answer, at most the command
+///   time-out. Default: 500 ms
 /// - `durable=yes`: declares that all nodes run with `appendfsync always`, and lose no data in a
-///   restart
+///   restart, so that a restarted node votes at once
+/// - `format`, `tracking` and `joined`, as for `redis://`; `format` without `wakes=`
+/// - over TLS ([`tls`](Self::tls)): `tls_ca`, `tls_cert`, `tls_key` and `tls_name`, as for
+///   `rediss://`
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct RedlockScheme {
@@ -40,7 +44,7 @@ impl RedlockScheme {
         Self { tls: false }
     }
 
-    /// Returns the scheme `redlocks://`, with the options of `rediss://`.
+    /// Returns the scheme `redlocks://`, with the TLS options of `rediss://`.
     #[must_use]
     pub fn tls() -> Self {
         Self { tls: true }
@@ -83,7 +87,7 @@ impl Scheme for RedlockScheme {
     }
 }
 
-/// The options of the URL.
+/// The database in the URL, and the options that only quorums have.
 pub(super) struct UrlOptions {
     pub(super) max_lease: Duration,
     durable: bool,

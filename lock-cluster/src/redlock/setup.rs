@@ -21,8 +21,8 @@ const TRIES: u32 = 10;
 
 /// Begins a quorum on the servers of a `redlock://` URL. The quorum votes at once: the operator
 /// declares that no lock can have been held there within the last `max_lease`. Also ends the pause
-/// of a quorum that a client has begun. Servers that were restarted without their data cannot be
-/// distinguished from new ones.
+/// of a quorum that a client has begun, if none of its servers has voted or was restarted. Servers
+/// that were restarted without their data cannot be distinguished from new ones.
 ///
 /// If some servers vote already, the others become nodes of their quorum, and vote after
 /// `max_lease`. If a wrong clock delays the vote of a server for longer and has been set right,
@@ -34,15 +34,16 @@ const TRIES: u32 = 10;
 ///
 /// # Blocking
 ///
-/// Makes some round trips to each server, one after the other, each within the command time-out.
-/// The round trips are repeated up to ten times while clients change the members.
+/// Makes some round trips to each server, each within the command time-out. Makes up to ten tries,
+/// with pauses in between, while clients change the members or changes of the members fail.
 ///
 /// # Errors
 ///
 /// [`Error::is_configuration`] if the URL is invalid, or a server cannot be a node of this quorum;
-/// [`Error::is_unavailable`] if a server cannot be queried. [`Error::members`] has the result of
-/// each server. Changes that were made remain, and the call can be repeated. Servers that are
-/// reached only by such a later call, after others have begun to vote, vote after `max_lease`.
+/// [`Error::is_unavailable`] if a server cannot be queried, or the members cannot be changed. If a
+/// request to a server fails, [`Error::members`] has the result of each server. Changes that were
+/// made remain, and the call can be repeated. Servers that are reached only by such a later call,
+/// after others have begun to vote, vote after `max_lease`.
 pub fn set_up(config: &Config) -> Result<(), Error> {
     let options = UrlOptions::read(config)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
@@ -158,12 +159,12 @@ fn shorten(quorum: &Quorum, states: &[ServerState]) -> Result<(), Error> {
     Ok(())
 }
 
-/// The change to make, which depends on the servers' first states.
+/// The change to make, which depends on the states of the servers at the start of the command.
 enum Setup {
-    /// No server has voted: all servers vote at once.
+    /// Each server has no marker, or is a new node that has not voted: all servers vote at once.
     Begin,
-    /// Some servers have voted: the others join their quorum, or all servers begin a new one
-    /// (`anew`).
+    /// At least one server is a node that may have voted: the others join its quorum, or all
+    /// servers begin a new one (`anew`).
     Complete {
         pause: Duration,
         anew: Option<Agreement>,

@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Quorum {
-    /// Returns the wrong clocks if no majority of the servers accepts this token. Returns `None` if
-    /// a majority accepts the token, or if the token is not far enough ahead of this machine's
-    /// clock to be refused.
+    /// Returns the wrong clocks unless a majority of the servers answers and accepts this token.
+    /// Returns `None` if a majority accepts the token, if the token is not far enough ahead of this
+    /// machine's clock to be refused, or if the nodes are not servers.
     ///
     /// Must be called before the proposal: a server with a wrong clock would grant the token, and
     /// still store it after its clock was set right.

@@ -25,12 +25,12 @@ pub struct QuorumNodeStatus {
     /// The ID of the server's quorum; `None` if the server is no node, or did not answer.
     pub quorum: Option<String>,
     /// The number of the membership that the server has recorded; for a member that the URL does
-    /// not name, the latest known number.
+    /// not name, the latest known number. `None` as for `quorum`.
     pub epoch: Option<u64>,
-    /// The lead of the server's clock over this machine's, in microseconds; `None` without an
-    /// answer.
+    /// The lead of the server's clock over this machine's, in microseconds; `None` if the server's
+    /// state could not be read.
     pub clock_ahead: Option<i64>,
-    /// The possible error of `clock_ahead`.
+    /// The possible error of `clock_ahead`; zero if that is `None`.
     pub clock_uncertainty: Duration,
     /// The address of the server whose clock was ahead when this server became a node, if that
     /// delays this server's vote. Once that clock is set right, [`set_up`](super::set_up) shortens
@@ -53,7 +53,7 @@ pub enum QuorumVote {
     /// The server was restarted, and does not vote for this time, counted from the next attempt.
     Restarted(Duration),
     /// The server has no valid marker, the record that makes it a node: no quorum was set up there,
-    /// the server was emptied, or its data are a copy of another server's.
+    /// the server was emptied, or its data are those of another server or of a dump.
     Unmarked,
     /// The server's vote does not count together with the other nodes' votes, for this reason.
     Excluded(Error),
@@ -93,8 +93,8 @@ pub fn quorum_status(config: &Config) -> Result<Vec<QuorumNodeStatus>, Error> {
 }
 
 impl Quorum {
-    /// Returns the state of each server, followed by the members that are not among these servers.
-    /// Stores that are not servers are omitted.
+    /// Returns the state of each server. If all servers answer, the members that are not among them
+    /// follow. Stores that are not servers are omitted.
     fn status(&self, timeout: Duration, by: Moment) -> Vec<QuorumNodeStatus> {
         let clock = self.clock.as_ref();
         let mut answers = Vec::new();
@@ -175,7 +175,8 @@ impl Quorum {
                 .filter_map(|state| Some(missing_for(state, member.id.as_deref()?)?.0));
             let node = all.iter_mut().find(|node| node.address == *member.address);
             if let Some(node) = node {
-                // Of two members with one address, the one that was replaced there is missing.
+                // Two members may have one address. The longest time is that of the missing one,
+                // because a present member has no time.
                 node.missing_for = node.missing_for.max(noted.max());
             }
         }

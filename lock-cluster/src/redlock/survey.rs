@@ -20,7 +20,8 @@ pub(super) enum Change {
         agreed: Agreement,
         admission: Option<Admission>,
     },
-    /// The members of this epoch choose the members of the next epoch.
+    /// The members of this epoch choose the members of the next epoch. In epoch 0, servers without
+    /// a marker choose the first members.
     Choose { epoch: u64, agreed: Agreement },
 }
 
@@ -77,7 +78,8 @@ pub(super) fn new_quorum(
 }
 
 impl Survey<'_> {
-    /// Returns the next change; `None` if none is needed, or too few servers are present for it.
+    /// Returns the next change; `None` if none is needed or possible now. For example, too few
+    /// servers may be present, or the URL may name more or fewer servers than the quorum has.
     pub(super) fn next_change(&self) -> Option<Change> {
         let needed = majority(self.states.len());
         let markers = || {
@@ -120,8 +122,8 @@ impl Survey<'_> {
         let present = self.states.iter().enumerate();
         let present = present.filter_map(|(at, state)| Some((at, state.as_ref()?)));
         let mut servers: Vec<_> = present.collect();
-        // Servers with a marker come first, to record this epoch if they lack it: the more nodes
-        // have recorded a new member, the fewer clocks that are ahead can delay its first vote.
+        // Servers with a marker come first, to record this epoch if they lack it. The more nodes
+        // have recorded a new member, the more clocks may be ahead without delaying its first vote.
         servers.sort_by_key(|(_, state)| state.marker.is_none());
         for (at, state) in servers {
             match &state.marker {
@@ -132,9 +134,9 @@ impl Survey<'_> {
                     }
                 }
                 None if agreed.members.contain(&state.run_id) => {
-                    // Admits the server in two cases: it accepted the choice of the first members
-                    // but has not recorded it, or a majority has recorded these members, and so no
-                    // longer votes under earlier ones.
+                    // Admits the server in two cases. It accepted the choice of the first members
+                    // but has not recorded that choice; or a majority has recorded these members,
+                    // and no longer votes under the members of an earlier epoch.
                     let chose = |(_, its): &(u64, Agreement)| epoch == 1 && *its == agreed;
                     let chose = state.accepted.as_ref().is_some_and(chose);
                     if recorded.len() >= needed || chose {
@@ -215,9 +217,10 @@ impl Survey<'_> {
             .map(|quorum| Arc::clone(quorum))
     }
 
-    /// Returns the place of the missing member that this server replaces: the missing member with
-    /// the server's address, or else the only missing member. In the second case two clients must
-    /// have missed the member, because the URL of one client may be wrong.
+    /// Returns the place that this server takes: that of the missing member with the server's
+    /// address or, if all servers have answered, that of the only missing member. A vacant place
+    /// counts as a missing member. The absence of a member must be agreed; in the second case by
+    /// two clients, because the URL of one client may be wrong.
     fn replaced_place(
         &self,
         members: &Members,

@@ -1,7 +1,8 @@
 //! [`TokenProposals`]: the fencing tokens that attempts propose to the nodes.
 //!
-//! A proposal is the time of day in microseconds, or one more than the largest known token of the
-//! name if that is larger. As with a ballot of Paxos, a node refuses a proposal that is too small.
+//! The first proposal of an attempt is the time of day in microseconds, or one more than the
+//! largest known token of the name if that is larger. As with a ballot of Paxos, a node refuses a
+//! proposal that is too small.
 
 use lock_core::{Clock, FencingToken, LockName, OwnerId};
 use parking_lot::Mutex;
@@ -15,7 +16,7 @@ pub(super) struct TokenProposals(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// The largest granted token of each name, reserved tokens included.
+    /// The largest granted token of each name, including reserved tokens that were not given back.
     seen: HashMap<LockName, u64>,
     /// The first token and the number of reserved tokens of each grant that is not released yet.
     /// A repeated attempt of the owner must propose the same tokens.
@@ -58,9 +59,9 @@ impl TokenProposals {
         self.saw(name, first.get() + u64::from(reserve));
     }
 
-    /// Forgets the largest token of a name. Called if a node refuses a proposal as too far ahead of
-    /// its clock: the token may come from clocks that have been set back since. Otherwise the node
-    /// would refuse all further proposals of this name, too.
+    /// Forgets the largest token of a name. Called after a failed attempt if a node refused the
+    /// proposal as too far ahead of its clock: the token may come from clocks that have been set
+    /// back since. Otherwise the node would refuse the next proposals of this name, too.
     pub(super) fn forget(&self, name: &LockName) {
         self.0.lock().seen.remove(name);
     }
@@ -77,7 +78,8 @@ impl TokenProposals {
         }
     }
 
-    /// Records the release of a lock, which gives back the tokens after the last used one.
+    /// Records the release of a lock. The tokens after the last used one are given back, if that
+    /// one is known and no larger token was granted since.
     pub(super) fn released(&self, name: &LockName, owner: OwnerId, used: Option<FencingToken>) {
         let mut state = self.0.lock();
         let Some((first, reserve)) = state.won.remove(&owner) else {

@@ -1,4 +1,5 @@
-//! [`Votes`]: the nodes that have granted a lock to its owner, and until when, as the client knows.
+//! [`Votes`]: the nodes that have granted a lock to its owner, and the end of the lease on each
+//! node, as far as the client knows.
 
 use super::majority::{NodeRenewal, majority};
 use lock_core::Moment;
@@ -8,8 +9,8 @@ use std::sync::Arc;
 /// The votes of one acquisition, by node number.
 ///
 /// A renewal may find nodes without a vote for the acquisition, and request a new vote. A new vote
-/// counts only if the older votes are a majority at that time: then no other owner, with a larger
-/// token, can have held the lock since the grant.
+/// does not count before a time at which the older votes are a majority: then no other owner, with
+/// a larger token, can have held the lock since the grant.
 pub(super) struct Votes(Vec<Option<Vote>>);
 
 struct Vote {
@@ -54,7 +55,9 @@ impl Votes {
         });
     }
 
-    /// Records that the node has extended the lease. Returns whether the vote counted already.
+    /// Records that the node has extended the lease. Returns [`NodeRenewal::Extended`] if the
+    /// node's vote counted already. Otherwise records a new vote, which does not count before
+    /// [`count_new`](Self::count_new), and returns [`NodeRenewal::Voted`].
     pub(super) fn extended(
         &mut self,
         at: usize,
@@ -96,8 +99,9 @@ impl Votes {
         has_forgotten
     }
 
-    /// Returns whether the votes that count are a majority. `quorum` is the quorum of the client;
-    /// while it is unknown, the votes of every quorum count.
+    /// Returns whether the votes that count are a majority. Of servers, only the members in the
+    /// newest view count, and each server counts once. `quorum` is the quorum of the client; `None`
+    /// admits the views of all quorums.
     pub(super) fn stand(&self, quorum: Option<&str>, now: Moment) -> bool {
         let is_ours = |by: &NodeView| quorum.is_none_or(|quorum| *by.quorum == *quorum);
         let lasting = || self.0.iter().flatten().filter(|vote| now < vote.until);

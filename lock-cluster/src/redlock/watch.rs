@@ -5,7 +5,8 @@
 //! Reports of other nodes within [`REPORT_WINDOW`] count as the same release and do not wake the
 //! waiter, except the report that completes a majority: the earlier reports may come from failed
 //! attempts of rivals, which release the lock on the few nodes that granted it to them. A second
-//! report of the same node is about another release, and wakes the waiter.
+//! report of the same node, or a report after [`REPORT_WINDOW`], counts as another release, and
+//! wakes the waiter.
 
 use super::majority::majority;
 use super::node::QuorumNode;
@@ -29,7 +30,7 @@ pub(super) struct QuorumWatch {
 }
 
 struct State {
-    /// The nodes that have reported the release that last woke the waiter.
+    /// The nodes that have reported the latest release.
     reported: Vec<bool>,
     woken: Option<Moment>,
 }
@@ -54,7 +55,7 @@ impl PendingWatch {
         self.watch.strong_count() > 0
     }
 
-    /// Starts the watch on this node. If the waiter ends meanwhile, so does the watch.
+    /// Starts the watch on this node. If the wait ends meanwhile, the watch ends, too.
     pub(super) fn start(
         &self,
         number: usize,

@@ -1,6 +1,7 @@
 //! Lists of cases that kinds of stores cannot run, each with the reason.
 
-/// The cases that a store without owners cannot run, each with the reason. Such a store must run every case that is in none of the lists that apply to it.
+/// The cases that a store without owners cannot run, each with the reason. Such a store must run
+/// every case that is in none of the lists that apply to it.
 pub const NEEDS_AN_OWNER: &[(&str, &str)] = &[
     ("batch_is_answered_in_order", NO_RENEWAL),
     ("batch_renews_each_lock_independently", NO_RENEWAL),
@@ -54,8 +55,8 @@ const NO_REPEAT: &str = "it does not store the owner, so no request is repeated"
 const NO_TOMBSTONE: &str = "it has no tombstones, so it cannot refuse late requests";
 const NO_NOTIFICATION: &str = "it does not notify waiters of releases, which poll";
 
-/// The cases that a store whose waiters poll cannot run, each with the reason. Such a store must run
-/// every case that is in none of the lists that apply to it.
+/// The cases that a store without notifications of releases cannot run, each with the reason. Such
+/// a store must run every case that is in none of the lists that apply to it.
 pub const NEEDS_NOTIFICATION: &[(&str, &str)] = &[
     ("dropped_watch_is_silent", NO_NOTIFICATION),
     ("release_before_watch_is_not_missed", NO_NOTIFICATION),

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-/// A backend with simulated network faults.
+/// A backend with simulated network faults. Proposals of a quorum bypass the faults.
 #[derive(Debug)]
 pub(super) struct FaultyBackend {
     inner: Arc<dyn Backend>,
@@ -40,8 +40,8 @@ impl fmt::Debug for Action {
     }
 }
 
-/// All of an attempt, for a copy of it. A struct update is not possible here, because the fields of
-/// [`Attempt`] are not exhaustive.
+/// All fields of an attempt, to send a copy of it. The copy is built field by field, because
+/// [`Attempt`] is `#[non_exhaustive]` and so allows no struct update.
 #[derive(Clone, Debug)]
 struct Sent {
     name: LockName,

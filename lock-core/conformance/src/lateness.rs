@@ -35,10 +35,12 @@ const PART_OF_BOUND: u32 = 20;
 /// number, because a bound is at least twice the time that a test needs.
 const PART_QUEUED: u32 = 2;
 
-/// The interval at which the timekeeper wakes up, to measure the delay of each wake-up.
+/// The interval at which the timekeeper thread wakes up, and measures the delay of the wake-up.
+/// Shorter than [`EXCUSE`], so that a halt of the machine that can be an excuse delays a wake-up.
 const BEAT: Duration = Duration::from_millis(5);
 
-/// The number of beats between two readings of the accounts.
+/// The number of wake-ups after which the timekeeper thread reads the [accounts](Account) of all
+/// threads and watched processes.
 const BEATS_PER_ACCOUNT: u32 = 20;
 
 /// The environment variable that names the file to which each excuse is appended as one line.
@@ -106,7 +108,8 @@ pub fn late(bound: Duration, what: impl Into<String>) -> ! {
 
 /// Runs a test, and up to twice more if it fails by [`Late`] and the machine was late: either one
 /// delay was longer than 20 ms and longer than a twentieth of the bound, or the delays of one
-/// thread or server were together longer than 20 ms and longer than half of the bound.
+/// thread or server while the bound passed were together longer than 20 ms and longer than half of
+/// the bound. A test in which a [`Violation`](super::Violation) was raised does not run again.
 ///
 /// # Panics
 ///
@@ -280,7 +283,7 @@ static KEEPER: LazyLock<Mutex<Timekeeper>> = LazyLock::new(Mutex::default);
 
 #[derive(Default)]
 struct Timekeeper {
-    /// The spans that are open, by number: when each began, and what was measured in it.
+    /// The spans that are open, by number, each with its start and the longest delays since then.
     spans: HashMap<u64, (Moment, Delays)>,
     next: u64,
     /// The watched processes, whose delays count in addition to those of this process.
@@ -387,7 +390,7 @@ impl Timekeeper {
     /// Records the time for which each thread or process was queued since the last reading. A
     /// thread that is new in this reading was started since the last one, so all its queued time
     /// counts. A process that is new in this reading may have been started earlier, so none of its
-    /// queued time counts; neither does any time before the first reading.
+    /// queued time counts. Queued time before the first reading does not count, either.
     fn read_accounts(&mut self) {
         let is_first = self.accounts.is_empty();
         let (accounts, at) = (self.all_accounts(), SystemClock.now());

@@ -118,8 +118,8 @@ impl Case {
         NEEDS_ALL_KINDS.iter().any(|(name, _)| *name == self.name)
     }
 
-    /// Runs this case on `subject`, and again if it is [late](retry_if_late) on an overloaded
-    /// machine.
+    /// Runs this case on `subject`. In real time, runs it again if it is [late](retry_if_late) on
+    /// an overloaded machine.
     ///
     /// # Panics
     ///
@@ -151,7 +151,7 @@ impl Case {
     ///
     /// # Errors
     ///
-    /// The payload of the panic.
+    /// The payload of the panic, or [`Late`] if the case has not ended when the bound passes.
     fn check(&self, subject: Arc<dyn Subject>, thread: &str) -> Result<(), Box<dyn Any + Send>> {
         let (ended, result) = (Arc::new(Signal::new()), Arc::new(Mutex::new(None)));
         let (clock, check) = (subject.clock(), self.check);
@@ -188,8 +188,8 @@ pub fn cases() -> &'static [Case] {
     ALL
 }
 
-/// Runs one case on `subject`, and again if it is [late](retry_if_late) on an overloaded machine. A
-/// case that the subject [cannot](Subject::cannot) run is printed and skipped.
+/// Runs one case on `subject`, as [`Case::run`] does. A case that the subject
+/// [cannot](Subject::cannot) run is printed and skipped.
 ///
 /// # Panics
 ///

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 /// A store under test: how to open it, and how to inspect it without the backend.
 ///
-/// A value stands for *one* store. Each case gets a new value, which may start a server or share
-/// one with other values, because each case uses unique lock names.
+/// A value represents *one* store. Each case gets a new value, which may start a server, or share
+/// a server with other values, because each case uses unique lock names.
 pub trait Subject: Send + Sync {
     /// Returns the name of the store in reports.
     fn name(&self) -> String;
@@ -52,7 +52,8 @@ pub trait Subject: Send + Sync {
         client.mutex(name).expect("a good name").into()
     }
 
-    /// Inspects the lock without the backend: over a separate connection, with a separate parser.
+    /// Inspects the lock without the backend: over a separate connection, with a separate parser. A
+    /// store with no other access uses [`Seen::of`].
     fn probe(&self, lock: &LockName) -> Seen;
 
     /// Deletes everything that the store keeps of this lock, its token counter included, as a

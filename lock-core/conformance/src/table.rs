@@ -1,5 +1,5 @@
 //! The table of all cases, each with the mutation that it must catch. A case with a line here runs
-//! on every store that uses the suite.
+//! on every store that uses `conformance_tests!` and does not list the case in `Subject::cannot`.
 //!
 //! The cases marked `core` together catch every mutation, as `tests/mutants.rs` proves.
 //! They were chosen because they take little time on a real server.

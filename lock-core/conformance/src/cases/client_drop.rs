@@ -1,4 +1,4 @@
-//! Dropped clients leave no thread, no memory and no lock.
+//! A dropped client ends its threads, drops its backend and releases its locks.
 
 use crate::fixture::{
     assert_within, client, clock, connect, context, elsewhere, eventually, fresh_name, is_busy,
@@ -70,8 +70,8 @@ pub(crate) fn detached_hold_of_ended_thread_is_released(subject: &dyn Subject) {
     assert_within("released", now().since(start), lease * 2 / 3);
 }
 
-/// Takes the lock, lets it be renewed, waits for it and is woken, which starts all threads of the
-/// client.
+/// Holds the lock until it is renewed, and then waits for it until another client releases it. This
+/// starts all threads of the client.
 fn use_all_threads(subject: &dyn Subject, ours: &Client, name: &LockName) {
     let (lock, other) = (mutex(ours, name), mutex(&client(subject), name));
     let held = take_with(&lock, &watched(kept()));
@@ -86,8 +86,9 @@ fn use_all_threads(subject: &dyn Subject, ours: &Client, name: &LockName) {
     });
 }
 
-/// A clock that counts the live threads that have read it. Every thread of the library reads the
-/// clock of its client, so the threads of other tests in this process are not counted.
+/// A clock that counts the live threads that have read it or waited on it. Every thread of the
+/// library uses the clock of its client. The threads of other tests in this process use other
+/// clocks, and are not counted.
 #[derive(Clone, Debug)]
 struct ThreadCountingClock {
     clock: Arc<dyn Clock>,
@@ -95,8 +96,8 @@ struct ThreadCountingClock {
 }
 
 thread_local! {
-    /// The clocks that count this thread. The end of the thread drops the entries, which ends the
-    /// count.
+    /// The clocks that count this thread. The end of the thread drops the entries, so that the
+    /// clocks no longer count it.
     static REGISTERED: RefCell<Vec<(usize, Arc<()>)>> = const { RefCell::new(Vec::new()) };
 }
 

@@ -49,7 +49,7 @@ pub(crate) fn busy_lock_is_a_value_not_an_error(subject: &dyn Subject) {
     );
 }
 
-/// Another thread of the same client can neither take nor end a hold.
+/// Another thread of the same client cannot take the lock or end the hold of the first thread.
 pub(crate) fn other_thread_cannot_take_or_end_held_lock(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     take(&one).detach();
@@ -69,8 +69,8 @@ pub(crate) fn other_thread_cannot_take_or_end_held_lock(subject: &dyn Subject) {
     drop(take(&other));
 }
 
-/// A second client, as in another process, can neither take the lock nor end or count the first
-/// client's hold.
+/// A second client, as in another process, sees that the lock is held. It cannot take or unlock the
+/// lock, and has no hold of it.
 pub(crate) fn other_client_cannot_take_or_end_held_lock(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let guard = take(&one);

@@ -9,8 +9,8 @@ use crate::violation::violated_unless;
 use parking_lot::Mutex as Cell;
 use std::thread;
 
-/// Each holder's token is larger than its predecessor's, whether the predecessor unlocked, expired
-/// or was ended by a forced unlock.
+/// Each holder's token is larger than its predecessor's, whether the predecessor unlocked, its
+/// lease ended or a forced unlock released its lock.
 pub(crate) fn fencing_token_grows_with_each_grant(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let mut tokens = Vec::new();

@@ -167,8 +167,8 @@ pub(crate) fn validity_ends_before_lease(subject: &dyn Subject) {
     let [one] = mutexes(subject);
     let guard = take_with(&one, &fixed(ms(600)));
     loop {
-        // In this order: otherwise the lease could end between the two reads, and a sound store
-        // would fail.
+        // The store is read before the guard. In the opposite order, a lease that ends between the
+        // two reads would be reported as a violation.
         let (seen, trusted) = (subject.probe(one.name()), guard.remaining());
         if trusted.is_zero() {
             break;

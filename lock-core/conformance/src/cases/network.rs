@@ -1,4 +1,5 @@
-//! The engine with a store that does not answer, and what the engine then needs of the store.
+//! The engine while the store does not answer, and the behaviour of the store that the engine then
+//! requires.
 
 use crate::faulty::FaultyBackend;
 use crate::fixture::{

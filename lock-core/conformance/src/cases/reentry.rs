@@ -7,7 +7,7 @@ use crate::fixture::{
 use crate::subject::Subject;
 use lock_core::LockGuard;
 
-/// The count goes 0, 1, 2, 1, 0, and only the last unlock frees the lock.
+/// The hold count goes 0, 1, 2, 1, 0, and only the last unlock frees the lock.
 pub(crate) fn nested_holds_are_counted(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     assert_eq!(one.hold_count(), 0);

@@ -29,7 +29,8 @@ fn under(subject: &dyn Subject, name: &LockName, policy: Replication) -> Lock {
 }
 
 /// A store that never has replicas refuses every policy. A store that does not know how many
-/// replicas it should have refuses "all". A store that knows the number accepts every policy.
+/// replicas it should have refuses "all". A store that knows the number accepts both policies. A
+/// policy of zero replicas is always refused.
 pub(crate) fn unsupported_replication_policy_is_refused(subject: &dyn Subject) {
     let can = subject.backend(&context()).abilities().replication;
     let has_any = subject.replicas().is_some();
@@ -165,7 +166,7 @@ pub(crate) fn accepted_insufficient_replicas_emits_event(subject: &dyn Subject) 
 pub(crate) fn busy_lock_with_policy_is_a_value(subject: &dyn Subject) {
     let ([holder], replicas) = (mutexes(subject), replicas(subject));
     let lock = under(subject, holder.name(), impatient(replicas.count()));
-    // Without a policy, whatever the subject's default is.
+    // The holder uses no policy, even if the subject has a default policy.
     let off = LockOptions::new().replication(Replication::off());
     let _held_back = hold_back(replicas, replicas.count());
     let guard = take_with(&holder, &off);

@@ -55,7 +55,7 @@ pub(crate) fn abandoned_lock_is_free_after_lease(subject: &dyn Subject) {
     );
 }
 
-/// `Busy` returns the holder's remaining lease, so that waiters know when to poll.
+/// A busy answer names the holder's remaining lease, by which waiters poll, or no time.
 pub(crate) fn busy_answer_tells_remaining_lease(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
     direct.hold(&name, ms(10_000));
@@ -90,7 +90,8 @@ pub(crate) fn acquire_never_waits(subject: &dyn Subject) {
     assert_within("answered", now().since(start), prompt() / 2);
 }
 
-/// A repeated attempt of the same owner, after a lost reply, is granted and counted once.
+/// A repeated attempt of the same owner, after a lost reply, is granted again. One release frees
+/// the lock.
 pub(crate) fn repeated_attempt_is_the_same_grant(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
     let owner = direct.hold(&name, long());
@@ -193,8 +194,8 @@ pub(crate) fn owner_with_tombstone_is_refused(subject: &dyn Subject) {
     refuses(&direct, &name, owner, subject);
 }
 
-/// A release leaves a tombstone also if its owner holds no lock: before the owner's attempt
-/// arrives, or after an earlier release.
+/// A release with a tombstone stores the tombstone even if its owner does not hold the lock: before
+/// the owner's attempt arrives, or after an earlier release.
 pub(crate) fn tombstone_is_left_for_owner_without_lock(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
     let (early, gone) = (direct.owner(), direct.hold(&name, long()));
@@ -211,7 +212,7 @@ pub(crate) fn tombstone_is_left_for_owner_without_lock(subject: &dyn Subject) {
     }
 }
 
-/// A tombstone lasts for a lease: as long as a late attempt could hold the lock.
+/// A tombstone lasts for one lease, because a late attempt could hold the lock for that time.
 pub(crate) fn tombstone_lasts_for_one_lease(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
     let owner = direct.owner();

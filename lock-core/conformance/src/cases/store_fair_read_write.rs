@@ -79,7 +79,7 @@ pub(crate) fn readers_behind_a_gone_fair_writer_enter(subject: &dyn Subject) {
 }
 
 /// A thread that holds the write lock gets the read lock at once, although others wait. It keeps
-/// the read lock when it releases the write lock, and only then the next readers enter.
+/// the read lock when it releases the write lock. The next readers enter only after that release.
 pub(crate) fn fair_writer_becomes_a_reader(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
     let (read, write) = read_write(true);

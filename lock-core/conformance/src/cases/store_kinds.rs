@@ -45,7 +45,7 @@ pub(crate) fn writer_keeps_readers_out(subject: &dyn Subject) {
     other.hold(&read, long());
 }
 
-/// Mutexes, fair locks and read-write locks of a name exclude each other.
+/// Locks of different kinds with one name exclude each other. Pairs of read locks are not tested.
 pub(crate) fn kinds_of_a_name_exclude_each_other(subject: &dyn Subject) {
     let direct = DirectBackend::open(subject);
     let kinds = [

@@ -96,7 +96,8 @@ pub(crate) fn release_with_tombstone_frees_lock(subject: &dyn Subject) {
 }
 
 /// A release with a minimum hold wakes the waiters, and passes the lock to an owner that no client
-/// uses. Late renewals and releases of the former owner do not affect the lock, and its lease ends.
+/// uses. Late renewals and releases of the former owner do not affect the lock, which is free when
+/// the minimum hold ends.
 pub(crate) fn kept_lock_has_no_holder(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
     let owner = direct.hold(&name, long());
@@ -126,8 +127,8 @@ pub(crate) fn kept_lock_has_no_holder(subject: &dyn Subject) {
     direct.hold_soon(&name, short());
 }
 
-/// A release with a minimum hold that is repeated after a lost reply returns `Freed` again, and
-/// does not prolong the hold.
+/// If a release with a minimum hold is repeated after a lost reply, it returns `Freed` again, and
+/// does not prolong the hold. A repetition with another new owner returns `Gone`.
 pub(crate) fn repeated_keeping_release_reports_the_same(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
     let (owner, kept) = (direct.hold(&name, long()), direct.owner());

@@ -144,7 +144,7 @@ pub(crate) fn full_batch_renews_every_lock(subject: &dyn Subject) {
     }
 }
 
-/// Takes this many locks, whose names share a hash tag and so a node.
+/// Takes this many locks. Their names share a hash tag, so that one node has all of them.
 pub(super) fn hold_many(
     direct: &DirectBackend,
     many: usize,

@@ -191,7 +191,7 @@ pub(crate) fn batch_confirms_each_lock_independently(subject: &dyn Subject) {
     let held = hold_many(&direct, 5, long());
     subject.lose(&held[3].0);
     let _held_back = hold_back(replicas, 1);
-    // Requires as many replicas as still confirm; if none does, there is no policy.
+    // A policy that requires as many replicas as still confirm, or no policy if none confirms.
     let kept = if count > 1 {
         impatient(count - 1)
     } else {

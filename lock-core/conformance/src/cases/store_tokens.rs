@@ -36,7 +36,8 @@ pub(crate) fn no_token_unless_asked_for(subject: &dyn Subject) {
     assert_eq!(granted.tokens, None);
 }
 
-/// The tokens of a name grow after each kind of release, for all clients.
+/// The tokens of a name grow after each kind of release and after the end of a lease, for all
+/// clients.
 pub(crate) fn tokens_grow_after_each_kind_of_release(subject: &dyn Subject) {
     let (one, other, name) = (
         DirectBackend::open(subject),
@@ -83,7 +84,8 @@ pub(crate) fn tokens_grow_after_data_loss(subject: &dyn Subject) {
     }
 }
 
-/// Tokens that were reserved for hand-offs are never granted again.
+/// Tokens that were reserved for hand-offs are not granted again, unless a release writes the last
+/// used token back.
 pub(crate) fn reserved_tokens_are_never_granted_again(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
     let (owner, range) = hold(&direct, &name, FAR);
@@ -130,7 +132,7 @@ pub(crate) fn release_writes_back_last_used_token(subject: &dyn Subject) {
 pub(crate) fn used_token_is_never_granted_again(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
     let (owner, range) = hold(&direct, &name, FAR);
-    // So far ahead of the clock that the stored number alone determines the next token.
+    // The token is so far ahead of the clock that only the stored number determines the next token.
     let used = FencingToken::new(range.last().get() - 10);
     assert_eq!(
         direct.release(

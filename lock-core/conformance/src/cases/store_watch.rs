@@ -81,7 +81,7 @@ pub(crate) fn watch_is_active_when_it_returns(subject: &dyn Subject) {
     }
 }
 
-/// A dropped watch is not woken, also while other watches of the name are.
+/// A dropped watch is not woken, even when other watches of the name are woken.
 pub(crate) fn dropped_watch_is_silent(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
     let (wakes, watch) = direct.watch(&name);
@@ -102,8 +102,9 @@ pub(crate) fn dropped_watch_is_silent(subject: &dyn Subject) {
         wakes.count() > 0
     });
     drop(watch);
-    // While the watch is dropped, calls of it may be under way, one for each server, and some
-    // cycles may still wake it. Without the drop, every cycle would wake it.
+    // When the watch is dropped, calls of its callback may still be in progress, one for each
+    // server, so a few cycles may seem to wake it. A watch that is not dropped is woken by each
+    // cycle.
     let is_silent = || {
         let before = wakes.count();
         cycle();

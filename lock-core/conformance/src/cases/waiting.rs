@@ -232,7 +232,7 @@ pub(crate) fn zero_wait_is_one_attempt(subject: &dyn Subject) {
     assert_within("answered", now().since(start), ms(1_000));
 }
 
-/// A wait of five hundred years ends with the release.
+/// A wait for the longest [`Duration`] ends with the release.
 pub(crate) fn huge_wait_does_not_overflow(subject: &dyn Subject) {
     let [holder, waiter] = mutexes(subject);
     let guard = holder
@@ -302,7 +302,8 @@ pub(crate) fn waiter_takes_lock_freed_before_deadline(subject: &dyn Subject) {
     });
 }
 
-/// An interrupt ends the wait at once, and leaves nothing behind.
+/// An interrupt ends the wait at once. After that, the interrupted waiter does not prevent a grant
+/// to another client.
 pub(crate) fn interrupt_ends_wait(subject: &dyn Subject) {
     let [holder, waiter, third] = mutexes(subject);
     let (guard, interrupt) = (take(&holder), Interrupt::new());
@@ -356,8 +357,8 @@ pub(crate) fn wait_without_interrupt_continues(subject: &dyn Subject) {
     });
 }
 
-/// An interrupt that races with the grant leaves either a guard or a free lock, and never a lock
-/// without a guard that is still renewed.
+/// If an interrupt races with the grant, the result is either a guard or a free lock, and never
+/// a lock that is renewed without a guard.
 pub(crate) fn interrupt_during_grant_leaves_no_lock(subject: &dyn Subject) {
     let [holder, waiter] = mutexes(subject);
     for round in 0..6 {

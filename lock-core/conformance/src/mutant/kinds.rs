@@ -40,7 +40,8 @@ impl MutantBackend {
     }
 
     /// Returns whether another holder, readers or earlier waiters keep this owner of an exclusive
-    /// lock out. If so, records that the owner waits.
+    /// lock out. If so, queues the owner of a queued lock, and records that a writer waits if no
+    /// other writer does.
     pub(super) fn is_kept_out(
         &self,
         state: &mut MutantState,
@@ -239,8 +240,9 @@ impl MutantBackend {
         }
     }
 
-    /// Ends the wait of an owner of an exclusive lock that releases or gives up. Returns whether
-    /// that may let other owners in.
+    /// Ends the wait of an owner that releases an exclusive lock or gives up. A writer that holds
+    /// the lock also ends the recorded wait of another writer. Returns whether a wait was ended, so
+    /// that other owners may enter.
     pub(super) fn stop_waiting(
         &self,
         state: &mut MutantState,
@@ -362,7 +364,7 @@ impl MutantBackend {
         outcome
     }
 
-    /// Releases the permit with this ID. Permits that were taken at once are only counted, so their
+    /// Releases the permit with this ID. The permits of one acquisition are only counted, so their
     /// IDs are not distinguished.
     fn release_one(&self, kinds: &mut Kinds, id: PermitId) -> PermitOutcome {
         let at = kinds

@@ -45,7 +45,7 @@ mutations! {
         ResendIsBusy,
         /// Gives a repeated attempt another token.
         ResendGetsNewToken,
-        /// Leaves the lease of a repeated attempt as it was.
+        /// Does not extend the lease at a repeated attempt.
         ResendKeepsOldLease,
         /// Sets the lease of a repeated attempt, also if that shortens it.
         ResendShortens,
@@ -57,19 +57,19 @@ mutations! {
         ReleaseDenies,
         /// Reports `Freed` for a lock that was not held.
         ReleaseAlwaysFreed,
-        /// Leaves no tombstone.
+        /// Stores no tombstone.
         TombstoneIgnored,
-        /// Leaves a tombstone only for an owner that still holds the lock.
+        /// Stores a tombstone only for an owner that still holds the lock.
         TombstoneOnlyIfHeld,
         /// Removes a tombstone after a tenth of the lease.
         TombstoneFades,
         /// Refuses all owners of a lock because of one owner's tombstone.
         TombstoneClosesAll,
-        /// Leaves the tombstone, and does not release the lock.
+        /// Stores the tombstone, and does not release the lock.
         TombstoneKeepsTheLock,
         /// Recreates a lock at its renewal.
         RenewalRevives,
-        /// Sets the lease, also if that shortens it.
+        /// Sets the lease at a renewal, even if that shortens it.
         RenewalShortens,
         /// Reports `Extended`, and does nothing.
         RenewalDoesNothing,
@@ -93,7 +93,7 @@ mutations! {
         TokensUnasked,
         /// Grants the same token again.
         TokenRepeats,
-        /// Starts from one when the counter was lost.
+        /// Counts the tokens from one, and not from the clock, also after the counter was lost.
         TokensFromOne,
         /// Stores the start of a reserved range, not its end.
         ReserveForgotten,
@@ -113,7 +113,7 @@ mutations! {
         RemainingStandsStill,
         /// Frees a lock at its release in spite of its minimum hold.
         KeptLockFreed,
-        /// Leaves a lock with a minimum hold to its former owner at the release.
+        /// Keeps the former owner as the holder of a lock that is released with a minimum hold.
         KeptLockKeepsOwner,
         /// Reports `Gone` for a repeated release with a minimum hold.
         RepeatedKeepDenied,
@@ -143,7 +143,7 @@ mutations! {
         ReaderIgnoresWriter,
         /// Stores fair locks and mutexes of a name separately, so that both are granted.
         KindsApart,
-        /// Ends the holds of all readers when a writer releases.
+        /// Ends the holds of all readers when a writer releases or gives up.
         WriterEndsReaders,
         /// Extends the leases of all readers when one reader renews.
         ReaderRenewsAll,
@@ -159,9 +159,9 @@ mutations! {
         WriterEndsAnothersWait,
         /// Gives each reader a new token.
         ReaderGetsNewToken,
-        /// Wakes no waiter when a share is released.
+        /// Wakes no waiter when a share, the hold of a reader or of permits, is released.
         ShareWakesNoWaiter,
-        /// Leaves no tombstone for shares.
+        /// Stores no tombstone for shares.
         ShareIgnoresTombstone,
         /// Grants more permits than there are.
         LimitIgnored,
@@ -210,11 +210,11 @@ mutations! {
         AllMeansConfirmingReplicas,
         /// Grants the lock whatever the replicas confirm.
         InsufficientReplicasUnreported,
-        /// Reports a grant that too few replicas confirmed as busy.
+        /// Reports that the lock is busy if too few replicas confirmed the grant.
         InsufficientReplicasIsBusy,
         /// Reports the release of a grant that too few replicas confirmed, and keeps the lock.
         UnconfirmedStays,
-        /// Takes the repetition of a grant, which wrote nothing, for confirmed.
+        /// Takes a repeated grant for confirmed, whatever the replicas confirm.
         ResendNotConfirmed,
         /// Requires no confirmations of renewals.
         RenewalUnconfirmed,
@@ -225,7 +225,7 @@ mutations! {
         BatchSharesItsPolicy,
         /// Requires confirmations for a busy answer.
         BusyNeedsReplicas,
-        /// Waits for replicas without a policy.
+        /// Waits for replicas even if no policy requires confirmations.
         AlwaysAsksReplicas,
         /// Counts confirmations at once, without a wait.
         ReplicaTimeoutIgnored,

@@ -92,8 +92,8 @@ impl MutantBackend {
         }
     }
 
-    /// Returns the number of confirming replicas, as soon as they are enough or the time of the
-    /// policy has passed.
+    /// Returns the number of confirming replicas, as soon as they are enough, or the time of the
+    /// policy or the deadline `by` has passed.
     fn confirmations(&self, needed: u32, policy: Replication, by: Moment) -> u32 {
         let now = self.clock.now();
         let until = match self.mutation {

@@ -20,9 +20,10 @@ pub(super) struct MutantStore {
 #[derive(Debug, Default)]
 pub(super) struct MutantState {
     pub(super) held: HashMap<String, Held>,
-    /// The last granted token of each name.
+    /// The last token of each name: the end of the last granted range, or the last used token that
+    /// a release wrote back.
     pub(super) counters: HashMap<String, u64>,
-    /// Tombstones: refused owners, and until when.
+    /// The end of each tombstone, by key and refused owner.
     pub(super) tombstones: HashMap<(String, OwnerId), Moment>,
     /// The last label of each lock, with its owner.
     pub(super) labels: HashMap<String, (OwnerId, Option<OwnerLabel>)>,
@@ -30,7 +31,8 @@ pub(super) struct MutantState {
     pub(super) copies: ReplicaCopies,
     /// The readers, permits and waiters of each name.
     pub(super) kinds: HashMap<String, Kinds>,
-    /// Grants that too few replicas confirmed.
+    /// The grants that too few replicas confirmed. Recorded only under the mutation
+    /// `UnconfirmedStays`.
     pub(super) unconfirmed: HashSet<(String, OwnerId)>,
 }
 
@@ -60,7 +62,8 @@ impl Kinds {
 /// The number of replicas.
 pub(super) const COUNT: u32 = 2;
 
-/// The state of the replicas, which is copied from the store at each request for confirmations.
+/// The state of the replicas. It is copied from the store when confirmations are counted, and when
+/// replicas are paused or resumed.
 #[derive(Debug, Default)]
 pub(super) struct ReplicaCopies {
     /// The number of paused replicas, counted from the first replica.

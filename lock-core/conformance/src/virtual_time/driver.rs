@@ -14,8 +14,8 @@ static DRIVER: Mutex<Driver> = Mutex::new(Driver {
     running: false,
 });
 
-/// The interval at which the driver checks whether a thread waits for a moment, while no thread
-/// does. It is short, because the next thread that waits is delayed by it.
+/// The interval at which the driver checks for a thread that waits on a clock, as long as it finds
+/// none. It is short, because it delays the next thread that waits.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 struct Driver {

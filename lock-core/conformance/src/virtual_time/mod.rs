@@ -15,8 +15,8 @@ use std::sync::Arc;
 /// threads compute, a wait of an hour costs nothing, and no load of the machine makes a thread
 /// late.
 ///
-/// Each value has its own clock; the clocks of all values jump at the same time. A clock stands
-/// still while no thread waits on it for a finite moment.
+/// Each value has its own clock, which its clones share; all clocks jump at the same time. A clock
+/// stands still while no thread waits on it for a finite moment.
 ///
 /// A thread that waits for another process or for a real timer counts as asleep, so that time
 /// passes meanwhile. Use virtual time only in test binaries in which no thread waits in that way:

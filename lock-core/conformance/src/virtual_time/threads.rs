@@ -20,12 +20,12 @@ const PAUSE: Duration = Duration::from_micros(50);
 /// never sleep.
 const SUSPICIOUS: Duration = Duration::from_secs(60);
 
-/// The time without a moment at which all threads sleep, after which the wait panics, because one
-/// of the threads never sleeps.
+/// The longest wait for a moment at which all threads sleep. After this time the wait panics,
+/// because one of the threads never sleeps.
 const STUCK: Duration = Duration::from_secs(300);
 
-/// The largest number of times in one wait that the kernel counts more or fewer threads than are
-/// known. Some such times are usual, because threads start and end.
+/// The number of checks in one wait that find more or fewer threads than are known, at which the
+/// wait panics. A few such checks are usual, because threads start and end.
 const MOST_MISCOUNTS: u32 = 100_000;
 
 /// True if the kernel counts how often threads run. The calling thread has run, so its count is not
@@ -53,7 +53,7 @@ struct Thread {
     id: u32,
     runs_in: RunCount,
     /// The file with the system call in which the thread sleeps, or `running`. `None` if the kernel
-    /// has no such file, or refuses to read it.
+    /// has no such file, or does not let this process read it.
     syscall: Option<File>,
     /// The file with the state of the thread.
     stat: File,
@@ -82,11 +82,12 @@ impl Threads {
         }
     }
 
-    /// Returns right after a moment at which all threads slept.
+    /// Returns right after a moment at which all other threads slept.
     ///
     /// # Panics
     ///
-    /// If there is no such moment for minutes, by the machine's clock.
+    /// If there is no such moment for minutes, by the machine's clock; if the number of threads
+    /// that the kernel reports stays wrong, or the kernel does not report on a thread.
     pub(super) fn wait_until_all_sleep(&mut self) {
         let (mut miscounts, by) = (0, SystemClock.now() + self.bound);
         loop {
@@ -267,8 +268,8 @@ fn is_gone(error: &io::Error) -> bool {
         || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
 }
 
-/// Raises the limit of open files: three files for each thread exceed the first limit of some
-/// systems.
+/// Raises the limit of open files, because three files for each thread exceed the initial limit of
+/// some systems.
 fn allow_many_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

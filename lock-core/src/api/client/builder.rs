@@ -17,8 +17,8 @@ use crate::time::{Clock, SystemClock};
 use std::fmt;
 use std::sync::Arc;
 
-/// Returns a builder of clients. Its URLs can name only the in-memory store; the `builder` of the
-/// crate `distlock` also has the Redis stores.
+/// Returns a builder of clients. Without other [schemes](ClientBuilder::schemes), its URLs can name
+/// only the in-memory store; the `builder` of the crate `distlock` also has the Redis stores.
 pub fn builder() -> ClientBuilder {
     ClientBuilder::default()
 }

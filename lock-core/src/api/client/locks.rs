@@ -33,8 +33,9 @@ impl Locks {
         }
     }
 
-    /// Returns the next page, which may be empty; `None` after the last page. For a caller that
-    /// must be able to stop soon: the iterator requests pages until it has found a lock.
+    /// Returns the next page, which may be empty; `None` after the last page and after an error.
+    /// For a caller that must be able to stop soon: the iterator requests pages until it has found
+    /// a lock.
     ///
     /// # Blocking
     ///

@@ -39,10 +39,10 @@ use std::time::Duration;
 ///
 /// # Forks
 ///
-/// A client and its locks belong to the process that made it. In a forked child every call fails
-/// with [`Error::is_misuse`]; the child makes its own client. Fork before the program starts
-/// threads, those of this library included: a mutex that another thread holds at the fork stays
-/// locked in the child for ever.
+/// A client and its locks belong to the process that made it. In a forked child, every call that
+/// makes a lock or sends a request fails with [`Error::is_misuse`]; the child makes its own client.
+/// Fork before the program starts threads, those of this library included: a mutex that another
+/// thread holds at the fork stays locked in the child for ever.
 ///
 /// # Examples
 ///
@@ -215,8 +215,8 @@ impl Client {
 
     /// Returns a client of the same store with another value for one option of the URL.
     ///
-    /// For locks that need a different setting, such as a lock whose key programs in other
-    /// languages also use, with another wire format. The client has the other settings, the clock
+    /// For locks that need a different setting: for example, another wire format for a lock that
+    /// programs in other languages also use. The returned client has the other settings, the clock
     /// and the event handler of this client.
     ///
     /// Repeated calls with one option and value return the same client while it is in use. The
@@ -236,8 +236,8 @@ impl Client {
     /// # Errors
     ///
     /// [`Error::is_configuration`] if there is no such option, if its value is invalid, or if this
-    /// client was given a backend instead of a URL. [`Error::is_unsupported`] if the store does not
-    /// support the setting. [`Error::is_misuse`] in a forked child.
+    /// client was given a backend, with or without a URL. [`Error::is_unsupported`] if the store
+    /// does not support the setting. [`Error::is_misuse`] in a forked child.
     pub fn with_option(&self, option: &str, value: &str) -> Result<Self, Error> {
         self.0.refuse_if_forked()?;
         self.1.with_option(option, value)
