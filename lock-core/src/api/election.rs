@@ -26,20 +26,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The pauses after a failed wait for the leadership, before the next wait. Not shorter, because
-/// the wait itself has retried for an `outage_limit`, or the store has refused the request and
-/// would refuse it again at once.
+/// the wait itself has usually retried for an `outage_limit`, or the store has refused the request
+/// and would refuse it again at once.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
-/// The pause between two reads of the state after the clock may have skipped time, because the
-/// store's confirmation of the lock, which ends that doubt, notifies no thread.
+/// The pause between two reads of the state after the clock may have skipped time, because no
+/// thread is notified when the store confirms that the lock is still held.
 const DOUBT_LOOK: Duration = Duration::from_millis(100);
 
 /// An election of one leader among all clients that campaign under a name.
 ///
-/// The leader holds the [mutex](crate::Client::owned_mutex) of the name, which the watchdog renews,
-/// and its [`term`](Self::term) is the mutex's fencing token. The guarantees of a mutex apply: the
-/// leadership ends by the local clock before another client can become the leader. If a former
-/// leader continues to work after that, a resource that compares terms refuses its requests.
+/// The leader holds the [mutex](crate::Client::owned_mutex) of the name, and the leader's
+/// [`term`](Self::term) is the mutex's fencing token. The watchdog renews the mutex, unless the
+/// settings have a fixed `lease`. The guarantees of a mutex apply: the leadership ends by the local
+/// clock before another client can become the leader. If a former leader continues to work after
+/// that, a resource that compares terms refuses its requests.
 ///
 /// Clones are the same election. A [campaign](Self::campaign) has a thread, and so has each
 /// callback. Dropping the last handle gives up the leadership, as dropping a guard unlocks, and
@@ -71,10 +72,10 @@ pub struct Election(Arc<Handle>);
 pub enum LeadershipChange {
     /// This client became the leader.
     Gained {
-        /// The token of this term; `None` if the store has no tokens.
+        /// The token of this term; `None` on a store without tokens, or with `tokens=off`.
         term: Option<FencingToken>,
     },
-    /// This client lost the leadership. It campaigns again.
+    /// This client lost the leadership. Its campaign continues, unless it has resigned meanwhile.
     Lost {
         /// The cause of the loss.
         cause: LossCause,
@@ -83,8 +84,8 @@ pub enum LeadershipChange {
     Resigned,
 }
 
-/// The data that the clones of an election share, whose drop gives up the leadership. The thread of
-/// a campaign owns only the [`Core`], so that it does not prevent that drop.
+/// The data that the clones of an election share. Its drop gives up the leadership and ends the
+/// campaign. The thread of a campaign owns only the [`Core`], and so does not prevent this drop.
 struct Handle(Arc<Core>);
 
 struct Core {
@@ -109,7 +110,8 @@ struct State {
     last_error: Option<Error>,
     /// The number of waits for the lock that ended with a refusal.
     refusals: u64,
-    /// The last error that was reported as an event; `None` after an answer of the store.
+    /// The error with which the last wait ended; `None` after an answer of the store. The next
+    /// error is reported as an event if it is of another kind.
     told: Option<Error>,
     consumers: Vec<Sender<LeadershipChange>>,
     /// The signals of threads that wait until this client leads.
@@ -159,7 +161,7 @@ impl Election {
         self.begin_campaign().map(drop)
     }
 
-    /// Starts the campaign, and returns whether there was none.
+    /// Starts the campaign. Returns `false`, and changes nothing, if there is one already.
     fn begin_campaign(&self) -> Result<bool, Error> {
         let core = &self.0.0;
         core.engine
@@ -205,8 +207,8 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// For a leader, the errors of [`OwnedGuard::unlock`]. The leadership is given up in any case.
-    /// [`Error::is_misuse`] in a forked child.
+    /// The errors of [`OwnedGuard::unlock`], if this client leads or has lost the leadership only a
+    /// moment ago. The leadership is given up in any case. [`Error::is_misuse`] in a forked child.
     pub fn resign(&self) -> Result<(), Error> {
         let core = self.core();
         core.engine
@@ -220,8 +222,9 @@ impl Election {
         released
     }
 
-    /// Waits until this client is the leader, runs `work`, and resigns when `work` has returned or
-    /// panicked. Returns `None` if this client did not become the leader within `wait`.
+    /// Starts a campaign, waits until this client is the leader, runs `work`, and resigns when
+    /// `work` has returned or panicked. Returns `None` if this client did not become the leader
+    /// within `wait`.
     ///
     /// To shut down, let `work` return: [`resign`](Self::resign) in the middle of a step would let
     /// the next leader start while the step continues. Before each step, `work` calls
@@ -237,8 +240,8 @@ impl Election {
     /// [`wait_for_leadership`](Self::wait_for_leadership), and [`Error::is_misuse`] if this
     /// election already has a campaign, which then continues. After `work` has run,
     /// [`Error::is_lost`] if the leadership was lost meanwhile, and the errors of
-    /// [`resign`](Self::resign). Then the result is dropped, because another client may have led.
-    /// The campaign that this call has started ends in any case.
+    /// [`resign`](Self::resign). An error after `work` drops the result of `work`, because another
+    /// client may have led. The campaign that this call has started ends in any case.
     ///
     /// # Examples
     ///
@@ -292,7 +295,8 @@ impl Election {
     }
 
     /// Returns whether this client is the leader, by the local clock. Sends no request. The answer
-    /// is correct even in the first call after this process was paused past its lease.
+    /// is correct even in the first call after this process was paused until after the end of the
+    /// lease.
     #[must_use]
     pub fn is_leader(&self) -> bool {
         self.core().look(|guard| guard.is_valid()).unwrap_or(false)
@@ -338,8 +342,9 @@ impl Election {
     /// channel, which uses memory until the first change after its receiver is dropped: do not call
     /// this in a loop. The channel is unbounded, and closed when the last handle is dropped.
     ///
-    /// A loss is reported when the validity ends by the local clock, or when the process continues
-    /// after that: call [`ensure`](Self::ensure) before each step of the work.
+    /// A loss is reported when the validity ends by the local clock, or earlier if the store
+    /// reports that the lock is gone. If the process is paused then, the report comes late: call
+    /// [`ensure`](Self::ensure) before each step of the work.
     #[must_use]
     pub fn changes(&self) -> Receiver<LeadershipChange> {
         let (sender, receiver) = unbounded();
@@ -392,18 +397,21 @@ impl Election {
     ///
     /// # Blocking
     ///
-    /// At most for `wait`; not longer than until `interrupt` fires or the store refuses the
-    /// campaign's request. An outage does not end the wait early;
+    /// At most for `wait`. The wait ends earlier if `interrupt` fires, if the campaign ends, or if
+    /// the store refuses the campaign's request. An outage does not end the wait early;
     /// [`last_error`](Self::last_error) and [`CampaignFailed`](crate::Event::CampaignFailed) report
     /// it.
     ///
     /// # Errors
     ///
     /// - [`Error::is_interrupted`] if `interrupt` has fired.
-    /// - [`Error::is_misuse`] without a [campaign](Self::campaign), and in a forked child.
-    /// - The errors that end [`lock`](OwnedMutex::lock) at once, such as a wrong password. The
-    ///   campaign continues, so this may be called again.
-    /// - [`Error::is_unavailable`] if the store was unavailable at the end of the wait.
+    /// - [`Error::is_misuse`] without a [campaign](Self::campaign), even if it ends during the
+    ///   wait, and in a forked child.
+    /// - [`Error::is_configuration`], [`Error::is_foreign_format`], [`Error::is_unsupported`] or
+    ///   [`Error::is_misuse`] if the campaign's request was refused during the wait, for example
+    ///   because of a wrong password. The campaign continues, so this may be called again.
+    /// - At the end of the wait, the campaign's [`last_error`](Self::last_error) if it has one,
+    ///   such as [`Error::is_unavailable`].
     pub fn wait_for_leadership(
         &self,
         wait: Duration,
@@ -458,8 +466,8 @@ impl Election {
     }
 
     /// Returns why the campaign cannot determine whether it could lead: the store is unavailable,
-    /// or refuses. `None` after an answer. The campaign continues after an error, with pauses of up
-    /// to five seconds.
+    /// refuses the request, or has too few replicas that confirm it. `None` after an answer. The
+    /// campaign continues after an error, with pauses of up to five seconds.
     #[must_use]
     pub fn last_error(&self) -> Option<Error> {
         self.core()
@@ -507,7 +515,7 @@ impl Drop for Resigns<'_> {
     }
 }
 
-/// Returns whether no wait resolves this error, because a setting or the code must be changed.
+/// Returns whether no wait resolves this error: a setting, the code or the stored value is wrong.
 fn is_refusal(error: &Error) -> bool {
     use ErrorKind::{Configuration, ForeignFormat, Misuse, Unsupported};
     matches!(
@@ -564,7 +572,7 @@ impl Core {
         }
     }
 
-    /// Locks the state if this is the present campaign; returns `None` otherwise.
+    /// Locks the state if the present campaign has this number; otherwise returns `None`.
     fn lock_for(&self, number: u64) -> Option<MutexGuard<'_, State>> {
         let state = self.state.lock();
         let is_present = state
@@ -664,8 +672,8 @@ impl Thread {
             .interrupt(&self.interrupt)
             .progress(progress);
         let guard = self.core.lock.lock_with(&options)?;
-        // Extends a direct grant to its full lease before the leadership is visible, so that no
-        // query of the state has to wait for that request.
+        // Extends a short lease, as after a direct grant, to its full length before the leadership
+        // is visible, so that no query of the state has to wait for that request.
         guard.begin_lease()?;
         let signal = Arc::clone(&self.signal);
         guard.on_loss(Listener::new(Wanted::always(), move |_| signal.raise()));
@@ -687,7 +695,7 @@ impl Thread {
     }
 
     /// Returns the end of this campaign's leadership without a further renewal; `None` if this
-    /// client does not lead.
+    /// client does not lead, or the campaign has ended. Removes a lost leadership.
     fn leads_until(&self) -> Option<Moment> {
         let mut state = self.core.lock_for(self.number)?;
         let lost = state.take_lost();

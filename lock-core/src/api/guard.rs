@@ -25,7 +25,7 @@ pub(crate) struct Hold {
     acquisition: Option<Arc<Acquisition>>,
 }
 
-/// The guard of several locks that were acquired together. It has the methods of [`Hold`].
+/// The guard of several locks that were acquired together. Most methods are those of [`Hold`].
 pub(crate) trait CompositeGuard: fmt::Debug + Sync {
     fn unlock(self: Box<Self>) -> Result<(), Error>;
     fn detach(self: Box<Self>, composite: Option<CompositeHold>);
@@ -147,15 +147,16 @@ impl Hold {
         self.restart_lease(checked(lease.saturating_add(lead))?)
     }
 
-    /// Extends the short lease of a direct grant to the lease that the caller requested. Sends no
-    /// request if the lease already has that length.
+    /// Extends the lease to its full length if the lock has not had it yet, because another
+    /// client's release granted the lock or another thread of this client handed it off. Otherwise
+    /// sends no request.
     fn begin_lease(&self) -> Result<(), Error> {
         self.acquisition()
             .lease_to_come()
             .map_or(Ok(()), |lease| self.restart_lease(lease))
     }
 
-    /// Extends the lease to `lease`, counted from now.
+    /// Extends the lease to at least `lease`, counted from now.
     fn restart_lease(&self, lease: LeaseTime) -> Result<(), Error> {
         self.engine.extend(&self.local, self.acquisition(), lease)
     }
@@ -276,7 +277,10 @@ macro_rules! guard_methods {
         /// - [`Error::is_lost`]: the lock was lost before this call. Another holder may have
         ///   entered while this guard was held, so treat the work done under it as suspect.
         /// - [`Error::is_unavailable`]: the store did not confirm the release. The client retries
-        ///   the release in the background, and the lease ends the lock in any case.
+        ///   the release in the background, unless the wire format does not record the holder. The
+        ///   lease ends the lock in any case.
+        /// - [`Error::is_configuration`]: the store refuses this client's release, for example
+        ///   because a right is missing. The lease ends the lock.
         pub fn unlock(self) -> Result<(), Error> {
             $dispatch!(self.0, hold => hold.unlock())
         }
@@ -292,7 +296,7 @@ macro_rules! guard_methods {
         /// - [`ErrorKind::Unsupported`]: the wire format does not record the holder, or the lock is
         ///   shared.
         /// - [`Error::is_misuse`]: `time` is shorter or longer than the store's leases may be, or
-        ///   this thread also holds the read lock of the same name.
+        ///   the lock is a write lock and this thread also holds the read lock of the same name.
         /// - [`Error::is_lost`]: the lock is lost.
         pub fn keep_at_least(&self, time: Duration) -> Result<(), Error> {
             $dispatch!(&self.0, hold => hold.keep_at_least(time))
@@ -355,9 +359,10 @@ macro_rules! guard_methods {
         /// # Blocking
         ///
         /// Sends no request, with one exception. A lock that another client's release has just
-        /// granted has a short lease until its first renewal (by default for a second). If less
-        /// than `time` remains of this lease, the renewal is sent at once, and may take twice the
-        /// command timeout.
+        /// granted has a short lease until its first renewal (by default for a second). A lock that
+        /// another thread of this client has just handed off has the rest of that thread's lease
+        /// until its next renewal. If less than `time` remains of such a lease, the lock is renewed
+        /// at once, which may take as long as [`extend`](Self::extend).
         ///
         /// # Errors
         ///
@@ -387,7 +392,8 @@ macro_rules! guard_methods {
         /// # Errors
         ///
         /// [`Error::is_lost`] if the lock is not held, [`Error::is_unavailable`] if the store did
-        /// not answer, [`Error::is_unsupported`] if the wire format does not record the holder.
+        /// not answer or the time of day was set ahead meanwhile, [`Error::is_unsupported`] if the
+        /// wire format does not record the holder.
         pub fn verify(&self) -> Result<Duration, Error> {
             $dispatch!(&self.0, hold => hold.verify())
         }
@@ -448,20 +454,21 @@ macro_rules! guard_methods {
 
 /// A hold on a lock that belongs to the thread that acquired it. Dropping it unlocks.
 ///
-/// `Drop` stops the renewal first, so that the lease ends in any case. Then it sends the release;
-/// where the store supports it, without waiting for the answer. In that case the request has been
-/// sent, or is queued behind requests of other threads, when `drop` returns. Another client may
-/// then still find the lock held. A program that exits without dropping its client, for example by
-/// [`std::process::exit`], may exit before the request is sent: then the lock stays held until its
-/// lease ends. To wait for the answer, call [`unlock`](Self::unlock).
+/// The drop of the last hold hands the lock to a waiting thread of this client, or releases it. For
+/// a release it first stops the renewal, so that the lease ends in any case. Then it sends the
+/// release; where the store supports it, without waiting for the answer. In that case the request
+/// has been sent, or is queued behind requests of other threads, when `drop` returns. Another
+/// client may then still find the lock held. A program that exits without dropping its client, for
+/// example by [`std::process::exit`], may exit before the request is sent: then the lock stays held
+/// until its lease ends. To wait for the answer, call [`unlock`](Self::unlock).
 ///
 /// `Drop` blocks for at most the command timeout (for several locks, for each of them), and only if
 /// the store accepts no requests, or if the release cannot be sent without waiting for its answer.
-/// It never panics. A failed release is reported as an event and retried in the background. There
-/// is no poisoning: a panic releases the lock.
+/// It never panics. A failed release is reported as an event and, if the wire format records the
+/// holder, retried in the background. There is no poisoning: a panic releases the lock.
 ///
-/// A leaked guard ([`std::mem::forget`]) leaves the lock held, and renewed, until its thread or the
-/// program ends.
+/// A leaked guard ([`std::mem::forget`]) leaves the lock held: with a fixed lease until the lease
+/// ends, otherwise until its thread or the program ends.
 ///
 /// The thread that locked must unlock, as in Java: the guard is not `Send`. If a program sends it
 /// to another thread, the compiler's error names `GuardStaysOnItsThreadUseOwnedMutexToSendOne`. The
@@ -562,8 +569,8 @@ impl LockGuard {
     /// in another.
     ///
     /// The watchdog renews the lock for as long as the thread lives. A lock with a fixed lease
-    /// stays held until the lease ends, even if the thread ends earlier. Dropping the last handle
-    /// of the client releases the lock.
+    /// stays held until the lease ends, even if the thread ends earlier. Dropping the last clone,
+    /// handle and guard of the client releases the lock.
     pub fn detach(self) {
         self.detach_as(None);
     }
@@ -578,8 +585,8 @@ impl fmt::Debug for LockGuard {
 /// A hold on a lock that belongs to no thread, so that it can be sent to another thread. Dropping
 /// it unlocks.
 ///
-/// It behaves like a [`LockGuard`], but is never reentrant. The lock stays held and renewed if the
-/// thread that acquired it ends.
+/// It behaves like a [`LockGuard`], but is never reentrant. The lock stays held, and the watchdog
+/// renews it as before, after the thread that acquired it has ended.
 #[must_use = "a guard that is not kept unlocks at once: write `let _guard = ...`"]
 #[clippy::has_significant_drop]
 pub struct OwnedGuard(Hold);
@@ -595,8 +602,9 @@ impl OwnedGuard {
         self.0.acquisition().valid_until()
     }
 
-    /// Extends the short lease of a direct grant to the lease that the caller requested. Blocks for
-    /// at most twice the command timeout. Sends no request if the lease already has that length.
+    /// Extends the lease to its full length if the lock has not had it yet, because another
+    /// client's release granted the lock or another thread of this client handed it off. Otherwise
+    /// sends no request. Blocks as [`extend`](Self::extend) does.
     pub(crate) fn begin_lease(&self) -> Result<(), Error> {
         self.0.begin_lease()
     }
@@ -606,8 +614,8 @@ impl OwnedGuard {
         self.0.listen(listener);
     }
 
-    /// Returns the IDs of the [semaphore](crate::Semaphore) permits that this guard holds, by which
-    /// other programs can name the permits; empty for another kind of lock. Sends no request.
+    /// Returns the IDs of the [semaphore](crate::Semaphore) permits that this guard acquired, by
+    /// which other programs can name the permits; empty for another kind of lock. Sends no request.
     ///
     /// Any program that knows a permit's ID can release it.
     #[must_use]

@@ -12,7 +12,8 @@ use std::time::Duration;
 /// The panic message if a wait without a deadline returned "busy", which never happens.
 pub(crate) const UNBOUNDED: &str = "a wait without a deadline ends with the lock or an error";
 
-/// Defines the methods that only call `acquire` or `inspect`, for a handle type and for the trait.
+/// Defines the methods that only call `acquire`, `inspect` or each other, for a handle type and for
+/// the trait.
 macro_rules! derived_verbs {
     ($vis:vis, $guard:ident) => {
         /// Waits for the lock. The watchdog renews the lock until the guard is dropped, unless the
@@ -25,7 +26,7 @@ macro_rules! derived_verbs {
             Ok(self.acquire(None, &LockOptions::new())?.expect(UNBOUNDED))
         }
 
-        /// Waits for the lock, with the lease, replication and interrupt of the options.
+        /// Waits for the lock, with these options.
         ///
         /// # Errors
         ///
@@ -43,8 +44,8 @@ macro_rules! derived_verbs {
             self.lock_with(&LockOptions::new().interrupt(interrupt))
         }
 
-        /// Acquires the lock if it is free now. The lock counts as busy while threads of this
-        /// client wait for it.
+        /// Acquires the lock if it is free now. A mutex or a write lock counts as busy while
+        /// threads of this client wait for it.
         ///
         /// # Errors
         ///
@@ -62,7 +63,8 @@ macro_rules! derived_verbs {
             self.try_lock_for_with(Duration::ZERO, options)
         }
 
-        /// Waits for the lock for at most `wait`. Zero makes one attempt.
+        /// Waits for the lock for at most `wait`. Zero has the effect of
+        /// [`try_lock`](Self::try_lock).
         ///
         /// # Errors
         ///
@@ -92,7 +94,7 @@ macro_rules! derived_verbs {
         ///
         /// # Errors
         ///
-        /// [`Error::is_unavailable`], [`Error::is_foreign_format`].
+        /// As [`inspect`](Self::inspect).
         $vis fn is_locked(&self) -> Result<bool, Error> {
             Ok(self.inspect()?.holder.is_some())
         }
@@ -108,7 +110,7 @@ macro_rules! derived_verbs {
         ///
         /// # Errors
         ///
-        /// [`Error::is_unavailable`], [`Error::is_foreign_format`].
+        /// As [`inspect`](Self::inspect).
         $vis fn time_to_live(&self) -> Result<Option<Duration>, Error> {
             Ok(self.inspect()?.time_to_live())
         }
@@ -164,8 +166,8 @@ pub(crate) mod sealed {
 /// # Errors
 ///
 /// Every method that acquires the lock can return these errors:
-/// - [`Error::is_unavailable`]: the store did not answer for the whole wait or, without a deadline,
-///   for the outage limit.
+/// - [`Error::is_unavailable`]: the store was unavailable at the end of the wait or, without a
+///   deadline, for the outage limit. Also if its grant arrived after the end of the lease.
 /// - [`Error::is_insufficient_replicas`]: the lock was free, but too few of the requested
 ///   `replicas` confirmed the grant, which was revoked.
 /// - [`Error::is_interrupted`]: the interrupt in the options fired.

@@ -1,10 +1,10 @@
 //! The public interface: the client, its locks, and their guards.
 //!
 //! From the top down: the client (`client`), an election (`election`), and the handles of locks:
-//! `mutex`, `read_write`, `semaphore`, and several locks as one (`multi`). The methods of the
-//! handles are defined by macros: in `lock` the methods that only call `acquire` or `inspect`, in
-//! `verbs` all others. A held lock is a guard (`guard`). All handles call the engine through
-//! `parts`, which contains the single locks that a lock consists of.
+//! `mutex`, `read_write`, `semaphore`, and several locks as one (`multi`). Macros define the
+//! methods that all handles except semaphores have: in `lock` the methods that only call `acquire`
+//! or `inspect`, in `verbs` the others. A held lock is a guard (`guard`). All handles call the
+//! engine through `parts`, which defines the single locks that a lock consists of.
 
 pub(crate) mod client;
 pub(crate) mod election;

@@ -8,7 +8,7 @@ use crate::name::LockName;
 use std::sync::Arc;
 
 /// A reentrant lock on one name, held by threads. All handles of one client for one name, clones
-/// included, are the same lock.
+/// included, are the same lock, if they are all fair or all plain.
 ///
 /// The documentation of [`DistLock`] maps the methods to those of Java, and lists the errors of
 /// acquiring a lock.

@@ -33,18 +33,18 @@ pub enum Parts {
 pub struct SingleLock {
     pub(crate) engine: Arc<EngineHandle>,
     name: LockName,
-    /// The local lock that all threads of the client share; `None` for a kind of lock of which each
-    /// thread sends its own attempts.
+    /// The local lock that all threads of the client share; `None` for a kind of lock with a local
+    /// lock for each thread and guard.
     local: Option<Arc<LocalLock>>,
 }
 
-/// Several locks as one: the composite is held while `required` of its parts are held.
+/// Several locks as one: the composite is held while at least `required` of its parts are held.
 pub struct Composite {
     pub(crate) name: LockName,
     pub(crate) required: usize,
     pub(crate) parts: Vec<Parts>,
-    /// The set of locks as a text. It is equal for all composites of the same locks, whatever their
-    /// order.
+    /// The set of locks and the required number, as a text. It is equal for all composites of the
+    /// same locks and the same number, whatever the order of the locks.
     pub(crate) key: Arc<str>,
 }
 
@@ -95,14 +95,14 @@ impl SingleLock {
     }
 
     /// Returns the local lock of `thread`, or a new one for a single guard if `thread` is `None`.
-    /// For a kind of lock of which each thread sends its own attempts.
+    /// For a kind of lock with a local lock for each thread and guard.
     fn apart(&self, thread: Option<u64>) -> Result<Arc<LocalLock>, Error> {
         let scope = thread.map_or_else(|| self.engine.new_scope(), Scope::thread);
         self.engine.local_lock(&self.name, scope)
     }
 
-    /// Returns the local lock that the client's threads share or, for a kind of which each thread
-    /// sends its own attempts, that of the calling thread. `None` if this thread does not use one.
+    /// Returns the local lock that the client's threads share or, if each thread has its own, that
+    /// of the calling thread. `None` if the calling thread has none.
     pub(crate) fn used_here(&self) -> Option<Cow<'_, Arc<LocalLock>>> {
         match &self.local {
             Some(local) => Some(Cow::Borrowed(local)),
@@ -180,7 +180,8 @@ impl SingleLock {
         Parts::Single(self.clone())
     }
 
-    /// Ends this thread's newest detached hold.
+    /// Ends this thread's newest detached hold that is not a part of a detached hold on several
+    /// locks.
     pub(crate) fn unlock_detached(&self) -> Result<(), Error> {
         self.engine
             .refuse_if_forked()

@@ -25,11 +25,12 @@ use std::time::Duration;
 ///   readers and writers in the order of their arrival.
 /// - A thread that holds the write lock may also acquire the read lock, and keep it after it has
 ///   released the write lock (downgrade). A thread that holds only the read lock cannot acquire the
-///   write lock: it would wait for itself, so it gets [`Error::is_misuse`] at once. A thread also
-///   gets this error if it holds both locks, or is about to, and the write lock has a minimum hold
-///   ([`LockOptions::at_least`](crate::LockOptions::at_least)).
-/// - Writers get growing fencing tokens. A reader gets the token of the last writer if the store
-///   still knows this token, and otherwise none.
+///   write lock: it would wait for itself, so it gets [`Error::is_misuse`] at once. A thread that
+///   would hold both locks, and the write lock with a minimum hold
+///   ([`LockOptions::at_least`](crate::LockOptions::at_least)), also gets this error.
+/// - Writers get growing fencing tokens. A reader gets a token that is not smaller than the token
+///   of any earlier writer if the store still has the token counter of the name, and otherwise
+///   none.
 ///
 /// A read-write lock and a mutex of the same name exclude each other.
 ///
@@ -100,7 +101,7 @@ macro_rules! held_by_guards {
             ///
             /// Such a guard is not reentrant, and has nothing to do with the other guards of the
             /// calling thread: a thread that has a read guard of this kind and requests the write
-            /// lock deadlocks with itself.
+            /// lock waits for itself until the end of the wait.
             ///
             /// # Blocking
             ///

@@ -25,8 +25,8 @@ use std::time::Duration;
 ///
 /// The first client that uses the name stores the limit. If a later client specifies a different
 /// limit, the stored limit applies, and the later client emits
-/// [`Event::LimitDiffers`](crate::Event::LimitDiffers). [`set_limit`](Self::set_limit) changes the
-/// stored limit.
+/// [`Event::LimitDiffers`](crate::Event::LimitDiffers). [`set_limit`](Self::set_limit) and
+/// [`add_permits`](Self::add_permits) change the stored limit.
 ///
 /// A waiter for many permits may be overtaken again and again by callers that acquire single
 /// permits: in memory by all of them, on Redis only by attempts that do not wait. A [fair
@@ -82,7 +82,7 @@ impl Semaphore {
     ///
     /// # Blocking
     ///
-    /// As [`Mutex::acquire`](crate::Mutex::acquire) whose `wait` is `None`.
+    /// As [`Mutex::acquire`](crate::Mutex::acquire) with a `wait` of `None`.
     ///
     /// # Errors
     ///
@@ -105,13 +105,13 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// As [`DistLock`](crate::DistLock#errors); [`Error::is_misuse`] if `count` is zero or more
-    /// than the limit that this client specified.
+    /// As [`DistLock`](crate::DistLock#errors); [`Error::is_misuse`] if `count` is zero, more than
+    /// the limit of this handle or of the store, or more than the store grants in one acquisition.
     pub fn acquire_many(&self, count: u32) -> Result<OwnedGuard, Error> {
         self.acquire_with(count, &LockOptions::new())
     }
 
-    /// Waits for `count` permits with the lease, replication and interrupt of the options.
+    /// Waits for `count` permits with these options.
     ///
     /// # Errors
     ///
@@ -142,7 +142,7 @@ impl Semaphore {
         self.try_acquire_for_with(count, Duration::ZERO, options)
     }
 
-    /// Waits for a permit for at most `wait`. Returns `None` if no permit became free by then.
+    /// Waits for a permit for at most `wait`. Returns `None` if no permit was granted by then.
     ///
     /// # Errors
     ///
@@ -222,7 +222,8 @@ impl Semaphore {
         SingleLock::new(Arc::clone(&self.engine), &name)
     }
 
-    /// Returns the limit that this client specified.
+    /// Returns the limit of this handle: the number that the client specified, or the limit that
+    /// the last change by this handle has set.
     #[must_use]
     pub fn limit(&self) -> u32 {
         self.limit
@@ -287,8 +288,8 @@ impl Semaphore {
     /// Releases one permit, whichever program acquired it, and returns whether it was held.
     ///
     /// If a guard of this library holds the permit, this counts as a loss of the guard. The guard's
-    /// client detects the loss at the next renewal or [`verify`](OwnedGuard::verify), and then also
-    /// releases the guard's other permits.
+    /// client detects the loss at the next renewal, [`verify`](OwnedGuard::verify) or `unlock`, and
+    /// then also releases the guard's other permits.
     ///
     /// # Blocking
     ///
@@ -344,7 +345,8 @@ impl Semaphore {
     }
 
     /// Returns the state of the semaphore in the store. The field [`permits`](LockInfo::permits)
-    /// contains the limit and the number of free permits.
+    /// contains the limit and the number of free permits; it is `None` if no client has used the
+    /// semaphore yet.
     ///
     /// # Blocking
     ///
@@ -358,9 +360,9 @@ impl Semaphore {
     }
 
     /// Releases all permits of all holders, and returns whether any were held. For operators: every
-    /// holder loses its permits, and detects the loss. The limit does not change. If no permit of a
-    /// fair semaphore is held, the first waiter is removed from the queue instead, because it may
-    /// be dead and block the other waiters.
+    /// holder loses its permits, and detects the loss. The limit does not change. If no permit is
+    /// held but waiters are queued in the store, the first waiter is removed from the queue
+    /// instead, because it may be dead and block the other waiters.
     ///
     /// # Blocking
     ///

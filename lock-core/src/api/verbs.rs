@@ -17,8 +17,7 @@ use std::time::Duration;
 
 macro_rules! run_verb {
     ($guard:ident) => {
-        /// Runs `work` while it holds the lock, and releases the lock afterwards, even if `work`
-        /// panics.
+        /// Acquires the lock, runs `work`, and releases the lock afterwards, even if `work` panics.
         ///
         /// # Errors
         ///
@@ -39,8 +38,8 @@ macro_rules! run_verb {
 macro_rules! lock_verbs {
     ($guard:ident, $acquire:ident) => {
         /// Acquires the lock with these options. Returns `None` if the lock was busy until the end
-        /// of the wait. If `wait` is `None`, the wait has no time limit. All other methods that
-        /// acquire the lock call this one.
+        /// of the wait. If `wait` is `None`, the wait has no time limit. The methods whose names
+        /// begin with `lock` or `try_lock` call this one.
         ///
         /// # Blocking
         ///
@@ -49,7 +48,8 @@ macro_rules! lock_verbs {
         /// - for several locks, one command timeout for each;
         /// - for several permits, and for a nested hold that needs a longer lease, two command
         ///   timeouts;
-        /// - with `replicas`, two command timeouts and the replication timeout.
+        /// - with `replicas`, two command timeouts and the replication timeout (for a nested hold
+        ///   that needs a longer lease, twice the replication timeout).
         ///
         /// A mutex or a write lock that is not fair sends no request while another thread of this
         /// client holds the lock or waits before this thread.
@@ -79,12 +79,15 @@ macro_rules! lock_verbs {
         ///
         /// # Errors
         ///
-        /// [`Error::is_unavailable`], [`Error::is_foreign_format`].
+        /// [`Error::is_unavailable`], [`Error::is_foreign_format`]; [`Error::is_configuration`] if
+        /// the store refuses this client.
         pub fn inspect(&self) -> Result<LockInfo, Error> {
             self.0.inspect()
         }
 
-        /// Releases the lock of any holder, and returns whether the lock was held.
+        /// Releases the lock, whichever owner holds it, and returns whether the lock was held. If
+        /// the lock is free but waiters are queued for it in the store, removes the first waiter
+        /// from the queue, because it may be dead and block the others.
         ///
         /// For operators, because it breaks mutual exclusion. A holder of this library detects the
         /// loss at its next renewal, at its next [`verify`](LockGuard::verify), or when it unlocks.
@@ -96,7 +99,8 @@ macro_rules! lock_verbs {
         ///
         /// # Errors
         ///
-        /// [`Error::is_unavailable`], [`Error::is_foreign_format`].
+        /// The errors of [`inspect`](Self::inspect), and [`Error::is_unsupported`] if the store
+        /// cannot release the lock of another holder.
         pub fn force_unlock(&self) -> Result<bool, Error> {
             self.0.force_unlock()
         }
@@ -115,7 +119,8 @@ macro_rules! held_by_threads {
         impl $lock {
             lock_verbs!(LockGuard, acquire_here);
 
-            /// Ends this thread's newest [detached](LockGuard::detach) hold.
+            /// Ends this thread's newest [detached](LockGuard::detach) hold on this lock. A hold on
+            /// several locks that was detached as one is ended only as one.
             ///
             /// # Blocking
             ///

@@ -18,9 +18,9 @@ pub struct Abilities {
     pub waking: Waking,
     /// The time from the grant to the first renewal, for a store that
     /// [reports](crate::Notices::changed) changes of a lock from its first renewal on. Used if it
-    /// is less than a third of the lease, the number of renewals is not limited, no replica must
-    /// confirm them, and the lock is not [shared](LockKind::is_shared). `None`: the first renewal
-    /// is after a third of the lease.
+    /// is less than about a third of the lease, the number of renewals is not limited, no replica
+    /// must confirm the renewals, and the lock is not [shared](LockKind::is_shared). `None`: the
+    /// first renewal is due after about a third of the lease.
     pub first_renewal: Option<Duration>,
     /// True if the store queues the waiters for locks of all kinds, and a release may
     /// [grant](Attempt::direct) a mutex to the next waiter. Otherwise it queues waiters only for
@@ -30,9 +30,10 @@ pub struct Abilities {
     /// Whether and how replicas can confirm grants and renewals.
     pub replication: ReplicaSupport,
     /// The longest lease that the store grants. `None`: the store has no limit of its own. The
-    /// engine refuses a longer minimum hold; the store itself refuses a longer lease.
+    /// engine refuses a minimum hold that is longer. The store itself refuses a longer lease.
     pub longest_lease: Option<Duration>,
-    /// True if the store has all [kinds](LockKind) of locks; false if it has only the mutex.
+    /// True if the store has all [kinds](LockKind) of locks; false if it has only the mutex and, if
+    /// [`queues_waiters`](Self::queues_waiters) is true, the fair mutex.
     pub all_kinds: bool,
 }
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Data that a backend returns with a grant and that the engine passes back to the backend with
-/// each renewal and release.
+/// each renewal, verification and release of the acquisition.
 #[derive(Clone, Default)]
 pub struct Receipt(Option<Arc<dyn Any + Send + Sync>>);
 
@@ -51,8 +51,8 @@ pub struct AcquisitionId {
     pub name: LockName,
     /// The owner that holds the lock.
     pub owner: OwnerId,
-    /// For a renewal, the requested lease; for a release, the longest lease that was requested so
-    /// far. A tombstone must exist for at least this long.
+    /// For a renewal, the requested lease; otherwise the longest lease that was requested so far. A
+    /// tombstone must exist for at least this long.
     pub lease: LeaseTime,
     /// The receipt of the [`Grant`]; empty for an attempt that was not granted or not answered.
     pub receipt: Receipt,
@@ -87,7 +87,7 @@ pub struct RenewalRequest {
 }
 
 impl RenewalRequest {
-    /// Makes a request without a label that no replica needs to confirm.
+    /// Makes a request that has no label and that no replica needs to confirm.
     #[must_use]
     pub fn new(acquisition: AcquisitionId) -> Self {
         Self {
@@ -123,8 +123,8 @@ pub enum Renewal {
     /// answer, the renewal fails with [`Failure::Unknown`].)
     Unacknowledged(InsufficientReplicas),
     /// The store has extended the lease on a master without replicas. Most of the servers that must
-    /// agree to a promotion confirm that it has none, so no replica that lacks this renewal can be
-    /// promoted, and the renewal counts.
+    /// agree to a promotion confirm that the master has none, so no replica that lacks this renewal
+    /// can be promoted, and the renewal counts.
     Unreplicated(InsufficientReplicas),
     /// The store has not extended the lease, because this owner does not hold the lock any more.
     Gone,
@@ -138,23 +138,23 @@ pub struct ReleaseOptions {
     /// the store sets its counter back to this token, which returns the unused tokens. `None`
     /// leaves the counter as it is.
     pub last_used: Option<FencingToken>,
-    /// Whether the store must refuse requests of this owner that arrive later.
+    /// Whether the store must refuse attempts of this owner that arrive later.
     pub tombstone: Tombstone,
     /// The minimum hold and the owner to which the lock passes for this time; `None`: the lock
     /// becomes free.
     pub kept: Option<KeptLock>,
     /// True if other threads of this client wait for the lock in the same place of the store's
-    /// queue. If this release is sent because the owner stops waiting, the store then keeps this
-    /// place for them. Otherwise it removes the place.
+    /// queue. If the owner only stops waiting, the store then keeps the place for these threads. If
+    /// false, the store removes the place.
     pub keeps_place: bool,
 }
 
 /// A minimum hold: the lock stays busy after its release until the requested shortest time is over.
-/// The release passes the lock to another owner, which no client renews or releases, so that a late
-/// renewal or release of the former owner does not affect the minimum hold. The release also
-/// notifies the waiters, because the minimum hold may end earlier than the lease that they know. If
-/// the owner of the minimum hold already holds the lock, the release repeats an earlier one whose
-/// reply was lost, and must return [`Release::Freed`] as that one did.
+/// The release passes the lock to another owner, so that a late renewal or release of the former
+/// owner does not affect the minimum hold. No client renews or releases the lock for the other
+/// owner. The release also notifies the waiters, because the minimum hold may end earlier than the
+/// lease that they know. If the owner of the minimum hold already holds the lock, the release
+/// repeats an earlier one whose reply was lost, and must return [`Release::Freed`] as that one did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct KeptLock {
@@ -246,7 +246,8 @@ pub enum Tombstone {
 #[non_exhaustive]
 pub enum Release {
     /// This owner held the lock and does not hold it any more. The lock is free, unless it has a
-    /// [minimum hold](ReleaseOptions::kept) or other owners share it.
+    /// [minimum hold](ReleaseOptions::kept), other owners share it, or the release granted it to
+    /// the next owner in the queue.
     Freed,
     /// This owner did not hold the lock, or did not hold it any more.
     Gone,

@@ -26,9 +26,10 @@ pub const NO_FORCED_RELEASE: &str = "this store cannot release the lock of anoth
 /// of several locks, for which the client calls [`Backend::inspect`], and for a diagnosis, which is
 /// empty.
 pub trait Admin: Backend {
-    /// Releases the lock of any holder, wakes the waiters, and returns whether the lock was held.
-    /// If the value under the key is in another format, changes nothing and fails with
-    /// [`ErrorKind::ForeignFormat`].
+    /// Releases the lock, whichever owner holds it, wakes the waiters, and returns whether the lock
+    /// was held. If the lock is free and the store has a queue for it, removes the first waiter
+    /// from the queue instead. If the value under the key is in another format, changes nothing and
+    /// fails with [`ErrorKind::ForeignFormat`].
     ///
     /// # Errors
     ///
@@ -40,6 +41,7 @@ pub trait Admin: Backend {
     /// [`PermitChange::SetLimit`] may be repeated.
     ///
     /// The engine calls this only if [`Abilities::all_kinds`](super::Abilities::all_kinds) is true.
+    /// The default returns [`ErrorKind::Unsupported`].
     ///
     /// # Errors
     ///
@@ -68,7 +70,8 @@ pub trait Admin: Backend {
     ///
     /// A lock that is held from the request for the first page to the answer with the last is on at
     /// least one page, perhaps on several. A lock that is acquired or released between these may be
-    /// missing. A page contains only values that are certainly locks in this client's format.
+    /// missing. A page contains only locks in this client's format, without semaphores; if the
+    /// format does not mark its locks, the values that look like one.
     ///
     /// The default returns [`ErrorKind::Unsupported`].
     ///
@@ -79,9 +82,9 @@ pub trait Admin: Backend {
         Err(unsupported(NO_LISTING))
     }
 
-    /// Returns the findings about those settings and states of the store that matter for locks, the
-    /// good ones included. Changes nothing in the store. If a value cannot be read, its finding has
-    /// the level [`Unknown`](crate::FindingLevel::Unknown).
+    /// Returns the findings about those settings and states of the store that matter for locks,
+    /// even if nothing is wrong. Changes nothing in the store. If a value cannot be read, its
+    /// finding has the level [`Unknown`](crate::FindingLevel::Unknown).
     ///
     /// The default returns no findings.
     ///
@@ -99,8 +102,8 @@ pub trait Replicated: Backend {
     /// Returns by how much earlier the lease of this lock may end on a replica than on the master
     /// that grants it, because the clocks of the servers differ. Only replicas that count under the
     /// policy `replication` matter. The engine shortens the validity of the lock by this time.
-    /// Called after each grant and renewal, so it must be cheap and must not block. When a store
-    /// finds that the value has grown, it calls
+    /// Called after each grant and renewal that replicas must confirm, so it must be cheap and must
+    /// not block. When a store finds that the value has grown, it calls
     /// [`Notices::replica_lead_grew`](crate::Notices::replica_lead_grew).
     fn replica_lead(&self, name: &LockName, lease: LeaseTime, replication: Replication)
     -> Duration;

@@ -33,7 +33,7 @@ pub struct Attempt<'a> {
     /// [`Abilities::replication`] is [`ReplicaSupport::Never`].
     pub replication: Replication,
     /// For a [reader](LockKind::Read) whose thread holds the write lock of the same name, the owner
-    /// of this write lock: it does not prevent the grant. Otherwise `None`.
+    /// of this write lock, which does not prevent the grant. Otherwise `None`.
     pub beside: Option<OwnerId>,
     /// True if the caller waits when the lock is busy. Only then may the store make other owners
     /// wait behind this one.
@@ -157,17 +157,20 @@ pub enum Answer {
     Granted(Grant),
     /// This owner holds the lock in the store, but too few replicas confirmed it in time.
     Unacknowledged(Grant, InsufficientReplicas),
-    /// Another owner holds the lock, or is before this owner in the queue. The other owner's lease
-    /// or presence ends after this time unless it is extended (`None`: unknown).
+    /// Another owner holds the lock, or is before this owner in the queue; or a tombstone closes
+    /// this owner. The other owner's lease or presence ends after this time unless it is extended
+    /// (`None`: unknown).
     Busy(Option<Duration>),
     /// A foreign client holds the lock without a lease, because it sets no expiry or failed before
-    /// it set one. A waiter tries again after this time (`None`: the store publishes the release).
+    /// it set one. A waiter tries again after this time at the latest (`None`: the store publishes
+    /// the release).
     BusyWithoutExpiry(Option<Duration>),
     /// Nothing is granted now, for a temporary cause.
     Retry {
         /// The cause.
         cause: RetryCause,
-        /// The longest time that the cause will last. It may end earlier. `None`: unknown.
+        /// The time after which the cause has ended, unless a holder renews its lease. The cause
+        /// may end earlier. `None`: unknown.
         after: Option<Duration>,
         /// True if the attempt was rolled back, because some nodes have granted it or may still
         /// grant it: the retry must use a new owner.
@@ -203,8 +206,8 @@ pub enum RetryCause {
     SplitVote,
     /// The store, or too many of its nodes, grants nothing for a limited time: a store that is new
     /// or may have lost its data waits until every lease that it may have granted is over. The
-    /// engine does not treat the pause as an outage: a wait with a later deadline continues after
-    /// the pause.
+    /// engine does not treat the pause as an outage: a wait without a deadline, or with a later
+    /// one, continues after the pause.
     Paused {
         /// The error for a caller whose wait ends before the pause does.
         why: Error,
@@ -222,7 +225,7 @@ pub enum RetryCause {
 pub struct Grant {
     /// The tokens; `None` if no tokens were requested or the store has none for this lock.
     pub tokens: Option<TokenRange>,
-    /// Data of the backend that the engine passes back when it renews or releases this acquisition.
+    /// Data of the backend: see [`Receipt`].
     pub receipt: Receipt,
     /// The limit that the [semaphore](LockKind::Permits) has in the store; `None` for other kinds.
     pub limit: Option<u32>,

@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Calls a backend, and converts a panic of the backend into [`Failure::Unknown`].
 ///
-/// The engine calls every backend in this way. A backend that consists of other backends should do
-/// so, too.
+/// The engine sends every request to a backend in this way. A backend that consists of other
+/// backends should do so, too.
 ///
 /// # Errors
 ///

@@ -17,8 +17,8 @@ pub struct LockInfo {
     /// The holder; `None` if the lock is free. If there are several, the holder whose lease ends
     /// last.
     pub holder: Option<HolderInfo>,
-    /// The number of owners that hold the lock: more than one only if its kind [is
-    /// shared](LockKind::is_shared). For a semaphore, the number of held permits.
+    /// The number of owners that hold the lock; more than one only for the readers of a read-write
+    /// lock. For a semaphore, the number of held permits.
     pub holders: u64,
     /// The total and the free number of permits of the [semaphore](LockKind::Permits); `None` for
     /// other kinds, and for a semaphore that no client has used yet.
@@ -27,9 +27,10 @@ pub struct LockInfo {
     /// [`Admin::list`] fill it in even if the name of a held read-write lock is requested as a
     /// mutex.
     pub readers: Option<Readers>,
-    /// The number of clients that are subscribed to releases of the lock, because they wait for it
-    /// or did so a moment ago. Clients that poll are not counted. `None` if the number was not
-    /// requested (as by [`Backend::inspect`]), or if the store does not know it.
+    /// The number of waiters: clients that are subscribed to releases of the lock, because they
+    /// wait for it or did so a moment ago, and waiters in the store's queue. Clients that poll and
+    /// do not queue are not counted. `None` if the number was not requested (as by
+    /// [`Backend::inspect`]), or if the store does not know it.
     pub waiters: Option<u64>,
     /// The largest token that was granted or reserved so far. The token of the present holder is at
     /// most this one; stores do not keep the exact token. `None` if the token was not requested, or

@@ -9,7 +9,7 @@
 //!
 //! **What the engine does.**
 //!
-//! - It calls every method from several threads at once.
+//! - It may call every method from several threads at once.
 //! - For a plain mutex it has at most one [`acquire`](Backend::acquire) under way for each name,
 //!   and for other kinds at most one for each owner. If a reply was lost, it repeats the attempt
 //!   *with the same owner*. After the wait has ended, it makes no further attempt with this owner.
@@ -54,13 +54,12 @@
 //! than the kind allows".
 //!
 //! Some kinds are granted in the order of arrival ([`LockKind::is_queued`]). If an attempt finds
-//! the lock busy or another owner waiting, its owner enters the queue. It does not if the caller
-//! does not [wait](Attempt::waits), or if a semaphore has fewer permits than the attempt requests.
-//! Repeated attempts keep the owner's position. A release by an owner that does not hold the lock
-//! removes the owner from the queue (but see [`ReleaseOptions::keeps_place`]). An owner counts as
-//! waiting until the time [`Attempt::presence`] has passed since its last attempt. The holder's
-//! release may grant a mutex to the next owner, if the [attempt](Attempt::direct) of that owner
-//! allows it.
+//! the lock busy or another owner waiting, its owner enters the queue, unless the caller does not
+//! [wait](Attempt::waits), or a semaphore has fewer permits than the attempt requests. Repeated
+//! attempts keep the owner's position. A release by an owner that does not hold the lock removes
+//! the owner from the queue (but see [`ReleaseOptions::keeps_place`]). An owner counts as waiting
+//! until the time [`Attempt::presence`] has passed since its last attempt. The holder's release may
+//! grant a mutex to the next owner, if the [attempt](Attempt::direct) of that owner allows it.
 //!
 //! For the other kinds: while a writer waits, no new reader is granted, except a reader whose own
 //! thread [holds the write lock](Attempt::beside). (With the setting `writers=equal`, a waiting
@@ -146,8 +145,9 @@ pub const RENEW_BATCH: usize = 100;
 pub const PERMITS_PER_RENEWAL: u32 = 10;
 
 /// The default time between two attempts of a waiter, so that the store counts the waiter as
-/// present. While a waiter is present, the store keeps its position in the queue and, if it is a
-/// writer, keeps new readers out.
+/// present. Attempts for a plain mutex in a store that [queues](Abilities::queues_waiters) all
+/// waiters are up to three times as rare. While a waiter is present, the store keeps its position
+/// in the queue and, if it is a writer, keeps new readers out.
 pub const WAITER_ATTEMPTS: Duration = Duration::from_secs(1);
 
 /// The default of [`Attempt::presence`]: the time for which the store counts a waiter as present
@@ -293,8 +293,9 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// Tries once to acquire the lock for `attempt.owner`.
     ///
     /// If this owner holds the lock already, the attempt repeats an earlier one whose reply was
-    /// lost: grant the lock again with the same token, and make sure that at least a full lease is
-    /// left from now. If this owner was closed with a tombstone, return [`Answer::Busy`].
+    /// lost, or confirms a [direct grant](DirectGrant): grant the lock again with the same token,
+    /// and make sure that at least a full lease is left from now. If this owner was closed with a
+    /// tombstone, return [`Answer::Busy`].
     ///
     /// # Errors
     ///
@@ -309,7 +310,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// lease.
     ///
     /// A call must not wait for another call for the same node, because the engine makes a second
-    /// call exactly when the first does not return in time.
+    /// call when the first does not return in time.
     fn renew(
         &self,
         node: NodeId,
@@ -363,7 +364,8 @@ pub trait Backend: Send + Sync + fmt::Debug {
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure>;
 
     /// Returns the holder as [`inspect`](Backend::inspect) does, if the holder is this
-    /// acquisition's owner; otherwise `None`.
+    /// acquisition's owner; otherwise `None`. For a [shared](LockKind::is_shared) lock, returns
+    /// the owner's own share, if all of it is left. The default does not do this.
     ///
     /// # Errors
     ///

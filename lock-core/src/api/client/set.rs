@@ -13,12 +13,12 @@ use crate::time::SystemClock;
 use std::fmt;
 use std::sync::Arc;
 
-/// The clients of a [`ConfigSet`]: each lock has the backend and the settings that the file gives
-/// to its name. Clones are the same set.
+/// The clients of a [`ConfigSet`]: each lock has the backend and the settings that the set gives to
+/// its name. Clones are the same set.
 ///
-/// A client is made on its first use and stays until the last clone of the set is dropped. Locks
-/// with the same backend and the same options share one client; every other combination in the file
-/// has its own connections and watchdog.
+/// A client is made on its first use, and stays at least until the last clone of the set is
+/// dropped. Locks with the same backend and the same options share one client; every other
+/// combination in the file has its own connections and watchdog.
 ///
 /// # Examples
 ///
@@ -81,24 +81,26 @@ impl ClientSet {
         self.client(name.as_str())?.owned_mutex::<LockName>(name)
     }
 
-    /// Returns the client for the lock of this name, which uses the lock's backend and options.
-    /// That client makes the other kinds of locks, as in
-    /// `clients.client("jobs")?.semaphore("jobs", 3)`.
+    /// Returns the client for the lock of this name, with the lock's backend and options. That
+    /// client makes the other kinds of locks, as in `clients.client("jobs")?.semaphore("jobs", 3)`.
     ///
     /// # Errors
     ///
     /// [`Error::is_configuration`] if the file has no section for this name and no default backend,
     /// and if a file that a setting names has become invalid since the set was made.
+    /// [`Error::is_unavailable`] if the system has no thread left for the events of a new client.
     pub fn client(&self, lock: &str) -> Result<Client, Error> {
         self.open(self.0.configs.key(lock)?, || self.0.configs.config(lock))
     }
 
-    /// Returns the client of this backend without the options of any lock, or of the default
-    /// backend if `None`: for [`Client::ping`] and [`Client::diagnose`].
+    /// Returns the client of this backend (`None`: of the default backend) without the options of
+    /// any lock: for [`Client::ping`] and [`Client::diagnose`].
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] if there is no such backend; the text lists the existing names.
+    /// [`Error::is_configuration`] if there is no such backend (the text lists the existing names)
+    /// or no default backend. If the client must be made, also the errors of
+    /// [`client`](Self::client) for that.
     pub fn backend(&self, name: Option<&str>) -> Result<Client, Error> {
         self.open(self.0.configs.backend_key(name)?, || {
             self.0.configs.backend_config(name)
@@ -141,8 +143,9 @@ impl fmt::Debug for ClientSet {
 }
 
 impl ClientBuilder {
-    /// Makes the clients of a file that names backends and locks, all with the schemes, the clock,
-    /// the event handler and the owner of this builder.
+    /// Makes the set of the clients of a file that names backends and locks. Each client is made on
+    /// its first use, with the schemes, the clock, the event handler, the owner and the setting for
+    /// metrics of this builder.
     ///
     /// # Blocking
     ///
@@ -150,9 +153,10 @@ impl ClientBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] with the file and the line for each error in any section, and if
-    /// this builder was given a URL, a configuration or a backend; [`Error::is_unsupported`] with
-    /// the line for a setting that its store does not support.
+    /// [`Error::is_configuration`] with the file and the line for the first invalid section, if the
+    /// owner of this builder is invalid, and if this builder already has a URL, a configuration or
+    /// a backend. [`Error::is_unsupported`] with the line for a setting that its store does not
+    /// support.
     pub fn connect_set(self, configs: ConfigSet) -> Result<ClientSet, Error> {
         if self.config.is_some() || self.backend.is_some() {
             return Err(Error::configuration(
@@ -165,7 +169,7 @@ impl ClientBuilder {
         }
         let schemes = self.known_schemes();
         let clock = self.clock.clone().unwrap_or_else(|| Arc::new(SystemClock));
-        // Opened only to check the settings.
+        // Each store is opened only to check its settings.
         configs.check_each(|config| {
             let context = Context::new(Arc::clone(&clock), ClientId::random());
             let abilities = schemes.open(config, &context)?.abilities();

@@ -8,8 +8,8 @@ use crate::sync::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 
-/// The settings in which a client differs from the client that was built, and the data that all
-/// these clients share.
+/// The settings in which a client differs from the client that the builder made, and the data that
+/// it shares with that client and its other variants.
 #[derive(Clone)]
 pub(super) struct Variant {
     shared: Arc<Shared>,
@@ -20,9 +20,9 @@ pub(super) struct Variant {
 type Changes = BTreeMap<String, String>;
 
 struct Shared {
-    /// The builder of the first client.
+    /// The builder of the client without changes.
     origin: ClientBuilder,
-    /// The other variants in use.
+    /// The clients with changes. The entry of a dropped client stays until the next client is made.
     open: Mutex<HashMap<Changes, Weak<EngineHandle>>>,
 }
 

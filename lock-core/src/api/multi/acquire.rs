@@ -1,5 +1,6 @@
-//! Acquires several locks in rounds. Each round waits for one lock while the thread holds none, and
-//! then tries the other locks. After some failed rounds it also waits for the other locks.
+//! Acquires several locks in rounds. A round waits for one lock while the thread holds none, and
+//! then tries the other locks. The first round of a majority only tries. After some failed rounds,
+//! a round may also wait for the other locks.
 
 use super::guards::MemberGuards;
 use super::members::Members;
@@ -16,13 +17,13 @@ use crate::time::{Clock, Moment, Signal, Woken};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The longest wait of a majority for one of its members, because another member may become free
-/// sooner. Between this limit and [`SHORTEST_SHARE`], the wait is the remaining time divided by the
-/// number of members.
+/// The longest wait of a majority for one of its members while it holds none, because another
+/// member may become free sooner. Between this limit and [`SHORTEST_SHARE`], the wait is the
+/// remaining time divided by the number of members.
 const LONGEST_SHARE: Duration = Duration::from_secs(1);
 
-/// The longest such wait for a fair lock. It is longer because a wait that ends before the lock's
-/// queue reaches it loses its position.
+/// The longest such wait for a fair lock. It is longer because a waiter that gives up before it is
+/// the head of the lock's queue loses its position.
 const LONGEST_QUEUED_SHARE: Duration = Duration::from_secs(10);
 
 /// The shortest such wait, unless the deadline is nearer, because a shorter wait has no more
@@ -34,13 +35,14 @@ const SHORTEST_SHARE: Duration = Duration::from_millis(10);
 const UNRESPONSIVE_FOR: Duration = Duration::from_secs(5);
 
 /// The smallest limit of the random pause after a failed round, so that two clients that hold one
-/// lock each do not retry in step. The limit is twice the time for which the round held locks, and
-/// doubles with each failed round.
+/// lock each do not retry in step. The limit is twice the time for which the round held locks. It
+/// doubles with each earlier round that acquired a lock and failed, six times at most.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
 /// The largest such limit, so that the locks are not free for longer before the thread retries.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
-/// The time between the beginnings of two rounds while too few members answer.
+/// The shortest time between the beginnings of two rounds while too few members answer, so that a
+/// store whose requests fail at once is not queried without a pause.
 const OUTAGE_PAUSES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_millis(500));
 
 impl Members {
@@ -139,8 +141,8 @@ impl<'a> CompositeAcquisition<'a> {
     }
 
     fn run(mut self) -> Result<Option<LockGuard>, Error> {
-        // If all members are required, the first round waits for the first member. A majority only
-        // tries its members in the first round, because enough of them may be free.
+        // If all members are required, the first round waits for the first member by name. A
+        // majority only tries its members in the first round, because enough of them may be free.
         let mut next = (self.members.spare() == 0).then(|| self.members.order[0]);
         loop {
             let mut round = self.round(next)?;
@@ -166,8 +168,9 @@ impl<'a> CompositeAcquisition<'a> {
         }
     }
 
-    /// Waits for the lock `wait_for`, if one is given, and then tries the other locks, or waits for
-    /// them as long as [`Patience`] allows.
+    /// If `wait_for` is a member, waits for it, or for the member that [`Patience`] sorts first if
+    /// this round waits for all. Then tries the other locks, or waits for them as long as
+    /// `Patience` allows.
     fn round(&mut self, wait_for: Option<usize>) -> Result<Round, Error> {
         let need = self.members.required();
         let (order, wait_for) = self.order(wait_for);
@@ -211,8 +214,8 @@ impl<'a> CompositeAcquisition<'a> {
                 .unwrap_or_default();
             order.rotate_left(start);
         }
-        // An unresponsive member costs a command timeout, so it comes last. It is not tried at all
-        // if the other members are enough.
+        // An unresponsive member costs a command timeout, so it comes last, unless this round waits
+        // for it. It is not tried at all if the other members are enough.
         let is_awaited = |at| !waits_for_all && Some(at) == wait_for;
         order.sort_by_key(|at| self.is_unresponsive(*at) && !is_awaited(*at));
         let first = if waits_for_all {
@@ -223,7 +226,7 @@ impl<'a> CompositeAcquisition<'a> {
         (order, first)
     }
 
-    /// Returns how long to wait for a lock while others are held. Zero in the first rounds.
+    /// Returns how long to wait for a lock while others are held. Zero in a round that only tries.
     fn wait_beside(&self, round: &Round, at: usize) -> Duration {
         let now = self.clock.now();
         // The first lock's fixed lease must not end during the wait, so at most half of it is used.
@@ -265,7 +268,7 @@ impl<'a> CompositeAcquisition<'a> {
         Some(left.map_or(share, |left| left.min(share)))
     }
 
-    /// Fails if the interrupt has ended the wait.
+    /// Fails if the interrupt has fired.
     fn check_interrupt(&self) -> Result<(), Error> {
         self.interrupt
             .map_or(Ok(()), Registration::check)
@@ -306,8 +309,8 @@ impl<'a> CompositeAcquisition<'a> {
         Ok(())
     }
 
-    /// Returns whether this member's failure is transient: its store does not answer, or its
-    /// replicas do not confirm and the policy is to retry.
+    /// Returns whether this member's failure is transient: its store does not answer, and the
+    /// request may be repeated; or too few replicas confirm, and no policy is to fail at once.
     fn is_transient(&self, at: usize, error: &Error) -> bool {
         let retries = |lock: &SingleLock| {
             let policy = self
@@ -321,7 +324,8 @@ impl<'a> CompositeAcquisition<'a> {
             || error.is_insufficient_replicas() && locks().into_iter().all(retries)
     }
 
-    /// Returns whether the round has acquired enough locks, with leases that last as requested.
+    /// Returns whether the round has acquired enough locks. First extends leases that would end too
+    /// early. Fails if the round took longer than the requested lease is valid.
     fn is_complete(&self, round: &mut Round) -> Result<bool, Error> {
         let need = self.members.required();
         if round.count().taken < need {
@@ -348,7 +352,8 @@ impl<'a> CompositeAcquisition<'a> {
                 they were released; ask for a longer lease",
                 lease.validity()
             ))),
-            // A lock was lost during the round, because it was deleted or its server failed.
+            // A lock was lost during the round, because it was deleted or its server failed; or its
+            // lease could not be extended.
             _ => {
                 round.drop_lost();
                 Ok(false)
@@ -392,8 +397,9 @@ impl<'a> CompositeAcquisition<'a> {
     fn error(&self, round: &Round, what: &str) -> Error {
         let results = self.members.results(round.outcomes.clone());
         let is_refusal = round.count().refused > self.members.spare();
-        // The error has the kind of the members that refused. If these do not decide, it is
-        // "unavailable" if any store was unavailable, and otherwise "insufficient replicas".
+        // If so many members refused that the others are not enough, the error has the worst kind
+        // of the members that refused. Otherwise it is "unavailable" if any store was unavailable,
+        // and "insufficient replicas" if none was.
         let decided = |(at, result): (usize, &MemberResult)| {
             let counts = if is_refusal {
                 round.refused[at]
@@ -414,7 +420,7 @@ impl<'a> CompositeAcquisition<'a> {
     /// Pauses after a failed round. If the round held locks, the pause is random: otherwise two
     /// threads that each hold one lock and try the lock of the other could fail in step for ever.
     /// If too few members answered, the next round also waits for the back-off: otherwise a store
-    /// that refuses at once would be queried without a pause.
+    /// whose requests fail at once would be queried without a pause.
     fn pause(&mut self, held_for: Option<Duration>, began: Moment) {
         let asks_again = self
             .outage
@@ -525,8 +531,8 @@ impl Round {
         self.busy = Some(at);
     }
 
-    /// Releases the locks in reverse order. Returns how long the first one was held; `None` if the
-    /// round acquired no lock.
+    /// Releases the locks in the reverse order of the members. Returns how long before `now` the
+    /// first lock was acquired; `None` if the round acquired no lock.
     fn release_all(&mut self, now: Moment) -> Option<Duration> {
         for guard in self.guards.iter_mut().rev() {
             drop(guard.take());

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The guards of several locks that were acquired together. A member's guard may itself be a
-/// composite, so they form a tree whose leaves are holds on single locks.
+/// composite: the guards form a tree whose leaves are holds on single locks.
 ///
 /// The composite is valid while the required number of its guards are. The loss of a member is
 /// final, and so is the loss of the composite.
@@ -89,7 +89,7 @@ impl MemberGuards {
             .unwrap_or_default()
     }
 
-    /// Returns how many of the held members may be lost before the composite is lost.
+    /// Returns how many acquired members may be lost without the loss of the composite.
     fn spare(&self) -> usize {
         self.held().count().saturating_sub(self.composite.required)
     }
@@ -211,8 +211,9 @@ impl CompositeGuard for MemberGuards {
         }
     }
 
-    /// Returns the loss of a member if fewer members than required are left. The members are read
-    /// in their order, so this need not be the loss that happened last.
+    /// Returns the loss of a member if fewer members than required are without one. A member whose
+    /// renewals are used up has a loss, too. The members are read in their order, so this need not
+    /// be the loss that happened last.
     fn loss(&self) -> Option<Loss> {
         let mut losses = self
             .held()
@@ -257,8 +258,8 @@ impl fmt::Debug for MemberGuards {
 }
 
 /// The number of members that may still be lost, and the listener to notify of the next loss after
-/// these. The listeners of the members share it. When the last of them is dropped, the composite's
-/// listener is dropped, too, which closes the channel of `losses`.
+/// these. The members' listeners share this counter. When the last of them is dropped, the
+/// composite's listener is dropped, too, which closes the channel of `losses`.
 struct LossCounter(Mutex<(usize, Option<Listener>)>);
 
 impl LossCounter {

@@ -17,7 +17,7 @@ use std::time::Duration;
 pub(crate) struct Members {
     composite: Arc<Composite>,
     pub(super) locks: Vec<Arc<dyn DistLock>>,
-    /// The indices of the members in the order in which they are tried: by name.
+    /// The indices of the members in the order in which the first round tries them: by name.
     pub(super) order: Vec<usize>,
     /// For each member, the end of the time for which it counts as unresponsive, in nanoseconds of
     /// the clock. Accessed with `Relaxed` order, because a stale value costs at most one request.
@@ -108,9 +108,10 @@ impl Members {
             .collect()
     }
 
-    /// Queries the members, and returns the state of the composite lock. It is held if too few
-    /// members are free; its holder is then the member's holder after the end of whose lease enough
-    /// members are free.
+    /// Queries the members, and returns the state of the composite lock. The lock is held if so
+    /// many members are held that the others are not enough. Its holder is then that of the last
+    /// member whose lease must end before enough members are free. Fails if the members that
+    /// answered do not decide whether the lock is held.
     pub(crate) fn inspect(&self) -> Result<LockInfo, Error> {
         let mut holders = Vec::new();
         let mut free = 0;

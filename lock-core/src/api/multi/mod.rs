@@ -14,18 +14,18 @@
 //! failures ([`acquire`]). All threads start with the first lock by name. This only saves time: the
 //! threads wait in the queue of this lock, and its holder finds the other locks free.
 //!
-//! A try does not overtake waiters, so it never succeeds on a lock whose queue is never empty
-//! (measured: not once in 20 s). Therefore a thread also waits for the other locks after three
-//! failed rounds, each time for a short time ([`patience`]).
+//! A try does not enter the queue of a lock. So it never succeeds while each release passes the
+//! lock to a queued waiter (measured: not once in 20 s). Therefore a thread also waits for the
+//! other locks after three failed rounds, each time for a limited time ([`patience`]).
 //!
 //! If the waiters of a member are queued in the store, every second round after these waits for
 //! each member while it holds the earlier ones. Such a wait grows from round to round, up to twice
-//! the time that earlier waits for that member took: with a fixed limit the thread would never
-//! reach the head of a long queue. If all members are required, the member with the longest wait
-//! comes first, because no lock is held during the first wait. Members with similar waits are
-//! ordered by name, so that threads do not wait for each other. If they still do, because the names
-//! are equal, random times decide which thread gives up first. The rounds between these only try,
-//! because a client of another library may hold the lock that this thread waits for, while it waits
+//! the time that earlier waits suggest: with a fixed limit the thread would never reach the head of
+//! a long queue. If all members are required, the member with the longest wait comes first, because
+//! no lock is held during the first wait. Members with similar waits are ordered by name, so that
+//! threads do not wait for each other. If they still do, for example because the names are equal,
+//! random times decide which thread gives up first. The rounds between these only try, because a
+//! client of another library may hold the lock that this thread waits for, while that client waits
 //! for a lock that this thread holds.
 //!
 //! A thread does not wait in all queues at once, because that would shorten no hold: while the head
@@ -34,10 +34,10 @@
 //! # Differences of a majority
 //!
 //! A [`MajorityLock`] requires more than half of its members, but acquires as many as it can: each
-//! member beyond the majority may be lost without losing the lock. It waits for no member longer
-//! than that member's share of the remaining wait, because another member may become free sooner.
-//! The share of a fair lock grows with the time that its queue needs, because a wait that ends too
-//! soon loses its position in the queue.
+//! member beyond the majority may be lost without losing the lock. While it holds no member, it
+//! waits for one of them no longer than that member's share of the remaining wait, because another
+//! member may become free sooner. The share of a fair lock grows with the time that its queue
+//! needs, because a wait that ends too soon loses its position in the queue.
 //!
 //! # Layers
 //!
@@ -73,17 +73,18 @@ use std::sync::Arc;
 /// member, or for a tenth of a second if that is longer; with a fixed lease, for at most half of
 /// the lease.
 ///
-/// The order matters if a thread already holds a member by a separate guard: it keeps this hold
-/// while it waits for the other members, so two such threads can wait for each other.
+/// A deadlock is possible if a thread already holds a member by a separate guard: the thread keeps
+/// this hold while it waits for the other members, so two such threads can wait for each other.
 ///
 /// The `MultiLock` corresponds to Redisson's `RedissonMultiLock`, and has all methods of
 /// [`DistLock`]:
 ///
 /// - The wait is one time limit for all members together. If the wait ends by the time limit, an
 ///   interrupt, an error or a panic, the locks acquired so far are released.
-/// - Each member has the requested lease, and the watchdog renews each member. A fixed lease counts
-///   from the return of the guard: if more than a tenth of a member's lease has passed by then,
-///   this lease is extended first.
+/// - Each member has the requested lease. The watchdog renews each member, unless the lease is
+///   fixed. A fixed lease of the options counts from the return of the guard: if more than a tenth
+///   of a member's lease has passed by then, this lease is extended first, where the store can
+///   extend leases.
 /// - The guard is lost when one member is lost. Its [`remaining`](LockGuard::remaining) time is the
 ///   shortest of the members. [`LockGuard::fencing_tokens`] returns the token of each member.
 /// - The members remain usable as single locks. A thread that already holds a member gets one more
@@ -138,9 +139,10 @@ pub struct MultiLock(pub(crate) Arc<Members>);
 /// these differences:
 ///
 /// - An acquisition acquires every member that it can, and succeeds with more than half of them.
-/// - The wait for a busy member lasts for at most its share, which is the remaining wait divided by
-///   the number of members, and at most a second (ten seconds for a fair lock whose queue needs
-///   that long). Then the other members are tried again.
+/// - While no member is held, the wait for a busy member lasts for at most its share, which is the
+///   remaining wait divided by the number of members, but at least ten milliseconds and at most a
+///   second (ten seconds for a fair lock whose queue needs that long). Then the other members are
+///   tried again.
 /// - A member that does not answer costs a command timeout. For five seconds after that, this lock
 ///   tries that member last, and only if the other members are not enough.
 /// - A member that does not answer counts as not acquired. If so many members do not answer that
@@ -175,7 +177,7 @@ pub struct MultiLock(pub(crate) Arc<Members>);
 pub struct MajorityLock(pub(crate) Arc<Members>);
 
 impl MultiLock {
-    /// Makes one lock of these locks, which requires all of them. Sends no request.
+    /// Makes one lock that requires all of these locks. Sends no request.
     ///
     /// # Errors
     ///
@@ -184,7 +186,8 @@ impl MultiLock {
     /// as one if they have the same name and the same client, even if their kinds differ.
     ///
     /// Two members of the same name on the same server that belong to two *clients* are not
-    /// detected: the acquisition of one waits for the release of the other, and never succeeds.
+    /// detected: the acquisition of one waits for the release of the other, and never succeeds,
+    /// unless both are shared locks, such as read locks.
     pub fn new<I>(members: I) -> Result<Self, Error>
     where
         I: IntoIterator,
@@ -196,7 +199,7 @@ impl MultiLock {
 }
 
 impl MajorityLock {
-    /// Makes one lock of these locks, which requires more than half of them. Sends no request.
+    /// Makes one lock that requires more than half of these locks. Sends no request.
     ///
     /// # Errors
     ///

@@ -19,10 +19,10 @@ use std::time::Duration;
 /// some, because a try never succeeds on a lock whose queue is never empty.
 const ROUNDS_OF_TRIES: u32 = 3;
 
-/// The smallest estimate of the wait for a lock, before it is multiplied by a random number from
-/// one to two. The estimate is the longest earlier wait for that lock, but at least a part of the
-/// longest wait for any of the locks, so that two clients that wait for each other's locks do not
-/// give up at the same time. Without a queue this time is the longest first wait.
+/// The smallest estimate of the wait for a lock. The estimate is the longest earlier wait for that
+/// lock, but at least a part of the longest wait for any of the locks. It is multiplied by a random
+/// number from one to two, so that two clients that wait for each other's locks do not give up at
+/// the same time. If no member has a queue in the store, this time is the limit of the first wait.
 const SHORTEST_TRY_WAIT: Duration = Duration::from_millis(1);
 /// The longest wait for any of the locks, divided by this number, is the smallest estimate for each
 /// lock.
@@ -69,7 +69,8 @@ impl Patience {
         self.waited[at] = self.waited[at].max(Some(took));
     }
 
-    /// Returns how long to wait for this member while others are held. Zero in the first rounds.
+    /// Returns how long to wait for this member while others are held. Zero in a round that only
+    /// tries.
     pub(super) fn beside_others(&self, at: usize) -> Duration {
         let Some(rounds) = self.failed_rounds.checked_sub(ROUNDS_OF_TRIES) else {
             return Duration::ZERO;
@@ -98,9 +99,9 @@ impl Patience {
         self.waited[at].map(|_| self.of(at))
     }
 
-    /// Returns the estimated wait for this member. It is random, so that of two threads that each
-    /// hold the lock that the other waits for, one gives up first. It is longer than the earlier
-    /// waits for the member, so that a wait that failed is followed by a longer one. A member
+    /// Returns the estimated wait for this member. It is random: if each of two threads holds the
+    /// lock for which the other waits, one of them gives up first. It is at least as long as the
+    /// earlier waits for the member, so that a longer wait follows a wait that failed. A member
     /// without an earlier wait gets the estimate of the member with the longest wait.
     fn of(&self, at: usize) -> Duration {
         let longest = self
@@ -115,8 +116,9 @@ impl Patience {
     }
 
     /// Sorts the members by their longest waits: in descending order if all are required, so that
-    /// no lock is held during the longest wait. Members with similar waits keep their order,
-    /// because threads that wait while they hold locks must use one order.
+    /// no lock is held during the longest wait, and otherwise in ascending order. Members with
+    /// similar waits keep their order, because threads that wait while they hold locks must use one
+    /// order.
     pub(super) fn sort(&self, order: &mut [usize], all_are_required: bool) {
         let magnitude = |at: &usize| self.waited[*at].map(magnitude);
         match all_are_required {
