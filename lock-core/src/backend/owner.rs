@@ -18,7 +18,7 @@ impl ClientId {
     }
 
     /// Writes the text that [`Display`](fmt::Display) prints into a buffer. This is faster than
-    /// `Display`, which matters because every request contains this text.
+    /// `Display`, which matters because most requests contain this text.
     pub fn encode(self, into: &mut [u8; Self::LENGTH]) {
         self.0.as_hyphenated().encode_lower(into);
     }
@@ -47,10 +47,12 @@ impl fmt::Debug for ClientId {
 
 /// The owner of a lock: a client and a number that is new for every wait for a lock.
 ///
-/// In requests it is the text `UUID:number`, as in Redisson, where the number is the thread ID. All
-/// attempts of one wait, and the requests about its acquisition, contain the same owner, so that
-/// the store recognises repetitions. Only threads to which the lock is handed off within the client
-/// use the owner after that.
+/// In requests it is the text `UUID:number`, as in Redisson, where the number is the thread ID.
+/// (Requests about permits contain a `PermitId` instead.) All attempts of one wait, and the
+/// requests about its acquisition, contain the same owner, so that the store recognises
+/// repetitions. A wait continues with a new owner only after an attempt of the former owner was
+/// rolled back. If the client hands the lock off to another of its threads, that thread's
+/// acquisition keeps the owner.
 ///
 /// Any program that knows an owner can release the owner's lock, so [`fmt::Debug`] shows only the
 /// first characters of the client's UUID.
@@ -71,8 +73,8 @@ impl OwnerId {
         Self { client, number }
     }
 
-    /// Converts this owner, which must be unused, into the owner of a [minimum
-    /// hold](crate::LockOptions::at_least), which is never the owner of an attempt.
+    /// Converts this owner into the owner of a [minimum hold](crate::LockOptions::at_least). This
+    /// owner must be unused, and the result must not be used for an attempt.
     pub(crate) fn of_minimum_hold(self) -> Self {
         Self::new(self.client, self.number | MINIMUM_HOLD)
     }
@@ -164,8 +166,9 @@ pub struct OwnerLabel {
 
 impl OwnerLabel {
     /// The number of leases for which a store keeps a label that it got with a renewal. The engine
-    /// sends the label again after two leases and at most a third of a lease, so the label does not
-    /// expire while the lock is held and its renewals succeed.
+    /// sends the label again with the first renewal that is at least two leases later. While
+    /// renewals succeed, that is at most two and a third leases later, so the label does not
+    /// expire.
     pub const LEASES: u32 = 3;
 
     /// Makes the label of an owner that has held the lock since this Unix time.

@@ -9,14 +9,15 @@ use crate::time::lease::LeaseTime;
 #[non_exhaustive]
 pub enum PermitChange {
     /// Sets the limit, which is the number of permits. If more permits are held than a smaller
-    /// limit allows, their holders keep them until they release them. A larger limit wakes the
-    /// waiters.
+    /// limit allows, the holders keep their permits until these are released or expire. Wakes the
+    /// waiters if a permit is free after the change.
     SetLimit(u32),
-    /// Atomically adds this number to the limit. If no client has used the semaphore yet, adds it
-    /// to the limit in the [kind](crate::LockKind::Permits) of the name. Refused if
-    /// [`added`](Self::added) returns an error.
+    /// Atomically adds this number to the limit. If no client has used the semaphore yet, adds the
+    /// number to the limit in the [kind](crate::LockKind::Permits) of the name. Refused if
+    /// [`added`](Self::added) returns an error. Wakes the waiters if a permit is free after the
+    /// change.
     AddLimit(i32),
-    /// Frees a permit and wakes the waiters.
+    /// Releases a permit. Wakes the waiters if a permit is free after the change.
     Release(PermitId),
     /// Extends the lease of a permit to this time from now. Never shortens the lease.
     Extend(PermitId, LeaseTime),

@@ -7,9 +7,11 @@ use std::time::Duration;
 /// The policy for how many replicas must confirm a grant, and every renewal, before it counts.
 ///
 /// A Redis master replies before its replicas have received the write. If the master fails then, a
-/// replica that lacks the write may be promoted and grant the lock again. Under a policy a grant
-/// counts only when the required number of replicas has confirmed it, and only then does a renewal
-/// extend the [validity](crate::LockGuard::remaining).
+/// replica that lacks the write may be promoted and grant the lock again. Under a policy other than
+/// `off`, a grant counts only when the required number of replicas has confirmed it, and only then
+/// does a renewal extend the [validity](crate::LockGuard::remaining). The exceptions are
+/// [`OnInsufficientReplicas::Accept`] and
+/// [`keep_unconfirmed_renewals`](Self::keep_unconfirmed_renewals).
 ///
 /// | policy | writes that survive the loss of the master |
 /// |---|---|
@@ -25,10 +27,10 @@ use std::time::Duration;
 /// single server does not know how many replicas it should have, so `all` is refused there.
 ///
 /// A replica whose clock is ahead of its master's clock ends leases too early after its promotion.
-/// If the clocks can be read, the lock's validity is shorter by the difference. A replica whose
-/// clock is ahead by more than a third of the lease does not count: with `all` nothing is granted
-/// while there is such a replica, and with a number one more confirmation is required for each such
-/// replica.
+/// If the clocks can be read, the lock's validity is shorter by the largest such difference. A
+/// replica whose clock is ahead by more than a third of the lease does not count: with `all`
+/// nothing is granted while there is such a replica, and with a number one more confirmation is
+/// required for each such replica.
 ///
 /// The confirmations are counted by Redis' [`WAIT`](https://redis.io/docs/latest/commands/wait/),
 /// which returns how many replicas have received all writes of this connection, in memory and not
@@ -78,9 +80,10 @@ pub enum Replicas {
 
 /// The reaction if too few replicas confirm a grant or a renewal in time.
 ///
-/// A grant that does not count is rolled back before the reaction: the client releases the lock in
-/// the store. If the store cannot be reached for this, the client repeats the release in the
-/// background.
+/// With `Retry` and `Fail`, such a grant is rolled back: the client releases the lock in the store.
+/// If the store does not confirm this release, the client repeats it in the background. A renewal
+/// with too few confirmations is repeated, and does not extend the validity.
+/// ([`Replication::keep_unconfirmed_renewals`] changes this.)
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum OnInsufficientReplicas {
@@ -119,27 +122,30 @@ impl Replication {
         Self::new(Replicas::Off)
     }
 
-    /// Makes the policy that at least `count` replicas must confirm. With zero, every acquisition
-    /// fails as misuse.
+    /// Makes the policy that requires the confirmation of at least `count` replicas. Zero is
+    /// refused: as a configuration error if the policy is a setting of the client, and as misuse if
+    /// the policy is in the options of an acquisition.
     #[must_use]
     pub const fn replicas(count: u32) -> Self {
         Self::new(Replicas::AtLeast(count))
     }
 
-    /// Makes the policy that every replica must confirm that the store lists and does not mark as
-    /// down. There must be at least one.
+    /// Makes the policy that requires the confirmation of every replica that the store lists and
+    /// does not mark as down. There must be at least one such replica.
     #[must_use]
     pub const fn all() -> Self {
         Self::new(Replicas::All)
     }
 
     /// Sets how long a request waits for confirmations, rounded up to whole milliseconds. Default:
-    /// 1 s. The client waits for at most a third of the lease, so that most of the lease is left
+    /// 1 s. Less than 1 ms, and more than
+    /// [`Config::LONGEST_TIMEOUT`](crate::Config::LONGEST_TIMEOUT), is refused when the policy is
+    /// used. The client waits for at most a third of the lease, so that most of the lease is left
     /// after the confirmation.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        // Less than 1 ms becomes zero, which an acquisition refuses, because `WAIT` takes zero as
-        // "for ever". An overflow becomes `u32::MAX`, which is refused as too long.
+        // Less than 1 ms becomes zero, which is refused when the policy is used, because `WAIT`
+        // takes zero as "for ever". An overflow becomes `u32::MAX`, which is refused as too long.
         let millis = match timeout.as_nanos() {
             0..1_000_000 => 0,
             nanos => nanos.div_ceil(1_000_000),
@@ -159,11 +165,14 @@ impl Replication {
     }
 
     /// Sets whether a renewal with too few confirmations extends the validity of a confirmed grant.
-    /// By default it does not, and the lock is lost when the last confirmed lease ends.
+    /// By default it does not, and the lock is lost when the last confirmed lease ends. With
+    /// [`OnInsufficientReplicas::Accept`], every renewal extends the validity, whatever this
+    /// setting.
     ///
     /// With this setting, a replica that was down may be promoted without the renewals, and grant
     /// the lock again while it is held. A master of Redis Cluster without replicas does not need
-    /// this setting: its renewals count in any case, because no replica can be promoted.
+    /// this setting: its renewals count if most masters confirm that it has no replica, because
+    /// then no replica can be promoted.
     #[must_use]
     pub const fn keep_unconfirmed_renewals(mut self, keep: bool) -> Self {
         self.keeps_unconfirmed = keep;
@@ -258,7 +267,8 @@ impl fmt::Display for Replicas {
     }
 }
 
-/// The numbers of confirmations that a write got and needed, if it got too few.
+/// The number of confirmations that a write got, and the number that it needed, for a write that
+/// got too few.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InsufficientReplicas {
     acknowledged: Option<u32>,
@@ -297,7 +307,7 @@ impl InsufficientReplicas {
     }
 
     /// Returns how many replicas do not count, because their clocks are more than a third of the
-    /// lease ahead of the master's clock. So many more replicas would have had to confirm.
+    /// lease ahead of the master's clock. For each of them, one more replica had to confirm.
     #[must_use]
     pub fn ahead(&self) -> u32 {
         self.ahead
@@ -309,8 +319,8 @@ impl InsufficientReplicas {
         self.acknowledged
     }
 
-    /// Returns how many replicas had to confirm; zero if the policy requires all replicas and there
-    /// is none.
+    /// Returns how many replicas the policy requires, without the additional ones for
+    /// [`ahead`](Self::ahead); zero if the policy requires all replicas and none is up.
     #[must_use]
     pub fn needed(&self) -> u32 {
         self.needed

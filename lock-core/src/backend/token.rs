@@ -2,13 +2,15 @@
 
 use std::fmt;
 
-/// A number that is greater than the tokens of all earlier acquisitions of the same lock name.
+/// A number that is greater than the tokens of all earlier exclusive acquisitions of the same lock
+/// name.
 ///
 /// Pass the token to the protected resource, and let the resource refuse every token that is
 /// smaller than the largest it has seen. Then a holder that was paused until after the end of its
 /// lease does no harm when it resumes (Martin Kleppmann, "How to do distributed locking", 2016).
-/// Nested guards have the same token, because they belong to the same acquisition. A reader of a
-/// read-write lock has the token of the last writer.
+/// Nested guards have the same token, because they belong to the same acquisition. Readers of a
+/// read-write lock get no token of their own: a reader has the last token of the name, which is at
+/// least that of the last writer, or none if the store has no counter for the name.
 ///
 /// Tokens are less than 2^53, so JSON, Lua and JavaScript represent them exactly.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

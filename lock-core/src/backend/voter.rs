@@ -68,8 +68,8 @@ impl Proposal {
 #[non_exhaustive]
 pub enum ProposalAnswer {
     /// The answer to the attempt. The lock is granted, with the proposed tokens, if this owner
-    /// holds it already, or if it is free and the first token is greater than the stored one or
-    /// [granted by a majority](Proposal::is_granted).
+    /// holds it already. It is also granted if it is free, this owner was not closed, and the first
+    /// token is greater than the stored one or [granted by a majority](Proposal::is_granted).
     Answer(Answer),
     /// The lock is free, but the first proposed token is not greater than this stored token. The
     /// client may propose a greater one.

@@ -15,8 +15,8 @@ pub trait Wake: Send + Sync {
     fn wake(&self);
 
     /// Called instead of [`wake`](Self::wake) if the release names the owner that is next in the
-    /// lock's queue in the store. The waiters of other owners need not query the store before their
-    /// usual time.
+    /// lock's queue in the store. The waiters of other owners need not query the store because of
+    /// this release.
     fn wake_next(&self, _next: &NextOwner) {
         self.wake();
     }
@@ -62,9 +62,9 @@ impl NextOwner {
 /// The attempt was the last one of the waiting owner that the store had received. The lease of the
 /// grant begins with the release. It is the shorter one of [`Attempt::direct_lease`] and the
 /// attempt's own lease. The owner sent the attempt before the release, so it may trust the lock for
-/// that time, counted from before the attempt. It may do so even if the message arrives late, or
-/// the answer to the attempt was lost. An owner that misses the message learns of the grant by its
-/// next attempt.
+/// that time, counted from before the attempt. It may do so even if the message that reports the
+/// grant arrives late, or the answer to the attempt was lost. If the message is lost, the answer to
+/// the owner's next attempt reports the grant.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct DirectGrant {
@@ -88,7 +88,7 @@ impl DirectGrant {
 
     /// Adds a condition that is checked when the owner takes the grant: whether the server that
     /// made the grant is still the server of the lock. A server may be replaced after it has sent
-    /// the message. The condition must never block.
+    /// the message that reports the grant. The condition must never block.
     #[must_use]
     pub fn only_while(mut self, condition: Arc<dyn Fn() -> bool + Send + Sync>) -> Self {
         self.conditions.push(condition);

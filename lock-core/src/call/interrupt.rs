@@ -13,8 +13,8 @@ use std::sync::Arc;
 ///
 /// Clones share one interrupt, and any number of waits, on any locks, may use it.
 /// [`fire`](Self::fire) ends them all; every later wait ends at once, until [`reset`](Self::reset).
-/// A request already sent is completed first, within the command timeout at most: cancelling it
-/// would leave its outcome unknown.
+/// A request that was already sent is completed first, which takes at most the command timeout and
+/// the timeout for replicas: cancelling the request would leave its outcome unknown.
 ///
 /// # Examples
 ///
@@ -71,7 +71,8 @@ impl Interrupt {
     ///
     /// # Errors
     ///
-    /// [`Error::is_misuse`] if the program already has a handler for these signals.
+    /// [`Error::is_misuse`] if the program already has a handler for one of these signals, or if
+    /// the handler cannot be set.
     #[cfg(feature = "ctrlc")]
     pub fn on_ctrl_c() -> Result<Self, Error> {
         let interrupt = Self::new();
@@ -80,7 +81,8 @@ impl Interrupt {
             move || fired_by_handler.fire()
         };
         let set = match ctrlc::try_set_handler(handler()) {
-            // `ctrlc` mistakes an ignored signal for one that has a handler. Set the handler then.
+            // `ctrlc` mistakes an ignored signal for one that has a handler. If no signal has one,
+            // set the handler nevertheless.
             Err(ctrlc::Error::MultipleHandlers) if !signals_have_handlers() => {
                 ctrlc::set_handler(handler())
             }
@@ -116,8 +118,8 @@ impl Interrupt {
         }
     }
 
-    /// Returns a channel that gets one message when this interrupt fires, or at once if it has
-    /// already fired.
+    /// Returns a channel that gets one message when this interrupt fires, or at once if it [is
+    /// fired](Self::is_fired) already.
     ///
     /// For programs that also wait for other events than locks, as with `select!`. Each call
     /// creates another channel.

@@ -48,7 +48,7 @@ struct Interest<T> {
     is_kept: AtomicBool,
 }
 
-/// The flag that tells the sender whether the channel still has a receiver.
+/// The flag by which the owner of the sender sees whether the channel may still have a receiver.
 #[derive(Clone)]
 pub(crate) struct Wanted(Arc<AtomicBool>);
 

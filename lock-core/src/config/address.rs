@@ -19,7 +19,7 @@ pub(super) struct Address {
 pub struct Host {
     /// The name or address, without the brackets of IPv6.
     pub name: String,
-    /// The port, if there is one.
+    /// The port, if the URL has one.
     pub port: Option<u16>,
 }
 
@@ -137,15 +137,15 @@ fn refuse_unescaped(rest: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Refuses a URL in which user and password stand before a later host, or before several hosts: all
-/// text before the last `@` would be read as user and password.
+/// Refuses a URL that has user and password before a host other than the first, or before each of
+/// several hosts: otherwise all text before the last `@` would be read as user and password.
 fn refuse_repeated(userinfo: &str) -> Result<(), String> {
     let Some((first, rest)) = userinfo.split_once(',') else {
         return Ok(());
     };
     let (_, end) = first.split_once(':').unwrap_or((first, ""));
-    // The text before the comma is either a host, with or without a port, or the beginning of a
-    // password that contains a comma.
+    // The text before the comma is either a host, with or without a port, or a user and the
+    // beginning of a password that contains a comma. (A user that contains a comma is refused.)
     let is_port = end.len() <= 5 && end.bytes().all(|byte| byte.is_ascii_digit());
     let is_host = is_port || first.starts_with('[');
     if !first.contains('@') && !rest.contains('@') && !is_host {
@@ -240,7 +240,7 @@ mod tests {
         assert!(!format!("{config:?}").contains("s3cret"));
     }
 
-    /// Checks each scheme of a store on Redis servers.
+    /// Checks each scheme of a store on Redis servers whose URL names hosts.
     #[test]
     fn credentials_before_a_later_host_are_refused_without_the_secret() {
         for scheme in [

@@ -5,7 +5,7 @@ use super::definitions::{names, setting};
 use crate::error::Error;
 
 impl Config {
-    /// Validates all settings.
+    /// Validates all settings, but not the options of a scheme.
     ///
     /// # Errors
     ///

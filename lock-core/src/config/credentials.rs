@@ -15,8 +15,8 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Creates credentials of this password or token, for the user of the
-    /// [`Config`](crate::Config), if there is one.
+    /// Creates credentials of this password or token, without a user. Then the user of the
+    /// [`Config`](crate::Config) is used, if it has one; for a Sentinel, that of `sentinel_user`.
     #[must_use]
     pub fn new(password: impl Into<String>) -> Self {
         Self {
@@ -74,15 +74,17 @@ pub trait CredentialsProvider: Send + Sync {
     ///
     /// # Blocking
     ///
-    /// Runs on a separate thread, one call at a time for each server. The connection waits for the
-    /// call for at most `connect_timeout`, and fails if the call takes longer. The call then
-    /// continues, and a later connection uses its result.
+    /// Runs on a separate thread. Connections to one server that wait for credentials at the same
+    /// time share one call. A connection waits for the call for at most `connect_timeout`, and
+    /// fails if the call takes longer. The call then continues: a later connection that waits when
+    /// the call returns uses the result. If a call takes more than 5 s, another call may begin in
+    /// parallel.
     ///
     /// # Errors
     ///
-    /// The connection fails with this error, which must not contain a secret. A
-    /// [configuration](Error::is_configuration) error is reported to the caller at once. After any
-    /// other error the client retries.
+    /// The connection fails with this error, which must not contain a secret. After an
+    /// [unavailable](Error::is_unavailable) error the client retries. Any other error, such as a
+    /// [configuration](Error::is_configuration) error, is reported to the caller at once.
     fn credentials(&self, server: &str) -> Result<Credentials, Error>;
 
     /// Returns the credentials for a Sentinel, or `None` (the default) to use those in the options

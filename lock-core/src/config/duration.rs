@@ -26,8 +26,8 @@ impl Config {
 }
 
 pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
-    // `humantime` counts nanoseconds in 64 bits, too few for the longest lease, so whole
-    // milliseconds are parsed here.
+    // `humantime` converts milliseconds to nanoseconds in 64 bits, too few for the longest lease.
+    // So a text of whole milliseconds is parsed here.
     let is_number = |text: &&str| text.bytes().all(|byte| byte.is_ascii_digit());
     let milliseconds = text.strip_suffix("ms").filter(is_number);
     if let Some(Ok(milliseconds)) = milliseconds.map(str::parse) {

@@ -45,12 +45,13 @@ impl Config {
     /// the setting, as in `DISTLOCK_WATCHDOG=10s`, if that variable is set. An empty variable
     /// counts as not set. The options of a scheme have no variables: write them in the URL.
     ///
-    /// Any other variable that begins with `DISTLOCK_` is reported when the client is created. A
-    /// variable whose name resembles that of a setting, or is that of an option of the scheme, is
-    /// refused; any other variable causes a [warning](crate::WarningKind::UnknownVariable). Not
-    /// reported are the variables of the command (`DISTLOCK_NAME`, `DISTLOCK_TOKEN`,
-    /// `DISTLOCK_DEADLINE`, `DISTLOCK_CONFIG`), and those that Kubernetes sets for a service whose
-    /// name begins with `distlock` (`DISTLOCK_SERVICE_HOST`, `DISTLOCK_REDIS_PORT_6379_TCP`).
+    /// Any other variable that begins with `DISTLOCK_`, in capital or small letters, is reported
+    /// when the client is created. A variable whose name resembles `DISTLOCK_URL` or the variable
+    /// of a setting, or names an option of the scheme, is refused. The others cause a
+    /// [warning](crate::WarningKind::UnknownVariable). Not reported are the variables of the
+    /// command (`DISTLOCK_NAME`, `DISTLOCK_TOKEN`, `DISTLOCK_DEADLINE`, `DISTLOCK_CONFIG`), and
+    /// those that Kubernetes sets for a service whose name begins with `distlock`
+    /// (`DISTLOCK_SERVICE_HOST`, `DISTLOCK_REDIS_PORT_6379_TCP`).
     ///
     /// # Errors
     ///
@@ -109,7 +110,7 @@ impl Config {
         self
     }
 
-    /// Returns the environment variables of settings that are set but were not read, because only
+    /// Returns those environment variables of settings that have a value but were not read: only
     /// [`with_env`](Self::with_env) reads variables. `DISTLOCK_URL` is not listed.
     #[must_use]
     pub fn ignored_variables(&self) -> Vec<String> {
@@ -122,16 +123,16 @@ impl Config {
             .collect()
     }
 
-    /// Removes the recorded variables, so that a further client of the program does not report them
-    /// again.
+    /// Removes the recorded variables and marks the environment as read, so that a further client
+    /// of the program does not report variables again.
     pub(crate) fn without_unknown_variables(mut self) -> Self {
         self.unknown_variables.clear();
         self.reads_environment = true;
         self
     }
 
-    /// Refuses recorded variables whose names resemble that of a setting, or are that of an option
-    /// of the scheme. `also` are the options of the scheme.
+    /// Refuses recorded variables whose names resemble `DISTLOCK_URL` or the variable of a setting,
+    /// or name an option of the scheme. `also` are the options of the scheme.
     pub(super) fn refuse_misspelt_variables(&self, also: &[&str]) -> Result<(), Error> {
         for name in &self.unknown_variables {
             let option = name[PREFIX.len()..].to_ascii_lowercase();
@@ -152,7 +153,7 @@ impl Config {
         Ok(())
     }
 
-    /// Warns of the recorded variables, and of variables of settings that are not read.
+    /// Warns of the recorded variables, and of the [ignored](Self::ignored_variables) ones.
     pub(crate) fn warn_of_variables(&self, notices: &Notices) {
         let ignored = self.ignored_variables();
         if !ignored.is_empty() {

@@ -19,7 +19,8 @@ pub(super) fn complaint(label: &str, longest: usize) -> Option<String> {
     Some(format!("owner {what}"))
 }
 
-/// Returns `HOST:PROCESS:PROGRAM`, cut off after `longest` bytes.
+/// Returns `HOST:PROCESS:PROGRAM`, cut off after at most `longest` bytes, with `?` in place of each
+/// control character.
 pub(super) fn of_this_process(longest: usize) -> String {
     let program = std::env::args_os().next().unwrap_or_default();
     let program = Path::new(&program)

@@ -104,7 +104,7 @@ pub struct Config {
     replication: Replication,
     /// Options of the scheme, which are not settings of this type.
     scheme_options: BTreeMap<String, SchemeOption>,
-    /// Environment variables that begin with `DISTLOCK_` and are not settings.
+    /// The unknown environment variables that begin with `DISTLOCK_`.
     unknown_variables: Vec<String>,
     /// True if the environment variables were read, or need not be reported again.
     reads_environment: bool,
@@ -134,8 +134,8 @@ pub enum TokenPolicy {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum LockOrder {
-    /// Clients take turns. When it is the turn of a client, its threads get the lock in the order
-    /// of their arrival. The default.
+    /// Clients take turns if the store has a queue of waiters, and compete otherwise. Within a
+    /// client, threads get the lock in the order of their arrival. The default.
     #[default]
     Any,
     /// All threads of all clients get the lock in the order of their arrival: each mutex and each
@@ -152,7 +152,8 @@ pub enum WriterPriority {
     /// end. The default.
     #[default]
     First,
-    /// A writer waits until no reader holds the lock, as in Redisson.
+    /// A waiting writer does not keep new readers out, as in Redisson: it waits until no reader
+    /// holds the lock.
     Equal,
 }
 
@@ -225,8 +226,8 @@ impl Config {
         Ok(())
     }
 
-    /// Applies an option by its name. An option from a file or the environment is checked at once,
-    /// so that the error can name the location; [`check`](Self::check) checks all others.
+    /// Applies an option by its name. An option from a TOML file or the environment is checked at
+    /// once, so that the error can name the location; [`check`](Self::check) checks all others.
     fn take(&mut self, option: &str, value: &str, place: &Source) -> Result<(), Error> {
         self.set(option, value, place)
             .map_err(|wrong| place.refuse(&wrong))?;
@@ -240,9 +241,9 @@ impl Config {
     /// Sets an option by its name in a URL.
     ///
     /// For options of a scheme, such as `tls_ca`, which have no setter, and for programs that read
-    /// settings as text. [`check`](Self::check) refuses an invalid value, and
-    /// [`ClientBuilder::connect`](crate::ClientBuilder::connect) also a name that neither this type
-    /// nor the scheme knows.
+    /// settings as text. [`check`](Self::check) refuses an invalid value of a setting.
+    /// [`ClientBuilder::connect`](crate::ClientBuilder::connect) also refuses an invalid value of
+    /// an option of the scheme, and an unknown name.
     #[must_use]
     pub fn with_option(mut self, name: &str, value: &str) -> Self {
         if let Err(wrong) = self.set(name, value, &Source::Direct("code")) {
@@ -274,7 +275,8 @@ impl Config {
     }
 
     /// Sets a provider of the credentials for each new connection: for tokens that expire and
-    /// passwords that are rotated. Default: none; the user and the password of the URL are used.
+    /// passwords that are rotated. Default: none; the user and the password of this configuration
+    /// are used.
     #[must_use]
     pub fn with_credentials(mut self, provider: Arc<dyn CredentialsProvider>) -> Self {
         self.credentials = Some(Provider(provider));
@@ -299,7 +301,7 @@ impl Config {
         self
     }
 
-    /// Sets how long `lock()`, which waits without a deadline, tolerates an unreachable store
+    /// Sets how long a wait without a deadline, as in `lock()`, tolerates an unreachable store
     /// before it fails. Default: `watchdog`.
     #[must_use]
     pub fn with_outage_limit(mut self, limit: Duration) -> Self {
@@ -336,10 +338,11 @@ impl Config {
     }
 
     /// Sets how long a waiter that does not react may delay the others, in both
-    /// [orders](LockOrder). This time is the longest lease, until the first renewal, of a lock that
-    /// another client's release grants to the waiter. A waiter that is only notified of its turn
-    /// counts as present for this time after its last attempt, and sends three attempts within it.
-    /// Clients with different values can share a lock. Default: 3 s.
+    /// [orders](LockOrder). If another client's release grants a mutex to the waiter, the lease is
+    /// at most this time until the first renewal. A waiter for another kind of lock is only
+    /// notified that it is next, and counts as present for this time after its last attempt; it
+    /// sends three attempts within this time. Clients with different values can share a lock.
+    /// Default: 3 s.
     #[must_use]
     pub fn with_fair_presence(mut self, presence: Duration) -> Self {
         self.fair_presence = presence;
@@ -354,16 +357,17 @@ impl Config {
         self
     }
 
-    /// Sets the limit on the time of one request to the store. Default: 2 s.
+    /// Sets the limit on the time of one request to the store, without the wait for replicas.
+    /// Default: 2 s.
     #[must_use]
     pub fn with_command_timeout(mut self, timeout: Duration) -> Self {
         self.command_timeout = timeout;
         self
     }
 
-    /// Sets the maximum number of exclusive connections, which are opened besides the shared
-    /// connection when needed: for cleanups, for renewals while a reply is late, and for
-    /// confirmations by replicas. Default: 8.
+    /// Sets the maximum number of exclusive connections to each server. They are opened besides the
+    /// shared connection when needed, mainly for cleanups, for renewals while a reply is late, and
+    /// for confirmations by replicas. Default: 8.
     #[must_use]
     pub fn with_pool(mut self, connections: u32) -> Self {
         self.pool = connections;
@@ -380,8 +384,8 @@ impl Config {
     }
 
     /// Sets the label of this client as a holder, as in `billing-7`, by which a person can find the
-    /// holder of a lock. It has at most [`LONGEST_OWNER`](Self::LONGEST_OWNER) bytes, without
-    /// control characters. `off` means no label.
+    /// holder of a lock. It has 1 to [`LONGEST_OWNER`](Self::LONGEST_OWNER) bytes, without control
+    /// characters. `off` means no label.
     ///
     /// Every program with access to the store can read the label; on Redis it is stored with a
     /// lock's first renewal. Default: `HOST:PROCESS:PROGRAM`, cut off at the maximum length.
@@ -391,7 +395,7 @@ impl Config {
         self
     }
 
-    /// Sets the prefix of every key. Default: empty.
+    /// Sets the prefix of every key, which must not contain braces. Default: empty.
     #[must_use]
     pub fn with_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();

@@ -40,7 +40,9 @@ pub struct Setting {
     /// The value as a URL writes it, with `<redacted>` in place of a secret; `None` if it is not
     /// set.
     pub value: Option<String>,
-    /// `default`, `URL`, `code`, a file with the line, or the name of an environment variable.
+    /// `default`, `URL`, `code`, a TOML file with the line (only the line if a text was parsed),
+    /// `file` if serde read it, or the name of an environment variable. Also the name of the
+    /// setting that determines the value: `watchdog` for `outage_limit`, `owner` for `client_name`.
     pub source: String,
 }
 

@@ -14,8 +14,8 @@ pub trait Scheme: Send + Sync {
     /// Returns the names by which a URL can select this scheme, before `://`.
     fn names(&self) -> &[&str];
 
-    /// Returns the options of this scheme that are not settings of [`Config`]. A URL with any other
-    /// option is refused.
+    /// Returns the options of this scheme that are not settings of [`Config`]. A configuration with
+    /// an option that is neither one of these nor a setting is refused.
     fn options(&self) -> &[&str] {
         &[]
     }
@@ -86,8 +86,9 @@ impl Schemes {
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] for unknown schemes and options, with a list of the accepted
-    /// ones, and for values that the scheme refuses.
+    /// [`Error::is_configuration`] for invalid settings, for unknown schemes and options (with a
+    /// list of the accepted ones), for misspelt environment variables, and for values that the
+    /// scheme refuses.
     pub fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {
         config.check()?;
         let Some(scheme) = self

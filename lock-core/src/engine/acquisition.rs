@@ -63,7 +63,7 @@ pub(crate) struct Acquisition {
     /// settings.
     pub(crate) is_lease_asked: bool,
     /// The hold count. It changes to and from 0 under the local lock's mutex. Between counts above
-    /// 0, only the holding thread changes it, without a mutex.
+    /// 0, only the holding thread changes it, and needs no mutex for that.
     holds: AtomicU32,
     state: AtomicU8,
     /// The end of the validity in nanoseconds, with [`OVER`] set once a reader has found that it
@@ -91,21 +91,24 @@ const MOST_CAUSES: usize = 8;
 pub(crate) struct Inner {
     /// The longest lease that was requested so far.
     pub(crate) lease: LeaseTime,
-    /// The renewal plan; `None` for a fixed lease, and once the allowed renewals are used up.
+    /// The renewal plan; `None` for a fixed lease, once the allowed renewals are used up, and once
+    /// the acquisition has ended.
     pub(crate) renewal: Option<RenewalPlan>,
     /// True while a renewal by the watchdog is queued or under way.
     pub(crate) renewing: bool,
     /// True if the store reported a change of the lock while a renewal was queued or under way:
     /// another renewal follows.
     pub(crate) changed: bool,
-    /// True if the store may keep the lock beyond `valid_until`, because an extension is
-    /// unconfirmed or was confirmed too late, or because the validity was shortened.
+    /// True if the store may keep the lock beyond `valid_until`: an extension is unconfirmed, a
+    /// renewal or an extension was confirmed too late, or the validity was shortened because of the
+    /// replicas' clocks.
     pub(crate) overlong: bool,
     /// The time at which a renewal must carry the owner's label again; `None` means the next
     /// renewal.
     label_due: Option<Moment>,
     /// True after a renewal that counts although too few replicas confirmed it, until enough
-    /// replicas confirm a later one. Not set under `OnInsufficientReplicas::Accept`.
+    /// replicas confirm a later one. Under `OnInsufficientReplicas::Accept`, set only if the master
+    /// has no replicas.
     pub(crate) degraded: bool,
     rare: Option<Box<RareData>>,
     /// The entry in the count of held locks, until the acquisition ends.
@@ -175,8 +178,8 @@ impl Inner {
         }
     }
 
-    /// Records a failed renewal. Returns whether the failure must be reported: each cause is
-    /// reported once.
+    /// Records a failed renewal. Returns whether the failure must be reported: until a renewal
+    /// succeeds, each of at most [`MOST_CAUSES`] causes is reported once.
     pub(crate) fn note_failure(&mut self, error: &Error) -> bool {
         self.set_last_failure(error.clone());
         self.label_due = None;
@@ -425,8 +428,8 @@ impl Acquisition {
     }
 
     /// Returns the full lease that the next renewal sets, if the lock has not had its full lease
-    /// yet: because a direct grant had a shorter one, or because another thread handed the lock
-    /// off.
+    /// yet: a direct grant had a shorter one, or another thread handed the lock off. `None` if no
+    /// renewals are planned, and for kinds of locks without direct grants.
     pub(crate) fn lease_to_come(&self) -> Option<LeaseTime> {
         self.lease_to_come_of(&self.lock())
     }
@@ -478,7 +481,8 @@ impl Acquisition {
     }
 
     /// Returns the remaining validity, reduced by all time that the clock may have skipped since
-    /// the last confirmation. Zero is not final: the store may still confirm the lock.
+    /// the last confirmation. Zero is final only if [`remaining_at`](Self::remaining_at) is zero,
+    /// too: otherwise the store may still confirm the lock.
     pub(crate) fn trusted_at(&self, reading: Reading) -> Duration {
         // Load `skipped` first: a confirmation writes it after `valid_until`, so the validity read
         // below is at least as new.
@@ -497,8 +501,8 @@ impl Acquisition {
     }
 
     /// Records that the store, queried at `sent`, confirmed the hold with `left` of the lease
-    /// (`None`: no expiry). Changes nothing if the clock has skipped no time since the last
-    /// confirmation. Returns whether the validity became shorter.
+    /// (`None`: no expiry). Changes nothing if the acquisition has ended, or if the clock has
+    /// skipped no time since the last confirmation. Returns whether the validity became shorter.
     pub(crate) fn confirmed(&self, sent: Reading, left: Option<Duration>) -> bool {
         let inner = self.lock();
         let old = self.valid_until();
@@ -531,8 +535,9 @@ impl Acquisition {
             .compare_exchange(until, new, Ordering::AcqRel, Ordering::Acquire)
     }
 
-    /// Makes a renewal due at once if the number of renewals is unlimited. If a renewal is under
-    /// way, another one follows it. Returns whether a renewal is due now.
+    /// Makes a renewal due at once or, if one is queued or under way, makes another one follow it.
+    /// Has no effect if there are no renewals or their number is limited. Returns whether a renewal
+    /// is due now.
     pub(crate) fn make_due(&self, now: Moment) -> bool {
         let mut inner = self.lock();
         inner.changed = inner.renewing;
@@ -690,7 +695,8 @@ impl Acquisition {
             .on(&self.name)
     }
 
-    /// Adds a listener, or calls it at once if the loss is already known.
+    /// Adds a listener, or calls it at once if the loss is already known. After a release, drops
+    /// it: no loss can follow.
     pub(crate) fn listen(&self, listener: Listener) {
         let mut inner = self.lock();
         match inner.loss() {
@@ -721,8 +727,8 @@ impl Acquisition {
         (self.id(self.lock().lease), options)
     }
 
-    /// Returns the ID and the options for the regular release. After the release the store keeps
-    /// the lock busy for the rest of the minimum hold.
+    /// Returns the ID and the options for the regular release. If there is a minimum hold, the
+    /// store keeps the lock busy after the release for the rest of it.
     pub(crate) fn to_end(&self, now: Moment) -> (AcquisitionId, ReleaseOptions) {
         let (id, options) = self.to_release();
         match self.lock().minimum_hold() {
@@ -731,7 +737,8 @@ impl Acquisition {
         }
     }
 
-    /// Sets a minimum hold of `time` from the grant on, or prolongs the present one.
+    /// Sets a minimum hold of `time` from the beginning of this acquisition on, or prolongs the
+    /// present one.
     pub(crate) fn keep(&self, time: LeaseTime, new_owner: impl FnOnce() -> OwnerId) {
         let until = self.since + time.duration();
         MinimumHold::prolong(&mut self.lock().rare().minimum_hold, until, new_owner);

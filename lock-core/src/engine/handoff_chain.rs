@@ -47,8 +47,8 @@ impl HandoffChain {
     ) -> ReleaseOptions {
         if unknown_outcome {
             // The store answers a repeated attempt with a range that it computes backwards from the
-            // counter. Another lock on the same counter may have raised the counter before, so the
-            // range may not be this owner's: give no token back.
+            // counter. Another lock on the same counter may have raised the counter in between, so
+            // the range may not be this owner's: give no token back.
             return ReleaseOptions::WITH_TOMBSTONE;
         }
         match used {

@@ -13,7 +13,7 @@ pub(crate) enum Holder {
 }
 
 impl Holder {
-    /// Makes the holder for the current thread, whose number is `thread`; for a guard if `None`.
+    /// Makes the holder for the current thread, whose number is `thread`. `None` makes a guard.
     pub(crate) fn of(thread: Option<u64>) -> Self {
         let Some(id) = thread else { return Self::Guard };
         let alive = CURRENT

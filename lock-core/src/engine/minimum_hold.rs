@@ -61,9 +61,9 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// If several owners may hold this lock, or the store cannot keep a lock busy after its
-    /// release, or not for that long. Also if this is a write lock, and the calling thread holds
-    /// the read lock of the same name.
+    /// If several owners may hold this lock, if the store cannot keep a lock busy after its
+    /// release, if `time` exceeds the store's longest lease, or if `time` is not a valid lease.
+    /// Also if this is a write lock, and the calling thread holds the read lock of the same name.
     pub(crate) fn minimum_hold(&self, name: &LockName, time: Duration) -> Result<LeaseTime, Error> {
         if name.profile().shared {
             return Err(Error::new(

@@ -16,8 +16,9 @@
 //! | [`skipped_time`] | time that may have passed while the clock stood still |
 //!
 //! Mutexes are locked in this order: the local lock, the acquisition, then the timer or a worker.
-//! No mutex is held during a request to the store or while an event is emitted. A waiter's signal
-//! may be raised under a mutex, and loss listeners are called under the acquisition's mutex.
+//! The registry's mutex comes last: no other mutex is locked under it. No mutex is held during a
+//! request to the store or while an event is emitted. A waiter's signal may be raised under a
+//! mutex, and loss listeners are called under the acquisition's mutex.
 
 pub(crate) mod acquisition;
 mod handle;
@@ -242,7 +243,7 @@ impl Engine {
         }));
     }
 
-    /// Returns every lock that this client holds, with its acquisition.
+    /// Returns every lock that this client holds or is releasing, with its acquisition.
     fn held(&self) -> Vec<(Arc<LocalLock>, Arc<Acquisition>)> {
         let locks = self.registry.all().into_iter();
         let held = locks.filter_map(|lock| {
@@ -306,7 +307,7 @@ impl Engine {
         .map_err(Failure::into_error)
     }
 
-    /// Returns the metrics, which also count what no event reports.
+    /// Returns the metrics, which also count some things that no event reports.
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.events.metrics
     }
@@ -391,8 +392,8 @@ impl Engine {
         OwnerId::new(self.client, self.next_owner.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Emits a warning for the first configuration error of a call. Such an error, as with wrong
-    /// credentials, lasts until a setting or a right is changed.
+    /// Emits a warning for the first call of this client that fails with a configuration error.
+    /// Such an error, as with wrong credentials, lasts until a setting or a right is changed.
     pub(crate) fn report_refusal(&self, error: &Error) {
         if error.is_configuration() && !self.has_reported_refusal.swap(true, Ordering::Relaxed) {
             self.events.emit(|| Event::Warning {

@@ -209,7 +209,8 @@ impl ConfigSet {
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] if there is no such backend, with a list of all names.
+    /// [`Error::is_configuration`] if there is no backend of this name, with a list of all names,
+    /// or no default backend.
     pub fn backend_config(&self, name: Option<&str>) -> Result<Config, Error> {
         self.effective(self.index_of(name)?, None)
     }
@@ -247,7 +248,8 @@ impl ConfigSet {
         })
     }
 
-    /// Calls `check` with the configuration of each section, and adds the location to its errors.
+    /// Calls `check` with the configuration of each backend and of each section of a lock. Adds the
+    /// location to the errors that `check` returns.
     pub(crate) fn check_each(
         &self,
         check: impl Fn(&Config) -> Result<(), Error>,
@@ -354,7 +356,8 @@ impl ConfigSet {
         })
     }
 
-    /// Checks the configuration of each section, except for the options that depend on a scheme.
+    /// Checks the configuration of each backend and of each section of a lock, except for the
+    /// options that depend on a scheme.
     fn checked(self) -> Result<Self, Error> {
         self.check_each(|_| Ok(()))?;
         Ok(self)

@@ -10,8 +10,8 @@ use std::borrow::Cow;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// The options that the section of a lock may set. The other options concern the connections, which
-/// the locks of a backend share, or must be the same for all clients.
+/// The options that the section of a lock may set. The other options are those of a whole backend:
+/// they concern its connections, or should be equal in all its clients.
 const OF_A_LOCK: [&str; 11] = [
     "format",
     "hand_off",

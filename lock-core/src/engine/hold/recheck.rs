@@ -1,6 +1,7 @@
 //! [`Recheck`]: verifies all held locks when the store may have lost them, or the clock may have
-//! skipped time. Locks with a watchdog are renewed at once, in batches, which also verifies them.
-//! Locks without a watchdog, and locks whose renewal is not answered yet, are verified one by one.
+//! skipped time. Locks that the watchdog renews without a limit are renewed at once, in batches,
+//! which also verifies them. All other locks, and locks whose renewal is not answered yet, are
+//! verified one by one.
 
 use crate::engine::Engine;
 use crate::engine::acquisition::Acquisition;
@@ -13,14 +14,14 @@ use crate::time::{Clock, Moment};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// The first pause before a lock that could not be verified is verified again, because after a
-/// change of servers the new server often answers soon. The pause doubles until the lock is
-/// verified or has ended.
+/// The pause after the first failed verification, because after a change of servers the new server
+/// often answers soon. The pause doubles with each further failure, up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest such pause, so that a loss is noticed within a fraction of the default lease.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// A background task that ends when each held lock is verified or has ended.
+/// A background task that verifies the held locks. It ends when no verification is left that failed
+/// because the store was unavailable.
 pub(in crate::engine) struct Recheck {
     engine: Weak<Engine>,
     clock: Arc<dyn Clock>,
@@ -36,8 +37,8 @@ type Unsettled = Vec<Held>;
 struct Held {
     lock: Arc<LocalLock>,
     acquisition: Arc<Acquisition>,
-    /// The end of the validity when the run began. If it has changed since, a renewal has verified
-    /// the lock.
+    /// The end of the validity when the run began. If it has changed since, the run skips the lock,
+    /// because a renewal has probably verified it.
     valid_until: Moment,
 }
 
@@ -62,7 +63,7 @@ impl Recheck {
         self.task.wake();
         let (ours, mut left) = (Arc::clone(self), Unsettled::new());
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-        // If no thread can be started, the next renewal finds a loss.
+        // If no thread can be started, only the next renewal, if there is one, finds a loss.
         let _started = self
             .task
             .start(&self.clock, move || ours.turn(&mut left, &mut backoff));
@@ -175,7 +176,7 @@ mod tests {
             .schemes(schemes)
             .connect()
             .unwrap();
-        // The lease is so long that neither lock is renewed during the test.
+        // The lease is fixed, so neither lock is renewed, and it does not end during the test.
         let options = LockOptions::new().lease(Duration::from_secs(3_600));
         let take = |name: &str| client.mutex(name).unwrap().lock_with(&options).unwrap();
         let (gone, kept) = (take("gone"), take("kept"));

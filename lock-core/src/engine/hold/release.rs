@@ -3,12 +3,15 @@
 //! | answer of the store | meaning |
 //! |---|---|
 //! | freed | released |
-//! | not held, to the first request | lost before the release |
-//! | not held, to a repetition; first send before the local deadline | released by that send |
-//! | not held, to a repetition; first send after the local deadline | lost |
+//! | not held, and no earlier send went unanswered | lost before the release |
+//! | not held; the first unanswered send was before the local deadline | released by that send |
+//! | not held; the first unanswered send was after the local deadline | lost |
 //! | a value that is not a lock is under the key | lost |
-//! | none for half of the command timeout | the request is repeated |
+//! | none for half of the command timeout | the request is repeated, if the lock can be renewed |
 //! | none until the command timeout | unavailable; the release is repeated in the background |
+//! | [`Failure::Final`] | the error is returned; the release is not repeated |
+//!
+//! If the clock may have skipped time, and for a dropped guard, "not held" always means lost.
 //!
 //! A dropped guard does not wait for the answer. Its request is sent or queued on the connection
 //! before the drop returns, ahead of any later request of this client about the lock. The thread
@@ -42,8 +45,8 @@ struct Ended {
 }
 
 impl Engine {
-    /// Ends one hold. The end of the last hold also releases the lock, which takes at most the
-    /// command timeout.
+    /// Ends one hold. The end of the last hold also hands the lock off to another thread, or
+    /// releases it in the store. The release takes at most the command timeout.
     pub(crate) fn end_hold(
         &self,
         lock: &Arc<LocalLock>,
@@ -83,8 +86,8 @@ impl Engine {
         outcome.map(drop)
     }
 
-    /// Ends one hold. The end of the last hold also sends the release, but does not wait for the
-    /// store's answer, which is reported as an event.
+    /// Ends one hold. The end of the last hold also hands the lock off to another thread, or sends
+    /// the release. Does not wait for the store's answer, which is reported as an event.
     pub(crate) fn end_hold_async(&self, lock: &Arc<LocalLock>, acquisition: &Arc<Acquisition>) {
         let Ok(Some(Ended { at: ended, .. })) = self.end_locally(lock, acquisition) else {
             return;
@@ -126,8 +129,8 @@ impl Engine {
         ending.sent = Some(self.clock.now());
     }
 
-    /// Removes a waiter of this client from the store without waiting for the answer. A later
-    /// request of this client about the lock does not overtake this one.
+    /// Removes a waiter of this client from the store, or releases a lock, without waiting for the
+    /// answer. A later request of this client about the lock does not overtake this request.
     pub(in crate::engine) fn leave_async(&self, id: &AcquisitionId, options: ReleaseOptions) {
         if self.is_forked() {
             return;
@@ -270,9 +273,9 @@ impl Engine {
         }
     }
 
-    /// Collects the answers to releases that no caller waits for. Sends another request about the
-    /// lock of the last such release, and waits for its answer until `by`: a server answers this
-    /// request after the releases that were sent to it before.
+    /// Collects the answers to releases that no caller waits for. If a cleanup is pending, sends
+    /// another request about the lock of the last such release, and waits for its answer until
+    /// `by`: a server answers this request after the releases that were sent to it before.
     pub(in crate::engine) fn collect_async_releases(&self, by: Moment) {
         // A separate statement, so that the mutex is unlocked before the request is sent: a guard
         // that is dropped meanwhile must not wait for the answer.

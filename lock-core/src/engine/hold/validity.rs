@@ -32,9 +32,9 @@ impl Engine {
         }
     }
 
-    /// Reads the clock. If the clock may have skipped time, starts the verification of all held
-    /// locks in the background. Must not be called in a forked child, where a mutex may stay locked
-    /// for ever.
+    /// Reads the clock. If this reading is the first to show that the clock may have skipped time,
+    /// starts the verification of all held locks in the background. Must not be called in a forked
+    /// child, where a mutex may stay locked for ever.
     pub(crate) fn reading(&self) -> Reading {
         let (reading, look) = self.skipped.look();
         if look == Look::Leap

@@ -6,7 +6,7 @@
 //!
 //! A lock is handed off only to a waiter that requests an equal lease and replication policy, and
 //! only while no request about the lock is pending or has an unknown outcome. Hand-offs end after a
-//! configured time, because waiters in other processes are not notified.
+//! configured time, because waiters in other clients are not notified.
 
 use super::{LocalLock, LockRequest};
 use crate::backend::Tokens;
@@ -76,8 +76,9 @@ fn successor(acquisition: &Acquisition, request: &LockRequest, now: Moment) -> O
     if is_open || !are_equal {
         return None;
     }
-    // The answer to a renewal would go to the former holder. With the default time for hand-offs no
-    // renewal is due yet, because a third of the shortest watched lease is longer.
+    // The answer to a renewal would go to the former holder. With the default time for hand-offs
+    // usually no renewal is due yet, because even the first renewal of the shortest watched lease
+    // is due later.
     let is_due = now >= due || inner.renewing;
     if is_due || acquisition.recorded_state() != GuardState::Held {
         return None;

@@ -1,5 +1,6 @@
-//! [`LocalLock`]: the holder and the waiters of one name in this client. A lock that several owners
-//! may hold, or whose waiters queue in the store, has one for each thread or guard.
+//! [`LocalLock`]: the holder and the waiters of one name in this client. For a kind of lock that
+//! several owners may hold, or that is granted in the order of arrival over all clients, each
+//! thread and each guard has its own `LocalLock` of the name.
 //!
 //! Only the head of the queue contends in the store, and only while no thread of this client holds
 //! the lock. All other threads wait locally, first in, first out. This module sends no request;
@@ -50,9 +51,9 @@ pub(crate) struct LocalLock {
     state: Mutex<LocalLockState>,
 }
 
-/// The first renewal is due earlier by up to a twelfth of the lease. The exact time is
-/// pseudo-random for each name of a client, so that very many locks that are acquired together are
-/// not renewed together.
+/// The divisor of a lease that gives the longest time by which its first renewal is due earlier.
+/// The exact time is pseudo-random for each name of a client, so that very many locks that are
+/// acquired together are not renewed together.
 const SPREAD: u32 = 12;
 
 /// The state of a local lock. Its mutex is never held during a request to the store.
@@ -76,7 +77,7 @@ pub(crate) struct LocalLockState {
 /// State that most locks never need. Boxed to save memory: a client may hold very many.
 #[derive(Default)]
 struct RareState {
-    /// Lost acquisitions whose guards are not all dropped yet.
+    /// Lost acquisitions whose holds have not all ended yet.
     lost: Vec<Arc<Acquisition>>,
     /// The present outage of the store, recorded by a head and inherited by the next head.
     outage: Option<StoreOutage>,
@@ -85,13 +86,13 @@ struct RareState {
     /// The subscription to releases. It begins when the store reports the lock as busy, or before
     /// the first attempt if an earlier subscription has just ended, and ends when no thread queues.
     watch: Option<Watch>,
-    /// True if another client held the lock since the queue was last empty.
+    /// True if the store has reported the lock as busy since the queue was last empty.
     was_busy: bool,
-    /// The end of the last watch during which another client held the lock.
+    /// The end of the last watch during which the store reported the lock as busy.
     watch_ended: Option<Moment>,
 }
 
-/// The reason why the head cannot acquire the lock, although no other client holds it.
+/// The reason why the head cannot acquire the lock, other than that the lock is busy.
 #[derive(Clone)]
 pub(crate) struct StoreOutage {
     pub(crate) since: Moment,
@@ -100,7 +101,7 @@ pub(crate) struct StoreOutage {
     pub(crate) ends: Option<Moment>,
 }
 
-/// The terms on which a waiter wants the lock.
+/// The request of a waiter: its holder and signal, and the conditions for a hand-off.
 #[derive(Clone)]
 pub(crate) struct LockRequest {
     pub(crate) holder: Holder,
@@ -169,13 +170,13 @@ impl LocalLock {
     }
 
     /// Adds a hold if `thread` holds the lock. Otherwise queues the caller, unless it does not wait
-    /// and the lock is busy.
+    /// and another thread of this client holds the lock or waits for it.
     ///
     /// # Errors
     ///
     /// If the thread has [the most holds](crate::engine::acquisition::MOST_HOLDS), or lost the lock
-    /// and still has guards of it. Also if the caller does not wait and other threads of this
-    /// client cannot reach the store.
+    /// and has not ended all holds of it. Also if the caller does not wait, and an outage of the
+    /// store keeps the threads that wait from acquiring the lock.
     pub(crate) fn enter<'a>(
         self: &Arc<Self>,
         owner: &'a dyn QueueOwner,
@@ -220,8 +221,8 @@ impl LocalLock {
         }
     }
 
-    /// Removes an acquisition whose release was sent, at `now` at the latest. The head of the queue
-    /// may then contend.
+    /// Removes an acquisition whose release was sent. `now` is the time of that, or of the answer.
+    /// The head of the queue may then contend.
     pub(crate) fn released(&self, acquisition: &Arc<Acquisition>, now: Moment) {
         let mut state = self.lock();
         if state

@@ -34,14 +34,14 @@ impl Scope {
     }
 }
 
-/// The local locks in use: locks with a handle, a guard, a timer or a waiter.
+/// The local locks in use: locks with a handle, a guard, a detached hold, a timer or a waiter.
 ///
 /// Acts as if it were empty in a forked child, because a thread of the parent may have held the
 /// mutex at the fork.
 pub(crate) struct Registry {
     locks: Mutex<LocksInUse>,
-    /// True if there ever was a lock that is not a mutex. Otherwise plain mutexes skip the search
-    /// for other kinds.
+    /// True if there ever was a lock that is not a plain mutex. Otherwise plain mutexes skip the
+    /// search for other kinds.
     uses_kinds: AtomicBool,
     origin: Arc<Origin>,
     /// The time for which a lock passes from thread to thread before other clients get a turn.
@@ -69,8 +69,8 @@ struct LocksInUse {
 #[derive(Default)]
 struct ApartLocks {
     all: NameMap<Scope, Weak<LocalLock>>,
-    /// The held locks, unless several owners may hold the lock: at most one valid lock, and locks
-    /// that have expired but are not declared lost yet.
+    /// The held locks among `all`; none for a kind that several owners may hold. At most one of
+    /// them is valid; the others have expired but are not declared lost yet.
     held: Vec<Weak<LocalLock>>,
 }
 
@@ -135,7 +135,7 @@ impl LocksInUse {
     }
 }
 
-/// The capacity below which a map keeps its memory.
+/// The capacity up to which a map keeps its memory.
 const SMALL: usize = 1_024;
 
 /// Frees most of the memory of names that are no longer in use. Fewer entries are moved than were
@@ -191,7 +191,7 @@ impl Registry {
         self.lock()?.find(name, scope).and_then(Weak::upgrade)
     }
 
-    /// Returns whether there ever was a lock that is not a mutex.
+    /// Returns whether there ever was a lock that is not a plain mutex.
     pub(crate) fn uses_kinds(&self) -> bool {
         self.uses_kinds.load(Ordering::Relaxed)
     }
