@@ -77,7 +77,7 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Schedules `item` for the first tick that is not before `due`.
+    /// Schedules `item` for the first tick that is not before `due` and was not processed yet.
     pub(crate) fn schedule(&mut self, due: Moment, item: T) -> TimerKey {
         let due = self.nanos_to(due).div_ceil(self.tick).max(self.cursor);
         self.serial = self.serial.wrapping_add(1);
