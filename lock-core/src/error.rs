@@ -25,7 +25,7 @@ pub enum ErrorKind {
     /// An [`Interrupt`](crate::Interrupt) ended the wait.
     Interrupted,
     /// The store could not be reached or did not answer in time, or the system has no thread or
-    /// connection left. The state of the lock is unknown; this never means "busy".
+    /// file descriptor left. The state of the lock is unknown; this never means "busy".
     Unavailable,
     /// Too few replicas confirmed a grant or an extension in time
     /// ([`Replication`](crate::Replication)). The client releases such a grant again; such an

@@ -8,7 +8,7 @@ use std::fmt;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 use std::sync::{Arc, LazyLock};
 
-/// The name of a lock, the same for all programs that share it.
+/// The name of a lock, equal in all programs that share the lock.
 ///
 /// A name is UTF-8, 1 to [`LockName::MAX_BYTES`] bytes, and otherwise free: colons, spaces and
 /// control characters are preserved (and escaped when printed). Names are case-sensitive.

@@ -39,7 +39,8 @@ pub(super) use workers::Workers;
 /// The rules for renewals: which of them are due, and the meaning of an answer. Implemented in
 /// `policy`.
 pub(super) trait RenewalHandler: Send + Sync {
-    /// Checks a lock whose timer has fired. Returns the renewal of the lock, if it is due.
+    /// Checks a lock whose timer has fired, or was taken early to fill a batch. Returns the renewal
+    /// of the lock, if the renewal may be sent now.
     fn check(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob>;
 
     /// Handles the answer to a renewal sent at `sent`, or the failure to send it. Returns a renewal

@@ -43,7 +43,8 @@ pub(super) struct Work {
 pub(super) struct Cleanup {
     pub(super) acquisition: AcquisitionId,
     pub(super) options: ReleaseOptions,
-    /// The time at which the cleanup was queued, with these options.
+    /// The time at which the cleanup was queued: the minimum hold in `options` is measured from
+    /// this time.
     pub(super) since: Moment,
     /// The time at which the lease has ended in any case.
     pub(super) until: Moment,

@@ -78,7 +78,8 @@ enum Task {
 }
 
 impl Task {
-    /// Returns whether the requests of both tasks take about equally long.
+    /// Returns whether both tasks are renewals that equally many replicas must confirm: their
+    /// requests take about equally long.
     fn is_like(self, other: Self) -> bool {
         matches!((self, other), (Self::Renew(one, _), Self::Renew(two, _)) if one == two)
     }

@@ -30,8 +30,8 @@ const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 const ATTEMPTS_OF_A_PRESENCE: u32 = 3;
 
 /// The longest time between two attempts of a waiter whose death the store notices by itself,
-/// unless a third of the configured presence is longer. It is long because such a waiter, if it is
-/// dead, does not delay the others until its next attempt.
+/// unless a third of the configured presence is longer. It may be long because the store needs no
+/// attempts to notice a dead waiter.
 const PATIENT_ATTEMPTS: Duration = Duration::from_secs(3);
 
 /// The time limit for a watch that begins before the first attempt. Only a broken subscription
@@ -86,7 +86,7 @@ impl Default for Outage {
 }
 
 impl<'a> Wait<'a> {
-    /// Returns the longest time between two attempts with which the store counts this waiter as
+    /// Returns the longest time between two attempts at which the store still counts this waiter as
     /// waiting. `None` unless waiters for the lock queue in the store, or it is a write lock, whose
     /// waiters keep new readers out.
     pub(super) fn shown_every(&self) -> Option<Duration> {

@@ -2,7 +2,7 @@
 //!
 //! Unless the policy accepts such a grant, no caller may rely on it: if the master fails now, the
 //! promoted replica may grant the lock again. So the client revokes the grant by a release before
-//! the caller gets an answer. The release closes the owner, whose ID is not used again.
+//! the caller gets an answer. The owner ID of a revoked grant is not used again.
 
 use super::attempt::Next;
 use super::{Plan, Wait};
@@ -72,7 +72,8 @@ impl Wait<'_> {
         let options = HandoffChain::of(grant.tokens).release_options(self.unknown_outcome, first);
         let (name, time) = (self.lock.name.clone(), self.plan.time);
         let id = AcquisitionId::new(name, self.owner, time, grant.receipt);
-        // A closed owner must not make another attempt, even if the store has no tombstone for it.
+        // The owner of the revoked grant must not make another attempt, even if the store has no
+        // tombstone for this owner.
         self.owner = engine.new_owner();
         self.unconfirmed = None;
         self.unknown_outcome = false;
