@@ -1,8 +1,9 @@
 //! [`Error`]: the error type of all crates of this library.
 //!
 //! A busy lock is not an error but a value (`Ok(None)`). *Lost* concerns safety: another holder may
-//! have entered. *Unavailable* means that the store did not answer, *insufficient replicas* that
-//! too few replicas confirmed. *Misuse* and *configuration* need a change of code or settings.
+//! have entered. *Unavailable* means that the store could not be reached or did not answer in time,
+//! *insufficient replicas* that too few replicas confirmed. *Misuse* and *configuration* need a
+//! change of code or settings.
 
 use crate::name::LockName;
 use std::error::Error as StdError;
@@ -18,15 +19,17 @@ pub enum ErrorKind {
     Lost,
     /// The lock is held, but less time remains of its lease than the caller needs.
     LeaseTooShort,
-    /// This thread has no hold to release: misuse, as Java's `IllegalMonitorStateException`.
+    /// This thread has no hold to release, or this client is not the leader: misuse, as Java's
+    /// `IllegalMonitorStateException`.
     NotHeld,
     /// An [`Interrupt`](crate::Interrupt) ended the wait.
     Interrupted,
-    /// The store did not answer in time. The state of the lock is unknown; this never means "busy".
+    /// The store could not be reached or did not answer in time, or the system has no thread or
+    /// file descriptor left. The state of the lock is unknown; this never means "busy".
     Unavailable,
     /// Too few replicas confirmed a grant or an extension in time
-    /// ([`Replication`](crate::Replication)). The grant is rolled back; the extension does not
-    /// count.
+    /// ([`Replication`](crate::Replication)). The client releases such a grant again; such an
+    /// extension does not prolong the validity.
     InsufficientReplicas,
     /// The value under the key is not a lock in this wire format.
     ForeignFormat,
@@ -40,9 +43,9 @@ pub enum ErrorKind {
 
 /// The error of every call of this library.
 ///
-/// Cheap to clone. The text contains the attempted action, the lock, and the known facts; the
-/// source, if there is one, is the error of the operating system or the server. Neither contains a
-/// password.
+/// Cheap to clone. The text contains the attempted action, the lock if one is set, and the known
+/// facts. The source, if there is one, is the underlying error: of the operating system, of the
+/// server, or of this library. No text contains a password.
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
 
@@ -69,7 +72,7 @@ pub struct MemberResult {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum MemberOutcome {
-    /// The request succeeded. If the whole call failed, this request was undone.
+    /// The request succeeded. If a call to acquire failed as a whole, this request was undone.
     Done,
     /// Another holder held the member.
     Busy,
@@ -163,8 +166,8 @@ impl Error {
             }
         });
         let message = format!("{what} ({})", each.collect::<Vec<_>>().join("; "));
-        // The text contains the members' messages, so the source is the first one that a member's
-        // error has.
+        // The text already contains the members' messages. The source is the first source of a
+        // member's error.
         let source = members
             .iter()
             .filter_map(MemberResult::error)
@@ -258,7 +261,7 @@ impl Error {
         self.kind() == ErrorKind::LeaseTooShort
     }
 
-    /// Returns whether this thread had no hold to release.
+    /// Returns whether this thread had no hold to release, or this client was not the leader.
     #[must_use]
     pub fn is_not_held(&self) -> bool {
         self.kind() == ErrorKind::NotHeld
@@ -270,7 +273,8 @@ impl Error {
         self.kind() == ErrorKind::Interrupted
     }
 
-    /// Returns whether the store did not answer.
+    /// Returns whether the store could not be reached or did not answer in time: see
+    /// [`ErrorKind::Unavailable`].
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
         self.kind() == ErrorKind::Unavailable
@@ -308,7 +312,8 @@ impl Error {
 }
 
 /// Returns the kind of several failures together: a loss if there is one, because it concerns
-/// safety; otherwise that of the first failure.
+/// safety; otherwise the kind of the first failure, or [`ErrorKind::Unavailable`] if no member
+/// failed.
 pub(crate) fn worst_kind(results: &[MemberResult]) -> ErrorKind {
     let mut kinds = results
         .iter()

@@ -8,7 +8,8 @@
 //! - [`Election`]: one leader among all clients
 //! - several locks as one: [`MultiLock`] requires all of them, [`MajorityLock`] a majority
 //! - guards and reports: [`LockGuard`] and [`OwnedGuard`] are holds, [`Interrupt`] ends a wait,
-//!   [`Notification`] receives a [`Loss`], a handler each [`Event`]; [`Error`] is the error type
+//!   [`Notification`] receives a [`Loss`], an [`EventHandler`] receives each [`Event`]; [`Error`]
+//!   is the error type
 //! - policy: the engine (private)
 //! - mechanism: a store implements [`backend`]; [`MemoryBackend`] is the in-memory store
 //! - settings: [`Config`], [`Schemes`] for the stores that a URL can name

@@ -8,16 +8,16 @@ use std::fmt;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 use std::sync::{Arc, LazyLock};
 
-/// The name of a lock, the same for all programs that share it.
+/// The name of a lock, equal in all programs that share the lock.
 ///
 /// A name is UTF-8, 1 to [`LockName::MAX_BYTES`] bytes, and otherwise free: colons, spaces and
 /// control characters are preserved (and escaped when printed). Names are case-sensitive.
 ///
 /// Braces are the one exception. Stores keep companion keys for a lock (its token, its channel),
-/// and on Redis Cluster all of them must be in the lock's hash slot. A name may therefore have one
-/// well-formed *hash tag*, as in `stock:{item-7}:lock`. Names whose braces would put the companion
-/// keys into another slot (`{}x`, `a{b`, `a}b`) are refused on every store, so that a program runs
-/// unchanged on all of them.
+/// and on Redis Cluster all of them must be in the lock's hash slot. So a name with braces must
+/// contain a *hash tag*, as in `stock:{item-7}:lock`: its first `{` must be followed by text and a
+/// `}`. Names whose braces would put the companion keys into another slot (`{}x`, `a{b`, `a}b`) are
+/// refused on every store, so that a program runs unchanged on all of them.
 ///
 /// # Examples
 ///
@@ -115,8 +115,8 @@ impl LockName {
         self.0.kind.permits()
     }
 
-    /// Returns whether this is the name of a mutex, which also stands for the locks of all kinds
-    /// with this text.
+    /// Returns whether this is the name of a mutex. Such a name is also the common key for the
+    /// locks of all kinds with this text.
     pub(crate) fn is_plain(&self) -> bool {
         self.0.kind == LockKind::Mutex
     }

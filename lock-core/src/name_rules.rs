@@ -9,8 +9,8 @@ impl LockName {
     ///
     /// # Errors
     ///
-    /// [`Error::is_misuse`] if the name is empty, too long, or has braces that are not one
-    /// well-formed hash tag.
+    /// [`Error::is_misuse`] if the name is empty, too long, or has braces without a hash tag: see
+    /// [`LockName`].
     pub fn new(name: &str) -> Result<Self, Error> {
         if name.is_empty() {
             return Err(Error::misuse(
@@ -37,8 +37,8 @@ impl LockName {
 /// Returns whether keys derived as `prefix:{name}` (no brace in the name) or `prefix:name` (a tag
 /// in it) share the name's slot.
 ///
-/// Redis hashes the text between the first `{` and the first `}` after it, if it is not empty, and
-/// otherwise the whole key (Redis Cluster specification, "Hash tags").
+/// Redis hashes the text between the first `{` and the first `}` after it. If this text is empty or
+/// there are no such braces, Redis hashes the whole key (Redis Cluster specification, "Hash tags").
 fn has_valid_braces(name: &str) -> bool {
     match name.find('{') {
         None => !name.contains('}'),

@@ -13,7 +13,10 @@ pub(super) fn insufficient_replicas(message: String) -> Error {
     Error::new(ErrorKind::InsufficientReplicas, message)
 }
 
-/// Decides by the replication policy whether a renewal counts, and emits the matching event.
+/// Decides by the replication policy whether a renewal that too few replicas confirmed extends the
+/// validity. If it does, emits the matching event and returns [`Renewal::Extended`]; otherwise
+/// returns an error. Passes other results on, and emits [`Event::Restored`] when enough replicas
+/// confirm a renewal again.
 pub(super) fn weigh_renewal(
     events: &Events,
     acquisition: &Acquisition,

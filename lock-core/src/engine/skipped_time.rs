@@ -37,10 +37,10 @@ impl Reading {
 /// A record of the leaps of the time of day, which is compared with the clock at each reading.
 pub(super) struct SkippedTime {
     clock: Arc<dyn Clock>,
-    /// The time of day minus the clock, in nanoseconds, after the last leap; or the smaller
-    /// difference after the time of day was set back. Written under the mutex.
+    /// The time of day minus the clock, in nanoseconds: at the start or after the last leap, or the
+    /// smaller difference after the time of day was set back. Written under the mutex.
     ahead: AtomicI64,
-    /// The total of all leaps. Written under the mutex, before `ahead`.
+    /// The total of all leaps, in nanoseconds. Written under the mutex, before `ahead`.
     total: AtomicU64,
     /// The time at which each leap was noticed, with the total from then on.
     leaps: Mutex<Vec<(Moment, u64)>>,
@@ -114,7 +114,7 @@ impl SkippedTime {
             self.ahead.store(least, Ordering::Release);
             return Look::Leap;
         }
-        // The time of day was set back: a later leap is measured from there.
+        // If the time of day was set back, a later leap is measured from the new time.
         if most.wrapping_sub(known) < 0 {
             self.ahead.store(most, Ordering::Release);
         }

@@ -15,8 +15,8 @@ use std::time::Duration;
 const SLOTS: usize = 1024;
 
 /// The number of timers for which a slot keeps memory when it becomes empty. The rest, which a
-/// burst of timers may have needed, is freed. With a value of 256, each of 100,000 locks used 63
-/// bytes.
+/// burst of timers may have needed, is freed. With a value of 256, the wheel used 63 bytes for each
+/// of 100,000 locks.
 const KEPT: usize = 16;
 
 /// No position: the end of the list of free positions.
@@ -77,7 +77,7 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Schedules `item` for the first tick that is not before `due`.
+    /// Schedules `item` for the first tick that is not before `due` and was not processed yet.
     pub(crate) fn schedule(&mut self, due: Moment, item: T) -> TimerKey {
         let due = self.nanos_to(due).div_ceil(self.tick).max(self.cursor);
         self.serial = self.serial.wrapping_add(1);

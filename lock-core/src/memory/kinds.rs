@@ -145,8 +145,8 @@ impl Shares {
         };
         let mut queue = self.queue.iter_mut();
         let known = queue.find(|position| position.owner == owner);
-        // As on Redis, a new waiter for an exclusive lock does not check who is first, so the
-        // waiters whose presence has ended stay in the queue.
+        // As on Redis, a new waiter for an exclusive lock does not check which waiter is first, so
+        // the waiters whose presence has ended stay in the queue.
         let looks = known.is_some() || profile.shared;
         match known {
             Some(position) => *position = new,
@@ -164,16 +164,16 @@ impl Shares {
         self.queue.len() < before
     }
 
-    /// Removes an owner from the queue. Returns whether that may admit the next waiter: the owner
-    /// was in the queue, and was first or the lock is free.
+    /// Removes an owner from the queue. Returns whether that may admit the next waiter: if the
+    /// owner was in the queue, and either was its head or the lock is free.
     fn give_up(&mut self, owner: OwnerId, is_free: bool, now: Moment) -> bool {
         let first = self.next(now);
         let was_first = first.is_some_and(|first| first.owner == owner);
         self.leave_queue(owner) && (is_free || was_first)
     }
 
-    /// Acquires permits, or queues the owner if the semaphore is fair. Also returns whether the
-    /// next waiter may now be admitted.
+    /// Acquires permits. If they are not free, queues the owner of an attempt that waits, if the
+    /// semaphore is fair. Also returns whether the next waiter may now be admitted.
     fn take_permits(
         &mut self,
         attempt: &Attempt<'_>,
@@ -326,8 +326,9 @@ impl State {
     }
 
     /// Returns the answer that refuses an attempt at an exclusive lock because of a holder, readers
-    /// or earlier waiters. If the attempt waits, records its owner as a waiter. After `None` the
-    /// caller must still check the holder.
+    /// or earlier waiters. If it refuses an attempt that waits, records the owner as a waiter: in
+    /// the queue of a fair kind, or as the waiting writer if writers have priority and no other
+    /// writer waits. After `None` the caller must still check the holder.
     pub(super) fn kept_out(
         &mut self,
         attempt: &Attempt<'_>,
@@ -446,8 +447,8 @@ impl State {
         is_whole
     }
 
-    /// Ends an owner's share, even if only a part of it is left, and the owner's wait. Also returns
-    /// whether this may admit other waiters.
+    /// Ends an owner's share, or the part of it that is left. Unless the share was whole, also ends
+    /// the owner's wait. Also returns whether this may admit other waiters.
     pub(super) fn release_share(
         &mut self,
         name: &LockName,
@@ -504,9 +505,8 @@ impl State {
         self.shares(name, now).next(now).map(Position::next_owner)
     }
 
-    /// Returns the head of the queue of a free fair lock, if the head is another owner than that of
-    /// this attempt, which waits, too. Grants the lock to the head if the head's attempt allows a
-    /// direct grant.
+    /// Returns the head of the queue of a free fair lock, if this attempt waits and its owner is
+    /// not the head. Grants the lock to the head if the head's attempt allows a direct grant.
     pub(super) fn let_head_in(
         &mut self,
         attempt: &Attempt<'_>,
@@ -633,8 +633,9 @@ impl State {
         !std::mem::take(shares).is_empty()
     }
 
-    /// Ends the wait of a writer or, if the lock is free and has a queue, the wait of the queue's
-    /// head. Returns whether there was such a wait.
+    /// If the lock is free and has a queue, ends the wait of the queue's head. Otherwise ends the
+    /// wait of the waiting writer, if `name` is a write lock. Returns whether there was such a
+    /// wait.
     pub(super) fn force_wait(&mut self, name: &LockName, is_free: bool, now: Moment) -> bool {
         let Some(shares) = self.shares.get_mut(&*name.plain()) else {
             return false;

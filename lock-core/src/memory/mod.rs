@@ -1,8 +1,8 @@
-//! [`MemoryBackend`]: the in-memory store, which is the default of the facade and the reference for
+//! [`MemoryBackend`]: the in-memory store, for tests and single processes, and as the reference for
 //! other stores.
 //!
-//! All operations run under one mutex. An expired lease is removed by the next operation that finds
-//! it.
+//! All operations run under one mutex. An expired lease has no effect; a later operation replaces
+//! or removes it.
 
 mod glob;
 mod kinds;
@@ -102,8 +102,8 @@ impl MemoryBackend {
     }
 
     /// Wakes all watchers of a name outside the mutex, and returns their number. The watchers of
-    /// kinds that queue are notified of the next owner. If the lock is free and `name` is not that
-    /// of a shared lock, the lock is granted to that owner.
+    /// kinds that queue are notified of the next owner. If `name` is not a shared lock, that owner
+    /// may get the lock at once: see [`State::may_grant`] and [`State::grant_next`].
     fn wake(&self, mut state: MutexGuard<'_, State>, name: &LockName) -> u32 {
         let now = self.0.clock.now();
         let may_grant = !name.profile().shared && state.may_grant(name, now);
@@ -117,8 +117,8 @@ impl MemoryBackend {
         self.wake_with(state, name, next)
     }
 
-    /// Wakes all watchers of a name after a release that named `next` as the next owner, and
-    /// returns their number.
+    /// Wakes all watchers of a name, and returns their number. The watchers of kinds that queue are
+    /// notified of `next`, the next owner.
     fn wake_with(
         &self,
         state: MutexGuard<'_, State>,
@@ -226,7 +226,7 @@ impl State {
     }
 
     /// Returns the stored token, if the lock is free, the proposed token is not larger, and no
-    /// majority has granted that token already.
+    /// majority has granted the proposed token already.
     fn stale_against(&self, name: &LockName, proposal: Proposal, now: Moment) -> Option<u64> {
         let stored = self
             .tokens

@@ -23,7 +23,7 @@ use std::sync::{Arc, LazyLock, OnceLock, Weak};
 )]
 pub struct MemoryScheme;
 
-/// The stores of a process that have clients.
+/// The stores that clients of a process use.
 struct Stores {
     origin: Origin,
     by_name: Mutex<HashMap<String, Weak<Store>>>,

@@ -4,8 +4,9 @@ use crate::observe::event::{Event, EventHandler};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counters of events, which can pass each event on to a further handler. Counts only grow, so a
-/// metrics system can read them at any time and compute rates.
+/// Counters of events, which can pass each event on to a further handler. Most events add one;
+/// [`Event::HandedOnLost`] and [`Event::Missed`] add the number that they report. Counts only grow,
+/// so a metrics system can read them at any time and compute rates.
 ///
 /// # Examples
 ///

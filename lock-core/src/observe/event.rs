@@ -87,8 +87,8 @@ pub enum Event {
         /// The validity that is left.
         left: Duration,
     },
-    /// Too few replicas confirmed a grant in time, and it was rolled back. The attempt is repeated
-    /// if the policy and the wait allow it.
+    /// Too few replicas confirmed a grant in time, and the client releases it again, if necessary
+    /// in the background. The attempt is repeated if the policy and the wait allow it.
     #[non_exhaustive]
     InsufficientReplicasTakenBack {
         /// The lock.
@@ -108,7 +108,7 @@ pub enum Event {
         /// The number of replicas that confirmed, and the number required.
         insufficient: InsufficientReplicas,
     },
-    /// A renewal counts although too few replicas confirmed it: the server has no replica that
+    /// A renewal is accepted although too few replicas confirmed it: the server has no replica that
     /// could be promoted without the renewal, or the
     /// [policy](crate::Replication::keep_unconfirmed_renewals) accepts that. The lock is held as
     /// without replicas. Emitted once until [`Restored`](Self::Restored).
@@ -187,7 +187,8 @@ pub enum Event {
         error: Error,
     },
     /// The store or the settings should be corrected, although locks work. Emitted once for each
-    /// server and cause; the [kind](WarningKind) documents repetitions.
+    /// server and cause, and again if the cause ends and returns; the [kind](WarningKind) documents
+    /// exceptions.
     #[non_exhaustive]
     Warning {
         /// The kind.
@@ -269,7 +270,8 @@ pub enum WarningKind {
     Eviction,
     /// The clock of a replica is ahead of its master's, so leases end earlier by the difference
     /// once the replica is promoted. The validity of locks under a policy for replicas is shortened
-    /// by the difference; where that exceeds a third of the lease, the replica does not count.
+    /// by the difference; if the difference exceeds a third of the lease, the replica's
+    /// confirmations are ignored.
     ReplicaClock,
     /// The store refuses this client: wrong credentials, a missing right, a wrong setting. Emitted
     /// once for a client, with the first such error of a call that acquires a lock.

@@ -75,7 +75,7 @@ impl Events {
         self.metrics.event(&event);
         let Some(outlet) = &self.queue else { return };
         let backlog = &outlet.backlog;
-        // Losses are never dropped: they cannot outnumber the held locks.
+        // Losses are never dropped. They are few, because each ends an acquisition.
         let must_come = matches!(event, Event::Lost { .. } | Event::HandedOnLost { .. });
         if !must_come && backlog.waiting.load(Ordering::Relaxed) >= QUEUE {
             backlog.missed.fetch_add(1, Ordering::Relaxed);

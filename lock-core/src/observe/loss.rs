@@ -60,7 +60,8 @@ impl Loss {
         self.cause
     }
 
-    /// Returns the error of the last renewal, if that renewal failed.
+    /// Returns the error of the last renewal, if that renewal failed, or another error that
+    /// explains the loss.
     #[must_use]
     pub fn last_failure(&self) -> Option<&Error> {
         self.last_failure.as_ref()

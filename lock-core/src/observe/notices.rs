@@ -93,8 +93,9 @@ impl Notices {
         }
     }
 
-    /// Renews at once the locks among `names` that the client holds and renews (`None`: all),
-    /// because the store reported that they have changed. The renewal detects a loss.
+    /// Renews at once the held locks among `names` (`None`: all held locks), because the store
+    /// reported that they have changed. Only locks whose renewals are unlimited are renewed, and
+    /// among `names` only locks of one owner. The renewal detects whether the lock was lost.
     pub fn changed(&self, names: Option<&[LockName]>) {
         let renew = self.0.renew.lock().clone();
         if let Some(renew) = renew {

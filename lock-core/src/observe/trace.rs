@@ -1,9 +1,9 @@
 //! Spans and records for `tracing`, with the feature of that name.
 //!
 //! Spans, target `distlock`, level debug, each with the field `lock`: `acquire` (from the call to
-//! its end, with `busy` or `error` if it ends without the lock) and `release`. Both spans are
-//! entered on the caller's thread. [`LockGuard::span`](crate::LockGuard::span) makes a span for the
-//! work under a lock.
+//! its end, with `busy` or `error` if it ends without the lock) and `release` (with `error` if a
+//! caller waits for the answer and the release fails). Both spans are entered on the caller's
+//! thread. [`LockGuard::span`](crate::LockGuard::span) makes a span for the work under a lock.
 //!
 //! Records, target `distlock`, made from the client's [events](crate::Event) on the events' thread:
 //!
@@ -16,9 +16,11 @@
 //! | debug | a lock was acquired, released, found contended; enough replicas confirm it again |
 //! | trace | a lease was renewed |
 //!
-//! Failures that affect all locks of a client at once (failed renewals and releases, a store that
-//! grants nothing for a time, too few replicas) make one record for each cause, another every ten
-//! seconds with the number of repetitions, and one when they are over.
+//! Failures that affect all locks of a client at once (failed renewals, releases and campaigns, a
+//! store that grants nothing for a time, too few replicas) make one record for each cause. While
+//! they continue, they make another record at most every ten seconds, with the number of
+//! repetitions. If there was more than one failure, or a lack of replicas, a last record reports
+//! the end.
 //!
 //! Records contain lock names, but never owners or secrets.
 
@@ -36,8 +38,8 @@ use std::time::Duration;
 use tracing::field::Empty;
 use tracing::{Span, debug, error, info, trace, warn};
 
-/// The interval between two records of a continuing failure, because an outage affects all locks of
-/// a client at once.
+/// The shortest time between two records of a continuing failure, because an outage affects all
+/// locks of a client at once.
 const INTERVAL: Duration = Duration::from_secs(10);
 
 /// The time without an occurrence after which a failure is over if no event of a lock ends it,
@@ -395,7 +397,7 @@ mod tests {
             for event in events {
                 for n in 0..1_000 {
                     failures.record(&event(name(n), insufficient, n), at(n));
-                    // A renewal that counts without replicas also emits this event.
+                    // A renewal that is accepted with too few replicas also emits this event.
                     let renewed = Event::Renewed {
                         lock: name(n),
                         left: Duration::ZERO,

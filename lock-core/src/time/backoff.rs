@@ -12,8 +12,8 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Creates a backoff whose first pause is `first` to twice `first`, and none longer than
-    /// `longest`.
+    /// Creates a backoff whose first pause is between `first` and twice `first`. Each further pause
+    /// doubles on average, and no pause is longer than `longest`.
     #[must_use]
     pub const fn new(first: Duration, longest: Duration) -> Self {
         Self {

@@ -130,9 +130,9 @@ pub trait Clock: Any + Send + Sync + fmt::Debug {
     /// formats that write a time, and in texts.
     ///
     /// If the time of day leaps ahead of [`now`](Self::now), as after the pause of a virtual
-    /// machine, the leap shortens each lease until the store has confirmed the lock. By default,
-    /// this time of day advances with `now`: it is the machine's time of day, plus the difference
-    /// between `now` and [`SystemClock`].
+    /// machine, the leap shortens the validity of each held lock until the store has confirmed the
+    /// lock. By default, this time of day advances with `now`: it is the machine's time of day,
+    /// plus the difference between `now` and [`SystemClock`].
     fn unix_time(&self) -> Duration {
         // In this order, time that passes between the reads never makes the result too late:
         // otherwise it would appear as a leap.

@@ -8,12 +8,12 @@ use crate::time::{Moment, Signal};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A queue of waiters. A waiter that received a hand-off stays in the queue until it fetches the
-/// lock, so waiters with a grant are in front. The first waiter without a grant is the head.
+/// A queue of waiters. A hand-off grants the lock to the head, which is the first waiter without a
+/// grant. A waiter with a grant stays in front until it fetches the acquisition or leaves.
 #[derive(Default)]
 pub(super) struct WaitQueue {
-    /// Boxed to save memory, and freed while a lock is held for long, because a client may hold
-    /// very many locks.
+    /// Boxed to save memory, because a client may hold very many locks. Freed if the queue is empty
+    /// when the timer checks the lock.
     waiters: Option<Box<Waiters>>,
     next_ticket: u64,
 }
@@ -38,15 +38,15 @@ pub(super) struct Waiter {
     pub(super) asks_until: Option<Moment>,
     /// The owner ID of the waiter's last attempt.
     pub(super) asks_as: Option<OwnerId>,
-    /// The direct grant to the owner `asks_as` by another client's release, until the waiter
+    /// The direct grant that another owner's release made to the owner `asks_as`, until the waiter
     /// fetches it.
     pub(super) direct: Option<DirectGrant>,
-    /// True if a direct grant to the last attempt no longer counts, because the store may have
-    /// failed over or lost its data since.
+    /// True if a direct grant to the last attempt must be ignored, because the store may have
+    /// failed over or lost its data since that attempt.
     pub(super) is_outdated: bool,
 }
 
-/// The state of a waiter that left the queue.
+/// The grant and the role of a waiter when it left the queue.
 #[derive(Default)]
 pub(super) struct Departure {
     pub(super) granted: Option<Arc<Acquisition>>,
@@ -88,8 +88,9 @@ impl WaitQueue {
         self.insert(|waiters| waiters.all.len(), request)
     }
 
-    /// Adds a waiter at the front, but behind a contending head: otherwise two waiters would
-    /// contend, and one of them would miss its hand-off. Returns the waiter's ticket.
+    /// Adds a waiter before all waiters without a grant, but behind a contending head: otherwise
+    /// two waiters would contend, and one of them would miss its hand-off. Returns the waiter's
+    /// ticket.
     pub(super) fn push_front(&mut self, request: LockRequest) -> u64 {
         let is_behind = self.head().is_some_and(|head| head.contending);
         self.insert(|waiters| waiters.granted + usize::from(is_behind), request)
@@ -121,7 +122,8 @@ impl WaitQueue {
         ticket
     }
 
-    /// Hands the acquisition off to the head. Returns the signal that wakes the waiter.
+    /// Hands the acquisition off to the head. Returns the signal that wakes the head; `None` if the
+    /// queue has no head.
     pub(super) fn grant(&mut self, acquisition: Arc<Acquisition>) -> Option<Arc<Signal>> {
         let Waiters { all, granted } = &mut **self.waiters.as_mut()?;
         let head = all.get_mut(*granted)?;

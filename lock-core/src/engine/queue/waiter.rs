@@ -1,4 +1,5 @@
-//! [`WaiterGuard`]: a thread's position in the queue of a name, and its turn.
+//! [`WaiterGuard`]: a thread's position in the queue of a name. [`Turn`]: the result of checking
+//! whether the thread may contend for the lock.
 
 use super::wait_queue::{Departure, Waiter};
 use super::{LocalLock, LocalLockState, LockRequest, QueueOwner, StoreOutage};
@@ -10,13 +11,14 @@ use crate::time::{Moment, Signal};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// The time after the end of a watch within which the next watch of the lock begins before the
-/// first attempt. It is half of the time for which backends stay subscribed, so that the watch
-/// costs no request unless the subscription has broken meanwhile.
+/// The time after the end of a watch within which a wait begins a new watch before its first
+/// attempt. It is half of the time for which backends stay subscribed, so that the watch costs no
+/// request unless the subscription has broken meanwhile.
 const LATELY: Duration = Duration::from_millis(500);
 
-/// A position in the queue. Dropping it removes the waiter from the queue, wakes the next head, and
-/// declines a hand-off that was not fetched.
+/// A position in the queue. Dropping it removes the waiter from the queue, and declines a hand-off
+/// that was not fetched. If the waiter was the head and the lock has no holder in this client, the
+/// drop wakes the next head.
 pub(crate) struct WaiterGuard<'a> {
     pub(super) owner: &'a dyn QueueOwner,
     pub(super) lock: Arc<LocalLock>,
@@ -26,31 +28,33 @@ pub(crate) struct WaiterGuard<'a> {
 
 /// The result of checking whether it is a waiter's turn.
 pub(crate) enum Turn {
-    /// The waiter is the head, no thread of this client holds the lock, and notifications wake the
-    /// waiter.
+    /// The waiter is the head, and the local lock has no current acquisition. From now on
+    /// notifications of the store wake the waiter.
     Mine,
     /// The lock was handed to the waiter, which has one hold on this acquisition.
     Handed(Arc<Acquisition>),
-    /// It is not the waiter's turn yet. If a thread of this client holds the lock, contains its
-    /// acquisition: at the end of the validity the waiter must check again.
+    /// It is not the waiter's turn yet. Contains the current acquisition of the local lock, if
+    /// there is one: when its validity ends, the waiter must check again.
     Wait(Option<Arc<Acquisition>>),
 }
 
-/// The state of the lock as a waiter knows it that has sent no attempt itself.
+/// The state of the lock, as far as a waiter knows it without an attempt of its own.
 pub(crate) enum Known {
     /// The lock is held, or was held since the wait began.
     Busy,
-    /// The store is unavailable.
+    /// No thread of this client can acquire the lock, because of this error.
     Unavailable(Error),
-    /// Nothing yet. The head's request is pending, and its answer is due by this moment.
+    /// Nothing yet. The head's request is pending or is about to be sent, and its answer is due by
+    /// this moment.
     By(Moment),
-    /// Nothing since the wait began. No request is pending, and the head sleeps.
+    /// Nothing since the wait began, and no request is pending: the head sleeps, or this waiter is
+    /// the head itself.
     Nothing,
 }
 
 impl WaiterGuard<'_> {
-    /// Fetches a hand-off, or begins this waiter's turn if it has come; otherwise returns what the
-    /// waiter must wait for.
+    /// Fetches a hand-off to this waiter, or marks the waiter as contending if it is the head of a
+    /// lock without a current acquisition. Otherwise returns [`Turn::Wait`].
     pub(crate) fn turn(&self) -> Turn {
         let mut state = self.lock.lock();
         if let Some(acquisition) = state.queue.take_granted(self.ticket) {
@@ -76,7 +80,7 @@ impl WaiterGuard<'_> {
         }
     }
 
-    /// Queues the waiter again, at the front, after a hand-off that was lost before it was fetched.
+    /// Queues the waiter again, at the front, after the handed-off acquisition was lost.
     pub(crate) fn requeue(&mut self, request: LockRequest) {
         self.ticket = self.lock.lock().queue.push_front(request);
     }
@@ -101,7 +105,8 @@ impl WaiterGuard<'_> {
         if was_head {
             state.request_ended(None);
             if state.current.is_none() {
-                // The signal may have been meant for the next waiter, so wake that waiter.
+                // A signal that this waiter received may have been meant for the next waiter, so
+                // wake the next one.
                 state.wake_head();
             }
         }
@@ -115,9 +120,9 @@ impl WaiterGuard<'_> {
         granted
     }
 
-    /// Records that the head sends a request as `owner`, whose answer is due at `by`. Returns
-    /// whether other waiters are behind the head, and whether the store notifies this client of the
-    /// name's releases.
+    /// Records that the head sends a request as `owner`, and that the answer is due at `by`.
+    /// Returns whether other waiters are behind the head, and whether the store notifies this
+    /// client of the name's releases.
     pub(crate) fn asks(&self, by: Moment, owner: OwnerId) -> (bool, bool) {
         let mut state = self.lock.lock();
         if let Some(head) = state.queue.head_mut() {
@@ -142,20 +147,20 @@ impl WaiterGuard<'_> {
             .is_some_and(|head| head.ticket == self.ticket)
     }
 
-    /// Fetches the direct grant by another client's release, if one arrived since the last call.
+    /// Fetches the direct grant by another owner's release, if one arrived since the last call.
     pub(crate) fn take_direct_grant(&self) -> Option<DirectGrant> {
         self.lock.lock().queue.head_mut()?.direct.take()
     }
 
-    /// Records the store's answer at `now` that another client holds the lock.
+    /// Records that the store has reported the lock as busy, or a split vote, by `now`.
     pub(crate) fn found_busy(&self, now: Moment) {
         let mut state = self.lock.lock();
         state.rare().was_busy = true;
         state.request_ended(Some(now));
     }
 
-    /// Records that the store has answered by `now`, with a grant to this client or that the lock
-    /// is busy.
+    /// Records that the store has granted the lock to this client, or reported it as busy, by
+    /// `now`.
     pub(crate) fn answered(&self, now: Moment) {
         self.lock.lock().request_ended(Some(now));
     }
@@ -170,7 +175,8 @@ impl WaiterGuard<'_> {
         self.lock.lock().is_watched()
     }
 
-    /// Returns whether a watch that saw the lock held by another client ended a moment ago.
+    /// Returns whether a watch during which the lock was busy ended less than [`LATELY`] ago, and
+    /// no new watch has begun.
     pub(crate) fn was_watched_lately(&self) -> bool {
         let state = self.lock.lock();
         let ended = state.rare.as_ref().filter(|rare| rare.watch.is_none());
@@ -239,8 +245,8 @@ impl WaiterGuard<'_> {
         }
         let head = state.queue.head().filter(|head| head.ticket != self.ticket);
         let asks_until = head.and_then(|head| head.asks_until);
-        // A new head sends a request at once. Until then the lock may be free, or the request may
-        // be refused.
+        // A new head sends a request at once. Before its answer arrives, "busy" would be a guess:
+        // the lock may be free, or the request may be refused.
         let comes = head.filter(|head| !head.contending);
         let asks_from = comes.map(|_| self.owner.clock().now());
         let timeout = self.owner.command_timeout();
@@ -278,7 +284,7 @@ impl Drop for WaiterGuard<'_> {
     }
 }
 
-/// The callback that wakes the head of a name's queue.
+/// The callback that wakes the contending head of a name's queue.
 pub(crate) struct LockWake(pub(crate) Weak<LocalLock>);
 
 impl LockWake {
@@ -296,8 +302,9 @@ impl LockWake {
 }
 
 impl Wake for LockWake {
-    /// Wakes the head. Drops direct grants until the next attempt, because this call may follow a
-    /// failover: such a grant may come from a former master, or from a store that has lost it.
+    /// Wakes the contending head. Until the next attempt direct grants are dropped, because this
+    /// call may follow a failover: a direct grant may come from a former master, or from a store
+    /// that has lost the grant.
     fn wake(&self) {
         self.wake_if(|head| {
             head.direct = None;

@@ -1,13 +1,15 @@
-//! Renewal: a timer that knows when a held lock is due, and threads that send the due renewals.
+//! Renewal: a timer that knows when a held lock must be checked, and threads that send the due
+//! renewals.
 //!
 //! From the top down: the rules for renewals (`policy`), the `timer`, and the threads (`workers`).
 //! Each worker takes its work from a queue of a node (`node_queue`). The queues use
 //! `spare_workers`, `pending_cleanups` and the usual duration of a request (`renewal_time`).
 //!
 //! The timer sends no requests, so no store can delay it. Each node of the backend has its own
-//! [workers](workers), one for leases of similar length that equally many replicas must confirm, so
-//! a slow node delays only its own renewals. [Spare workers] send the next renewals while a worker
-//! hangs. A [`RenewalHandler`] decides which renewals are due and what an answer means.
+//! [workers](workers), so a slow node delays only its own renewals: one worker for cleanups, and
+//! one for each class of renewals (equal number of replicas that must confirm, leases of similar
+//! length). [Spare workers] send the next renewals while a worker hangs. A [`RenewalHandler`]
+//! decides which renewals are due and what an answer means.
 //!
 //! [Spare workers]: spare_workers
 
@@ -37,7 +39,8 @@ pub(super) use workers::Workers;
 /// The rules for renewals: which of them are due, and the meaning of an answer. Implemented in
 /// `policy`.
 pub(super) trait RenewalHandler: Send + Sync {
-    /// Checks a lock whose timer has fired. Returns the renewal of the lock, if it is due.
+    /// Checks a lock whose timer has fired, or was taken early to fill a batch. Returns the renewal
+    /// of the lock, if the renewal may be sent now.
     fn check(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob>;
 
     /// Handles the answer to a renewal sent at `sent`, or the failure to send it. Returns a renewal

@@ -1,4 +1,4 @@
-//! [`NodeQueue`]: the queued work of a node's workers, and its order.
+//! [`NodeQueue`]: the queued work of one task on one node, and the order of the work.
 
 use super::RenewalJob;
 use super::pending_cleanups::PendingCleanup;
@@ -38,17 +38,20 @@ pub(super) struct Work {
     pub(super) spares: SpareWorkers,
 }
 
-/// An acquisition to be released, or an attempt to be revoked, until the store has confirmed it.
+/// A release that is repeated until the store has confirmed or refused it, or the lease has ended:
+/// of an acquisition, of an attempt with unknown outcome, or of a waiter in the store's queue.
 pub(super) struct Cleanup {
     pub(super) acquisition: AcquisitionId,
     pub(super) options: ReleaseOptions,
-    /// The time at which the cleanup was queued, with these options.
+    /// The time at which the cleanup was queued: the minimum hold in `options` is measured from
+    /// this time.
     pub(super) since: Moment,
     /// The time at which the lease has ended in any case.
     pub(super) until: Moment,
     pub(super) next: Moment,
     pub(super) backoff: Backoff,
-    /// The pending entry; `None` once no caller waits for this cleanup.
+    /// The entry in the count of pending cleanups; `None` once the last repetition, at the end of
+    /// the client, has failed.
     pub(super) pending: Option<PendingCleanup>,
 }
 
@@ -124,7 +127,7 @@ impl NodeQueue {
     }
 
     /// Returns the next action of this worker. A spare worker is on standby while the main worker
-    /// sends, and sends the next batch if the main worker hangs.
+    /// sends, and sends the next batch if all sending workers hang.
     pub(super) fn next_step(&self, worker: WorkerId, now: Moment, stopping: bool) -> Step {
         let mut work = self.work.lock();
         if worker != WorkerId::MAIN {
@@ -135,8 +138,8 @@ impl NodeQueue {
                 Next::Leave => Step::End,
             };
         }
-        // Recorded under the mutex under which the next batch is taken, so that no spare worker
-        // takes this batch in between.
+        // Record the main worker's return under the mutex under which it takes its next batch, so
+        // that no spare worker takes that batch in between.
         if work.spares.main_is_back(now) {
             self.spare.raise();
         }
@@ -156,7 +159,7 @@ impl NodeQueue {
     }
 }
 
-/// Returns the number of acquisitions that the job counts as in a batch.
+/// Returns the job's weight in a batch, in acquisitions: many permits weigh more than one.
 fn weight(job: &RenewalJob) -> usize {
     let permits = job.acquisition.name.permits();
     permits.map_or(1, |(_, count)| {

@@ -1,4 +1,4 @@
-//! [`PendingCleanups`]: the number of requests with unknown outcome that are not cleaned up yet.
+//! [`PendingCleanups`]: the number of releases in the background that are not confirmed yet.
 
 use crate::sync::Mutex;
 use crate::time::{Clock, Moment, Signal, Woken};
@@ -30,7 +30,7 @@ impl PendingCleanups {
     }
 
     /// Waits until no cleanup is pending, at most until `until` on `clock`. Returns the number of
-    /// cleanups that are still pending.
+    /// cleanups that are pending at `until`; 0 if none was pending at some earlier moment.
     pub(super) fn wait(&self, clock: &dyn Clock, until: Moment) -> usize {
         let signal = Arc::new(Signal::new());
         {

@@ -16,17 +16,20 @@ use crate::time::lease::LeaseTime;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The shortest pause before a failed renewal is sent again. The pause is a thirtieth of the lease,
-/// within this limit and the next, so that about twenty attempts fit before the deadline if each
-/// fails at once, and seven if each waits for an answer.
+/// The shortest full pause before a failed renewal is sent again; half of each full pause is
+/// random. A full pause is a thirtieth of the lease, within this limit and the next, and at most a
+/// sixth of the remaining validity if the lock has not had its full lease yet, so that with the
+/// default settings at least twenty attempts fit before the deadline if each fails at once, and
+/// about seven if each waits for an answer.
 const SHORTEST_RETRY: Duration = Duration::from_millis(10);
-/// The longest such pause, so that a lock with a long lease is renewed soon after an outage.
+/// The longest full pause, so that a lock with a long lease is renewed soon after an outage.
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
 /// The longest time by which a renewal may be sent early, together with others that are due. The
-/// time is a thirtieth of the lease, which is a tenth of the time between two renewals, and at most
-/// this. Renewals that are sent together are due together from then on, so that 1,000 locks cost
-/// one request a second instead of 13.
+/// time is a thirtieth of the lease, which is a tenth of the time between two renewals, at least a
+/// tick and at most this. It is a tick for an inserted early renewal, for a limited number of
+/// renewals, and after a failure. Renewals that are sent together are due together from then on, so
+/// that 1,000 locks cost one request a second instead of 13.
 const LONGEST_SLACK: Duration = Duration::from_secs(1);
 
 /// The result of checking an acquisition, with the time of the next check.
@@ -45,11 +48,12 @@ enum CheckResult {
         next: Moment,
     },
     Over(LossCause),
-    /// The release of the acquisition has begun.
+    /// The acquisition is lost, or its release has begun.
     Released,
 }
 
-/// A report of the store about a change during a renewal, which the renewal may have missed.
+/// A report of the store that the lock changed during a renewal. The renewal may have missed the
+/// change.
 enum StoreChange {
     None,
     Reported,
@@ -57,8 +61,8 @@ enum StoreChange {
 
 impl RenewalHandler for Engine {
     fn check(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob> {
-        // Detect skipped time before the renewal is sent, because the renewal then confirms the
-        // lock.
+        // Detect skipped time before the renewal is sent, because a renewal confirms the lock only
+        // for the skipped time that was noticed before.
         let _ = self.reading();
         let fired = lock.lock().timer.take();
         // A thread may have re-armed the timer of this lock since it fired.
@@ -159,10 +163,10 @@ fn examine(acquisition: &Acquisition, now: Moment) -> CheckResult {
     }
 }
 
-/// Returns the time by which an acquisition may be renewed before it is due.
+/// Returns how long before its due time a renewal may be sent.
 ///
 /// At least a tick: a check that finds a renewal due arms the timer for the next renewal, but the
-/// renewal is sent a little later, so the next one is due a little after its timer fires.
+/// renewal is sent a little later, so the next renewal is due a little after its timer fires.
 fn slack(acquisition: &Acquisition, plan: &RenewalPlan) -> Duration {
     let is_regular = plan.is_regular() && acquisition.recorded_state() == GuardState::Held;
     if is_regular {
@@ -174,8 +178,9 @@ fn slack(acquisition: &Acquisition, plan: &RenewalPlan) -> Duration {
 
 impl Engine {
     /// Returns the renewal of a held lock, if it is due, and arms the timer for the next check.
-    /// Declares the loss of an expired lock. `now` was read shortly before: if a lock expires in
-    /// between, the next check or the answer to the renewal detects it.
+    /// Declares the loss of a lock that has expired, or whose thread has ended without a release.
+    /// `now` was read shortly before: if a lock expires in between, the next check or the answer to
+    /// the renewal detects it.
     fn renewal_due(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob> {
         let mut state = lock.lock();
         state.free_unused();
@@ -228,8 +233,9 @@ impl Engine {
         }
     }
 
-    /// Renews these locks at once (`None`: all held locks), because the store reported a change.
-    /// Skips locks with a fixed lease, and those with a limited number of renewals.
+    /// Renews the held locks of these names at once (`None`: all held locks), because the store
+    /// reported a change or may have lost them. Skips locks with a fixed lease, and those with a
+    /// limited number of renewals. With names, also skips the locks that several owners may hold.
     pub(in crate::engine) fn renew_now(&self, names: Option<&[LockName]>) {
         if self.is_forked() {
             return;
@@ -417,7 +423,8 @@ impl Engine {
         }
     }
 
-    /// Extends the lease to at least `lease` from now. Waits until the store confirms that.
+    /// Extends the lease to at least `lease` from now. Waits until the store confirms that, at most
+    /// for the time of two requests.
     pub(crate) fn extend(
         &self,
         lock: &Arc<LocalLock>,
@@ -440,7 +447,8 @@ impl Engine {
             lock: Arc::clone(lock),
             acquisition: Arc::clone(acquisition),
             lease,
-            // An extension has one try.
+            // An extension is sent once, so its time limit need not leave room for a second
+            // attempt.
             left: None,
             slack: Duration::ZERO,
             extension: Some(Arc::clone(&extension)),

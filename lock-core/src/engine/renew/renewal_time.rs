@@ -6,21 +6,21 @@ use crate::sync::Mutex;
 use std::time::Duration;
 
 /// The shortest timeout of a batch of renewals, because a busy machine or a far server needs this
-/// time however short the lease is. Otherwise the timeout is a third of the lease, or half of the
-/// remaining validity if the lock has not had its full lease yet, so that a second attempt is
-/// possible. If twice the recent duration of a renewal is longer, the timeout is that. It is at
+/// time however short the lease is. Otherwise the timeout is a third of the lease, and at most half
+/// of the remaining validity if the lock has not had its full lease yet, so that a second attempt
+/// is possible. If twice the recent duration of a renewal is longer, the timeout is that. It is at
 /// most `command_timeout`, plus the time for replicas.
 const SHORTEST_RENEWAL: Duration = Duration::from_millis(50);
 
 /// A class of renewals with similar time limits. Each batch, and each worker, has a single class,
-/// so renewals of short leases neither shorten the time limit of renewals of long leases nor wait
-/// for their answers.
+/// so a renewal of a short lease does not shorten the time limit of a renewal of a long lease, and
+/// does not wait for its answer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum TimeClass {
     /// A whole command timeout, plus this many milliseconds for replicas.
     Whole(u32),
-    /// A third of the lease, if that is shorter than a whole command timeout. The number is the
-    /// binary logarithm of the third in milliseconds.
+    /// The result of [`third`], if it is shorter than a command timeout plus the time for replicas.
+    /// The number is the binary logarithm of the result in milliseconds.
     Third(u32),
 }
 
@@ -36,8 +36,8 @@ impl TimeClass {
     }
 }
 
-/// Returns a third of the lease, or half of the remaining validity if the lock has not had its full
-/// lease yet, so that a second attempt is possible.
+/// Returns a third of the lease, and at most half of the remaining validity if the lock has not had
+/// its full lease yet, so that a second attempt is possible; at least [`SHORTEST_RENEWAL`].
 fn third(job: &RenewalJob) -> Duration {
     let third = job.lease.duration() / 3;
     let half = job.left.map_or(third, |left| left / 2);

@@ -1,12 +1,13 @@
 //! [`SpareWorkers`]: the choice of the thread that sends renewals while a node's main worker waits
 //! for an answer.
 //!
-//! One spare worker is *on standby* whenever work is queued while the main worker sends. It checks
-//! the queue when the latest request has been under way for twice the usual time, and for at least
-//! [`PATIENCE`]. If work is still queued then, all sending workers are stuck: the spare worker
-//! takes the next batch, and calls another worker to standby. Spare workers end when the main
-//! worker has its answer. This file only records the state of the workers, under the mutex of the
-//! queue.
+//! One spare worker is *on standby* whenever work is queued while the main worker sends, unless
+//! [`MOST`] spare workers are sending. It checks the queue when the latest request has been under
+//! way for twice the usual time, at least [`PATIENCE`] and at most [`LOOK`]. If work is still
+//! queued then, all sending workers are stuck: the spare worker takes the next batch, and calls
+//! another worker to standby. Once the main worker has its answer, each spare worker ends at its
+//! next check or after its own answer. This file only records the state of the workers, under the
+//! mutex of the queue.
 //!
 //! If a lock is renewed on one connection and then on another, the server reports the second
 //! renewal as a change, which causes one more renewal. So a far server alone must not cause the use
@@ -68,7 +69,8 @@ pub(super) struct SpareWorkers {
     standby: Option<(WorkerId, Moment)>,
     /// The number of the last worker that was started.
     last: u64,
-    /// The usual duration of the main worker's requests. A single request at most doubles it.
+    /// The duration of the main worker's last request. A single request at most doubles it, or
+    /// raises it to half of [`PATIENCE`].
     usual: Duration,
 }
 

@@ -1,8 +1,9 @@
 //! [`Timer`]: one thread that knows when each lock must be checked. The thread sends no requests.
 //!
-//! Each name that is held, or was recently, has one timer. Unlocking leaves the timer in the wheel,
-//! and the next lock of the name reuses it. So a quick lock and unlock of a name in use involves
-//! neither the wheel nor the thread.
+//! Each local lock that is held, or was recently, has one timer. Unlocking leaves the timer in the
+//! wheel, and the next acquisition reuses it, so a quick lock and unlock of a name in use involves
+//! neither the wheel nor the thread. Only the local lock of a single guard is not used again, so
+//! unlocking removes its timer.
 
 use super::{RenewalHandler, RenewalJob, Workers};
 use crate::backend::RENEW_BATCH;

@@ -1,9 +1,9 @@
 //! [`Workers`]: the threads that send renewals, and the threads that clean up after unknown
 //! outcomes.
 //!
-//! Each node has one thread for each task, started by the first work, so a cleanup that hangs
+//! Each node has one main thread for each task, started by the first work, so a cleanup that hangs
 //! delays no renewal. A cleanup continues after the call that caused it, until the store has
-//! confirmed it or the lease has ended.
+//! confirmed or refused it, or the lease has ended.
 
 use super::node_queue::{Cleanup, NodeQueue, Step, Work};
 use super::pending_cleanups::{PendingCleanup, PendingCleanups};
@@ -78,7 +78,8 @@ enum Task {
 }
 
 impl Task {
-    /// Returns whether the requests of both tasks take about equally long.
+    /// Returns whether both tasks are renewals that equally many replicas must confirm: their
+    /// requests take about equally long.
     fn is_like(self, other: Self) -> bool {
         matches!((self, other), (Self::Renew(one, _), Self::Renew(two, _)) if one == two)
     }
@@ -113,8 +114,9 @@ impl Workers {
         }
     }
 
-    /// Queues these jobs for their nodes, and leaves `jobs` empty. Jobs of one node are queued
-    /// together, so that a batch costs one wake-up. A job for which no thread can be started fails.
+    /// Queues these jobs for their nodes, and leaves `jobs` empty. Jobs of one node and one task
+    /// are queued together, so that a batch costs one wake-up. A job fails if its node cannot be
+    /// determined or no thread can be started.
     pub(in crate::engine) fn renew(self: &Arc<Self>, jobs: &mut Vec<RenewalJob>) {
         while let Some(job) = jobs.pop() {
             let node = match self.renewal_node(&job.acquisition.name) {
@@ -131,7 +133,7 @@ impl Workers {
                         .renewal_node(&job.acquisition.name)
                         .is_ok_and(|its| its == node)
             };
-            // With a single node, as is usual, these are all jobs.
+            // With a single node and leases of similar length, as is usual, these are all jobs.
             let mut together = if jobs.iter().all(is_there) {
                 std::mem::take(jobs)
             } else {
@@ -175,8 +177,8 @@ impl Workers {
         call_backend(|| Ok(self.backend.renewal_node(name))).map_err(Failure::into_error)
     }
 
-    /// Repeats the release of an acquisition until the store has confirmed it, or the lease has
-    /// ended.
+    /// Queues the release of an acquisition. A worker repeats it until the store has confirmed or
+    /// refused it, or the lease has ended.
     ///
     /// `node` only selects the thread: the name may have moved to another node.
     pub(in crate::engine) fn clean_up(
@@ -266,7 +268,7 @@ impl Workers {
     }
 
     /// Waits until no cleanup is pending, at most until `until`. Returns the number of cleanups
-    /// that are still pending.
+    /// that are pending at `until`; 0 if none was pending at some earlier moment.
     pub(in crate::engine) fn settle(&self, until: Moment) -> usize {
         self.cleanups.wait(self.clock.as_ref(), until)
     }
@@ -331,7 +333,7 @@ impl Workers {
         }
     }
 
-    /// Removes the queue of an ended thread, unless a new thread runs. Otherwise the queues of
+    /// Removes the queue of an ended thread, unless a new thread runs. Without this, the queues of
     /// nodes that are gone, for example after failovers, would remain.
     fn forget(&self, queue: &Arc<NodeQueue>) {
         let mut state = self.state.lock();

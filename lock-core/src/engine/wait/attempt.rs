@@ -13,8 +13,8 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The first pause before an unreachable store is queried again, so that a short fault costs little
-/// time. Each further pause is twice as long, with jitter.
+/// The shortest first pause before an unavailable store is queried again, so that a short fault
+/// costs little time. Each further pause is twice as long, with jitter, up to the next limit.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// The longest pause between two attempts at an unreachable store, so that waiting clients do not
 /// load the store in an outage.
@@ -29,9 +29,9 @@ const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 /// counts a waiter as present after an attempt), so that some may be late or lost.
 const ATTEMPTS_OF_A_PRESENCE: u32 = 3;
 
-/// The longest time between two attempts of a waiter to which the store can grant the lock
-/// directly, unless a third of the configured presence is longer. It is long because the store
-/// notices by itself if such a waiter is dead.
+/// The longest time between two attempts of a waiter whose death the store notices by itself,
+/// unless a third of the configured presence is longer. It may be long because the store needs no
+/// attempts to notice a dead waiter.
 const PATIENT_ATTEMPTS: Duration = Duration::from_secs(3);
 
 /// The time limit for a watch that begins before the first attempt. Only a broken subscription
@@ -86,7 +86,7 @@ impl Default for Outage {
 }
 
 impl<'a> Wait<'a> {
-    /// Returns the longest time between two attempts with which the store counts this waiter as
+    /// Returns the longest time between two attempts at which the store still counts this waiter as
     /// waiting. `None` unless waiters for the lock queue in the store, or it is a write lock, whose
     /// waiters keep new readers out.
     pub(super) fn shown_every(&self) -> Option<Duration> {
@@ -123,8 +123,8 @@ impl<'a> Wait<'a> {
     }
 
     /// Sends attempts until the store grants the lock or the deadline passes. Returns `None` if the
-    /// lock was busy until then, or, with `asks_once`, at the first attempt that the store
-    /// answered.
+    /// lock was busy until then, or, with `asks_once`, at the first answer that the lock is busy.
+    /// Fails when the outage limit is reached.
     pub(super) fn contend(&mut self, waiter: &WaiterGuard<'_>) -> Result<Option<Granted>, Error> {
         let clock = &self.engine.clock;
         self.outage.since = waiter.outage_since();
@@ -179,8 +179,8 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// Returns the lock if another client's release has granted it to the last attempt of this
-    /// waiter. Ignores a grant to an earlier attempt, a grant with less than half of its lease
+    /// Returns the grant if another owner's release has granted the lock to the last attempt of
+    /// this waiter. Ignores a grant to an earlier attempt, a grant with less than half of its lease
     /// left, and a grant by a server that was replaced: the next attempt then finds whether this
     /// owner holds the lock. That attempt is also needed if the lease is fixed, if the number of
     /// renewals is limited, or if replicas must confirm the grant.
@@ -241,10 +241,10 @@ impl<'a> Wait<'a> {
         self.engine.settings.tokens && self.lock.name.profile().tokens
     }
 
-    /// Returns the number of the attempt that is sent at `sent`, if the attempt enters the store's
-    /// queue, where a release may grant the lock to it. Without a watch it enters the queue only
-    /// for a kind that is granted in strict order, so that an attempt at a free lock costs nothing
-    /// more.
+    /// Returns the number of the attempt that is sent at `sent`, if its caller waits and the
+    /// attempt may enter the store's queue, where a release may grant the lock to it. Without a
+    /// watch an attempt enters the queue only for a kind that is granted in strict order, so that
+    /// an attempt at a free lock costs nothing more.
     ///
     /// The lease of a direct grant is at most the configured presence; the watchdog's first renewal
     /// extends it to the requested lease.
@@ -280,7 +280,7 @@ impl<'a> Wait<'a> {
         match answer {
             Ok(Answer::Granted(grant)) => {
                 self.end_outage(waiter);
-                // If this answer confirms a direct grant, the receipt of the direct grant counts.
+                // If this answer confirms a direct grant, use the receipt of the direct grant.
                 let confirmed = self.unconfirmed.take();
                 let grant = confirmed
                     .filter(|it| it.tokens == grant.tokens)
@@ -314,8 +314,9 @@ impl<'a> Wait<'a> {
     }
 
     /// Decides the next action after an answer that another owner holds the lock. `left` is the
-    /// rest of the holder's lease, if known. Gives up at the deadline, starts a watch if there is
-    /// none, and otherwise sleeps until the lock may be free.
+    /// rest of the holder's lease, if known. Gives up at the deadline, and with `asks_once`. Starts
+    /// a watch if there is none and the store can notify. Otherwise sleeps until the lock may be
+    /// free or the next attempt is due.
     pub(super) fn busy(
         &mut self,
         waiter: &WaiterGuard<'_>,
@@ -339,8 +340,8 @@ impl<'a> Wait<'a> {
         if !waiter.is_watched() {
             return self.watch(waiter);
         }
-        // A message may be lost, so the sleep is bounded by the rest of the holder's lease, and by
-        // the length of the configured lease.
+        // A message may be lost, so the rest of the holder's lease and the length of the configured
+        // lease bound the sleep. A waiter in the store's queue must also show its presence in time.
         let lease = self.engine.settings.lease_time.duration();
         let bounds = [left, self.shown_every()];
         self.attempts += 1;
@@ -348,8 +349,8 @@ impl<'a> Wait<'a> {
         Ok(Next::Sleep(now + bound.max(SHORTEST_SLEEP)))
     }
 
-    /// Checks once that a semaphore has as many permits as are requested. Otherwise the wait would
-    /// never end.
+    /// Checks once, for a request of two or more permits, that the semaphore has that many:
+    /// otherwise the wait would never end.
     fn refuse_too_many(&mut self) -> Result<(), Error> {
         let Some((asked, count @ 2..)) = self.lock.name.permits() else {
             return Ok(());

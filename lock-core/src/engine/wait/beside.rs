@@ -9,12 +9,13 @@ use crate::error::Error;
 use crate::name::LockName;
 use std::sync::Arc;
 
-/// Returns the write lock that `thread` holds, if `name` is the read lock of the same name.
+/// Returns the write lock that `thread` holds, if `name` is the read lock of the same name. `None`
+/// if the thread already holds `name` itself, because the acquisition is then a nested hold.
 ///
 /// # Errors
 ///
-/// [`Error::is_misuse`] if the thread holds a lock of this name that excludes this one, or a write
-/// lock with a minimum hold.
+/// [`Error::is_misuse`] if the thread holds a lock of the same name whose kind excludes this kind,
+/// or a write lock with a minimum hold.
 pub(super) fn writer_of(
     engine: &Engine,
     name: &LockName,

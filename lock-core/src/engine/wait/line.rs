@@ -1,5 +1,6 @@
 //! The line: threads of a client that wait for permits of one semaphore queue here, so that only
-//! the first thread sends attempts. Otherwise each release would make all of them send one.
+//! the first thread sends attempts. Otherwise each release would make all waiting threads send an
+//! attempt.
 //!
 //! The line is the client's local lock of this name, which no thread holds. Each number of permits
 //! has its own line, so requests for different numbers do not wait for each other.

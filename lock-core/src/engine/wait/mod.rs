@@ -1,7 +1,9 @@
 //! Acquiring a lock: queue locally, send attempts as the head of the queue, and sleep in between.
 //!
 //! Register, check again, then sleep: a signal stays raised, so no event between the check and the
-//! sleep is missed. The public call computes one absolute deadline; every sleep ends by that time.
+//! sleep is missed. The call computes one absolute deadline when it begins. Sleeps end by that
+//! time, except that a waiter behind the head waits a little longer for the answer to the head's
+//! pending request.
 
 mod attempt;
 mod beside;
@@ -252,7 +254,7 @@ struct Wait<'a> {
     /// True while the wait must end at the first answer that the lock is busy, whatever the
     /// deadline.
     asks_once: bool,
-    /// True once the wait has checked that the semaphore has as many permits as are requested.
+    /// True once the wait has queried how many permits the semaphore has, even without an answer.
     knows_limit: bool,
     /// True if a request of this owner went unanswered.
     unknown_outcome: bool,
@@ -280,8 +282,8 @@ struct EmittedOnce {
 }
 
 impl Wait<'_> {
-    /// Makes the acquisition of a grant. If the answer took longer than the lease is valid,
-    /// releases the lock and fails.
+    /// Makes the acquisition of a grant. Releases the lock and fails if the answer took longer than
+    /// the lease is valid, or if the timer's thread cannot be started.
     fn take(
         &self,
         waiter: WaiterGuard<'_>,
@@ -306,8 +308,8 @@ impl Wait<'_> {
             } => Some(RenewalPlan::from(sent, time, Some(count), Duration::ZERO)),
             Lease::Watched { renewals: None, .. } => {
                 let mut plan = RenewalPlan::from(sent, time, None, lock.earlier(time));
-                // After an early renewal the store reports changes of the lock. Not if the renewal
-                // would wait for replicas, and not for shared locks.
+                // After an early renewal the store reports changes of the lock. There is no early
+                // renewal if it would wait for replicas, or if the lock is shared.
                 let first = engine.abilities.first_renewal;
                 let is_reported = self.plan.replication.is_off() && !lock.name.profile().shared;
                 if let Some(first) = first.filter(|_| is_reported) {
@@ -320,8 +322,8 @@ impl Wait<'_> {
             }
             Lease::Fixed(_) => None,
         };
-        // A reader that also writes uses the writer's token. The store would return the last token
-        // that it reserved for hand-offs, which may be larger.
+        // A reader whose thread holds the write lock uses the token of the write lock. The store
+        // would return the last token that it reserved for hand-offs, which may be larger.
         let own = |writer: &Arc<Acquisition>| writer.token.and_then(|it| TokenRange::new(it, it));
         // If the writer was lost meanwhile, the store's token is used, because the writer's
         // successors may have larger tokens than the writer.
@@ -405,10 +407,10 @@ impl Wait<'_> {
         ))
     }
 
-    /// Ends the wait without the lock. Cleans up a request with unknown outcome, and removes the
-    /// waiter from the store, where it would keep other clients out. With `has_followers`, other
-    /// threads of this client wait behind this one and inherit its place in the store's queue, if
-    /// the kind of lock allows that.
+    /// Ends the use of the present owner ID without the lock. Cleans up a request with unknown
+    /// outcome, and removes the waiter from the store, where it would keep other clients out. With
+    /// `has_followers`, other threads of this client wait behind this one and inherit its place in
+    /// the store's queue, if the kind of lock allows that.
     fn close(&self, has_followers: bool) {
         let is_queued = self.direct.is_some()
             || self.was_sent && self.plan.waits() && self.shown_every().is_some();
@@ -429,7 +431,8 @@ impl Wait<'_> {
     }
 
     /// Returns when this wait gives up in an outage that began at `since`, perhaps before this
-    /// wait: at the deadline, or after the outage limit.
+    /// wait: at the deadline if there is one, otherwise after the outage limit. A part of a longer
+    /// wait gives up at the earlier of the two.
     fn limit(&self, since: Moment) -> Moment {
         let limit = since.max(self.plan.start) + self.engine.settings.outage_limit;
         match self.plan.deadline {

@@ -1,8 +1,8 @@
 //! The reaction to a grant that too few replicas confirmed.
 //!
-//! Unless the policy accepts it, such a grant must not count: if the master fails now, the promoted
-//! replica may grant the lock again. So the client revokes the grant by a release before the caller
-//! gets an answer. The release closes the owner, whose ID is not used again.
+//! Unless the policy accepts such a grant, no caller may rely on it: if the master fails now, the
+//! promoted replica may grant the lock again. So the client revokes the grant by a release before
+//! the caller gets an answer. The owner ID of a revoked grant is not used again.
 
 use super::attempt::Next;
 use super::{Plan, Wait};
@@ -63,16 +63,17 @@ impl Wait<'_> {
         Ok(Next::Sleep((now + self.outage.backoff.next()).min(limit)))
     }
 
-    /// Releases a grant that does not count, and returns the error for the caller.
+    /// Releases a grant that too few replicas confirmed, and returns the error for the caller.
     fn revoke(&mut self, grant: Grant, insufficient: InsufficientReplicas) -> Error {
         let engine = self.engine;
-        // No caller has seen a token. The release sets the counter back to the first token, which
-        // counts as used.
+        // No caller has seen a token. So the release gives back all reserved tokens but the first,
+        // unless the outcome of an attempt is unknown.
         let first = grant.tokens.map(|tokens| tokens.first());
         let options = HandoffChain::of(grant.tokens).release_options(self.unknown_outcome, first);
         let (name, time) = (self.lock.name.clone(), self.plan.time);
         let id = AcquisitionId::new(name, self.owner, time, grant.receipt);
-        // A closed owner must not make another attempt, even if the store has no tombstone for it.
+        // The owner of the revoked grant must not make another attempt, even if the store has no
+        // tombstone for this owner.
         self.owner = engine.new_owner();
         self.unconfirmed = None;
         self.unknown_outcome = false;

@@ -58,8 +58,8 @@ impl Wait<'_> {
     }
 
     /// Handles a store that grants nothing until a known time. A wait whose deadline is before that
-    /// time fails at once, unless the pause may end at any time. Other waits emit an event and
-    /// sleep.
+    /// time fails at once; if the pause may end at any time, it fails only at its deadline. Other
+    /// waits emit an event and sleep.
     fn paused(
         &mut self,
         waiter: &WaiterGuard<'_>,

@@ -13,8 +13,8 @@ use crate::time::Moment;
 use std::fmt;
 use std::sync::Arc;
 
-/// A wrapper of a backend that records the duration of each request, except for `inspect_all` and
-/// `diagnose`.
+/// A wrapper of a backend that records the duration of each request, except for `inspect_all`,
+/// `diagnose` and the requests of a [`Voter`]. The engine records `submit_release`.
 pub(super) struct Metered {
     pub(super) backend: Arc<dyn Backend>,
     pub(super) metrics: Metrics,

@@ -3,8 +3,9 @@
 //! The names, types, units and meanings are in `docs/METRICS.md`, together with a dashboard for
 //! Grafana and alert rules for Prometheus.
 //!
-//! - **Recorder.** A client registers its metrics when it is made, with the recorder of that
-//!   moment: install the recorder first. Without a recorder the metrics are discarded.
+//! - **Recorder.** A client registers its metrics when it is made, and the metrics with a label
+//!   `lock` at the first use of the name, with the recorder of that moment: install the recorder
+//!   first. Without a recorder the metrics are discarded.
 //! - **Events.** An [event](crate::Event) is counted when it is emitted, on the emitting thread: a
 //!   slow event handler does not affect the counts. A recorder must therefore not block. A panic of
 //!   the recorder loses the value that it was to record, and nothing else.
@@ -195,7 +196,8 @@ impl Metrics {
         });
     }
 
-    /// Records the end of a call that acquires a lock, if the call ended without the lock.
+    /// Records the end of a call that acquires a lock, if the call ended without the lock because
+    /// the lock was busy, the store was unavailable, or the call was refused.
     pub(crate) fn acquire_ended<T>(&self, lock: &LockName, result: &Result<Option<T>, Error>) {
         let Some(client) = &self.0 else { return };
         match result {
@@ -233,7 +235,7 @@ impl Metrics {
         client.locks.with(lock, |it| Counted::up(&it.waiting))
     }
 
-    /// Counts an acquisition until the result is dropped.
+    /// Counts an acquisition until the result is [ended](Counted::end) or dropped.
     pub(crate) fn held(&self, lock: &LockName) -> Counted {
         let Some(client) = &self.0 else {
             return Counted::default();
@@ -261,8 +263,8 @@ impl Metrics {
         self.request(Request::Release, start, answer.as_ref().err());
     }
 
-    /// Records the duration of a completed request, and an unknown outcome. Ignores a request that
-    /// was not sent.
+    /// Records the duration of a completed request, and an unknown outcome of an attempt or a
+    /// release. Ignores a request that was not sent.
     fn request(
         &self,
         request: Request,
