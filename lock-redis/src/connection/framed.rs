@@ -168,7 +168,8 @@ impl<'a> FramedConnection<'a> {
         }
     }
 
-    /// Returns how many replicas have the last write, according to the server.
+    /// Returns how many replicas have the last write, according to the server; 0 if that is
+    /// unknown.
     pub(crate) fn confirmed(&self) -> u32 {
         self.wait
             .as_ref()
