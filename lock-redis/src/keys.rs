@@ -2,8 +2,9 @@
 //!
 //! By Redisson's rule, a companion key of the lock `key` is called `prefix:{key}`, or `prefix:key`
 //! if `key` contains `{`. Thus all keys of a lock are in one hash slot of a cluster. [`LockName`]
-//! refuses names for which the rule does not ensure that. The permits of a semaphore are at
-//! `{key}:timeout` instead.
+//! refuses names for which the rule does not ensure that. Some names begin with the lock's key
+//! instead: `{key}:part`, or `key:part` if `key` contains `{`. For example, the permits of a
+//! semaphore are at `{key}:timeout`.
 //!
 //! By that rule, the locks `x` and `{x}` share the companion keys that Redisson defines. The locks
 //! do not share the keys and channels that only this library uses: in those, a key that is one hash

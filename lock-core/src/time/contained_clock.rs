@@ -12,12 +12,13 @@ use std::time::Duration;
 const SLICE: Duration = Duration::from_millis(100);
 
 /// A wrapper that contains the panics of a clock, because clocks are read in the middle of state
-/// changes, which a panic would leave half done. After a panic of the wrapped clock, time continues
-/// at the rate of the machine's clock, and never goes back.
+/// changes, which a panic would leave half done. If a reading of the wrapped clock panics, the
+/// result is the moment of creation plus the time since then on the machine's clock, but never
+/// earlier than a moment returned before.
 #[derive(Debug)]
 pub(crate) struct ContainedClock {
     clock: Arc<dyn Clock>,
-    /// The moment of creation, on the contained clock and on the machine's clock.
+    /// The moment of creation, on the wrapped clock and on the machine's clock.
     made: (Moment, Moment),
     /// The latest moment returned.
     last: AtomicU64,

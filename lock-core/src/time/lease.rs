@@ -14,7 +14,8 @@ impl LeaseTime {
     /// is exact in Lua.
     pub const MAX_MILLIS: u64 = (1 << 53) - 1;
 
-    /// The shortest lease, because a shorter one has no validity after the drift allowance.
+    /// The shortest lease, because the allowance of [`validity`](Self::validity) takes more than
+    /// half of a shorter one.
     pub const SHORTEST: Duration = Duration::from_millis(5);
 
     /// Validates a duration and rounds it up to whole milliseconds.
@@ -41,7 +42,7 @@ impl LeaseTime {
     }
 
     /// Returns a lease for the time that is left, at least the shortest lease; `None` if no time is
-    /// left, or more than the longest lease.
+    /// left, or if the time is longer than the longest lease.
     pub(crate) fn of_rest(left: Duration) -> Option<Self> {
         if left.is_zero() {
             return None;
@@ -88,12 +89,13 @@ impl fmt::Display for LeaseTime {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Lease {
-    /// A lease that the watchdog renews every third of `ttl` until the guard is dropped.
+    /// A lease that the watchdog renews every third of `ttl` until the lock is released or lost, or
+    /// `renewals` is reached.
     Watched {
         /// The lease that each renewal requests, at least [`Lease::SHORTEST_WATCHED`].
         ttl: Duration,
-        /// The maximum number of renewals, after which the lock is given up and the holder
-        /// informed. `None`: no limit.
+        /// The maximum number of renewals. After the last one, the lock ends with its lease, and
+        /// the holder is notified a third of the lease after that renewal. `None`: no limit.
         renewals: Option<u32>,
     },
     /// A lease that ends after this time, without renewals.

@@ -11,7 +11,7 @@ use std::net::Ipv6Addr;
 #[derive(Clone, Debug, Default)]
 pub struct AddressMap {
     addresses: HashMap<Address, Address>,
-    /// Hosts that are replaced, whatever the port, unless `addresses` has an entry for the port.
+    /// Hosts that are replaced on every port for which `addresses` has no entry of that host.
     hosts: HashMap<String, String>,
 }
 

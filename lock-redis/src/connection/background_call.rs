@@ -49,7 +49,7 @@ struct State<T> {
 pub(crate) enum CallNotDone {
     /// No thread could be started.
     NoThread(io::Error),
-    /// The call has not returned before the deadline.
+    /// No call has returned within the caller's time.
     Late,
     Panicked,
 }

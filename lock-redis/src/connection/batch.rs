@@ -1,7 +1,8 @@
 //! [`Batch`]: the requests of one write, encoded once.
 //!
-//! Each request has a [`Mark`]: its script, the place of its keys in the bytes, and the commands
-//! that a connection adds to it. So a connection need not search the bytes for these.
+//! Each request has a [`Mark`]: its script or command, the places of the request and of its keys in
+//! the bytes, and two flags that decide which commands a connection adds to it. So a connection
+//! need not search the bytes for these.
 
 use super::{Request, Text, encoded_words, with_text, write_count, write_word};
 use crate::connection::error_mapping::Asked;
@@ -21,7 +22,8 @@ thread_local! {
 /// The requests of one write. See the [module's text](self).
 pub(crate) struct Batch {
     bytes: Vec<u8>,
-    /// The first request. Most batches have no other, and then need no allocation for `others`.
+    /// The first request. Most batches have only one request, and then need no allocation for
+    /// `others`.
     first: Option<Mark>,
     others: Vec<Mark>,
     first_decides: bool,
@@ -45,7 +47,7 @@ enum RequestContent {
     Script(&'static Script),
     /// A command with one key.
     Command(&'static str),
-    /// A request that is not about a lock.
+    /// A request that is not about a lock, or that a connection has added.
     Words,
 }
 
@@ -110,8 +112,8 @@ impl Batch {
         batch
     }
 
-    /// Makes an error in reply to the first request the outcome of the batch, regardless of the
-    /// other replies.
+    /// Makes the batch fail if the reply to the first request is an error or is missing, regardless
+    /// of the other replies.
     pub(crate) fn first_decides(mut self) -> Self {
         self.first_decides = true;
         self

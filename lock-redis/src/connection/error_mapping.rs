@@ -1,4 +1,4 @@
-//! Maps a server's errors to those of this library, with advice for each. No other module does.
+//! Maps a server's errors to errors of this library, most of them with advice.
 
 use crate::connection::history::Shown;
 use crate::connection::{Cause, Server, ServerError};
@@ -6,7 +6,7 @@ use crate::lua::Script;
 use lock_core::backend::Failure;
 use lock_core::{Error, ErrorKind};
 
-/// The advice if scripts fail because the server is too old.
+/// The advice if the server may be too old.
 pub(crate) const OLDEST: &str = "Redis 6.2, or Valkey 7.2, is the oldest that will do";
 
 /// The request that the server refused.
@@ -24,9 +24,10 @@ pub(crate) enum Asked<'a> {
     Publish(&'static str, &'a str),
     /// To return how many replicas have a write.
     Confirmation,
-    /// To return which node of a cluster serves which slots.
+    /// To report on its cluster: the node's own ID, the state of the cluster, or the nodes of the
+    /// slots.
     Cluster,
-    /// To return its identity.
+    /// To return `INFO`. Also stands for other requests that are not about a lock.
     Introduction,
 }
 
@@ -45,7 +46,7 @@ pub(crate) fn refused(server: &Server, answer: &ServerError, asked: &Asked<'_>) 
     Failure::Refused(explain(server, answer, asked))
 }
 
-/// Returns `true` if this is the error of a server that refuses writes because it is a replica.
+/// Returns `true` if this is the error of a server that refuses a request because it is a replica.
 pub(crate) fn is_by_a_replica(error: &Error) -> bool {
     ServerError::behind(error)
         .is_some_and(|answer| matches!(answer.code.as_str(), "READONLY" | "MASTERDOWN"))
@@ -76,8 +77,9 @@ pub(crate) fn unready(server: &Server, shown: &Shown) -> Option<Error> {
     }))
 }
 
-/// Returns `true` if the server, or a proxy before it, will never carry out this command: the error
-/// is not a passing state, a redirect, a missing login, or about keys in different slots.
+/// Returns `true` if the server, or a proxy before it, will probably never carry out this command.
+/// Returns `false` for the codes of a passing state, a redirect, a failed or missing login, and
+/// keys in different slots.
 pub(crate) fn will_not(answer: &ServerError) -> bool {
     let answer = inside_script(answer).unwrap_or_else(|| answer.clone());
     !matches!(
@@ -414,7 +416,7 @@ pub(crate) fn acl_pattern(mark: char, name: &str) -> String {
 
 /// Returns the commands that the server may have refused to run: the command that the error names;
 /// otherwise the commands on the line of the script that the error names; otherwise all commands of
-/// the request.
+/// the request, or their category.
 fn missing_commands(detail: &str, asked: &Asked<'_>) -> Vec<String> {
     if let Some(named) = detail.split('\'').nth(1) {
         return vec![named.to_owned()];

@@ -27,7 +27,8 @@ pub(crate) struct Connection {
     sent_scripts: ScriptSet,
     /// The generation of the endpoint's server to which this connection leads.
     pub(super) generation: ServerGeneration,
-    /// True if the server has reported its identity, and that it runs alone and not in a cluster.
+    /// True if the server has reported its identity, and the mode `standalone`: it is not a node of
+    /// a cluster.
     pub(super) is_standalone: bool,
     /// True if scripts have proven that all keys are in one store.
     pub(super) is_one_store: bool,

@@ -1,10 +1,12 @@
 //! [`FramedConnection`]: a connection that adds commands of its own before and after the requests
 //! of a write.
 //!
-//! - `ASKING` before each request, so that a node serves a slot that is just being moved to it.
+//! - `ASKING` before each request, except inside a transaction, so that a node serves a slot that
+//!   is just being moved to it.
 //! - A read of the keys after each renewal, so that the server reports their next change.
 //! - `WAIT` after all requests. It returns how many replicas have the writes of *this connection*,
-//!   so it is sent together with the requests. Redis refuses it inside a script.
+//!   so it is sent together with the requests. Inside a script, Redis before 7.2 refuses it, and
+//!   later versions do not wait.
 //! - `INFO replication` after all requests, for the position in the history of the server's data.
 //!   Inside the script or transaction, the offset would be the one before the write.
 //!
@@ -100,7 +102,7 @@ impl<'a> FramedConnection<'a> {
         }
     }
 
-    /// Adds `ASKING` before each request.
+    /// Adds `ASKING` before each request, except inside a transaction.
     pub(crate) fn asking(self) -> Self {
         Self {
             is_asking: true,
@@ -125,7 +127,8 @@ impl<'a> FramedConnection<'a> {
         }
     }
 
-    /// Adds a wait for this number of replicas, for at most this time, after each write.
+    /// Adds a wait for this number of replicas, unless it is 0, for at most this time, after each
+    /// write.
     pub(crate) fn waiting(self, clock: &'a dyn Clock, replicas: u32, time: Duration) -> Self {
         let wait = ReplicaWait {
             clock,
@@ -165,7 +168,8 @@ impl<'a> FramedConnection<'a> {
         }
     }
 
-    /// Returns how many replicas have the last write, according to the server.
+    /// Returns how many replicas have the last write, according to the server; 0 if that is
+    /// unknown.
     pub(crate) fn confirmed(&self) -> u32 {
         self.wait
             .as_ref()
@@ -340,9 +344,9 @@ impl ConnectionLike for FramedConnection<'_> {
     }
 
     /// Before `WAIT`, a script is sent by its text if this connection has not sent it before.
-    /// Otherwise, after a hash that the server does not know, `WAIT` would wait for its whole time
-    /// in vain. Little time would be left to send the text, and a short lease would end before its
-    /// first renewal.
+    /// Otherwise, after a hash that the server does not know, `WAIT` could wait for its whole time
+    /// in vain. Then little time would be left to send the text, and a short lease would end before
+    /// its first renewal.
     fn needs_script_text(&mut self, script: &Script) -> bool {
         if self.sent_wait().is_some() {
             self.base().is_first_use(script)
@@ -380,7 +384,7 @@ impl ConnectionLike for FramedConnection<'_> {
 }
 
 impl FramedConnection<'_> {
-    /// Records the server's reply to `WAIT` after requests that were answered.
+    /// Records the server's reply to `WAIT`, or the reason why there is none.
     fn note_acknowledgement(
         &mut self,
         waited: Option<Reply>,
@@ -413,8 +417,8 @@ impl FramedConnection<'_> {
 }
 
 impl Connection {
-    /// Makes the server report changes of keys that are read on this connection to the connection
-    /// with the client ID `subscriber`. Returns the server's error if it refuses.
+    /// Makes the server report to the client ID `subscriber` the changes of keys that are read on
+    /// this connection. Returns the server's error if the server refuses.
     pub(crate) fn report_to(
         &mut self,
         subscriber: u64,

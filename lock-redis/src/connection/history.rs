@@ -9,8 +9,8 @@ use std::time::Duration;
 /// The query for a server's replication IDs and offsets.
 pub(crate) const HISTORY: Request<'static> = Request(&[&[b"INFO", b"replication"]]);
 
-/// The position in the history of its data that a server has reported, at the start of a connection
-/// or after a write.
+/// A server's position in the history of its data, as the server has reported it at the start of a
+/// connection or after a write.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Noted {
     /// The ID of the server's process.
@@ -50,11 +50,11 @@ pub(crate) enum Judgement {
     Loading,
     /// The server is a replica.
     Replica,
-    /// The same process, which was always master: it has the noted data.
+    /// The same process, which has been master since the noted report: it has the noted data.
     Same,
     /// Another process with the noted data, or the same process after it was a replica for a while.
     Continued,
-    /// The server has a part of the same history, which ends before the noted offset.
+    /// The server has only a part of the noted history, up to an earlier offset than the noted one.
     Cut,
     Unknown(Doubt),
 }
@@ -62,7 +62,7 @@ pub(crate) enum Judgement {
 /// The reasons why it is unknown if a server has the noted data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Doubt {
-    /// The server continued the history, but a failed resynchronisation may have emptied it.
+    /// The server continued the history, but a failed resynchronisation may have emptied its data.
     NoBacklog,
     /// The same process with a new replication ID and no former one: its first replica was
     /// attached.
@@ -127,9 +127,10 @@ impl Shown {
 
 /// Judges a server by its report; `silence` is the time since `noted` was reported.
 ///
-/// [`Same`](Judgement::Same) and [`Continued`](Judgement::Continued) are proofs;
-/// [`Cut`](Judgement::Cut) is a proof if the offset was read right after the write. The other
-/// judgements prove nothing: then the keys of the held locks decide.
+/// [`Same`](Judgement::Same) and [`Continued`](Judgement::Continued) prove that the server has the
+/// noted data. [`Cut`](Judgement::Cut) proves that the server lacks the last write, if the noted
+/// offset was read right after that write. The other judgements prove nothing: then the keys of the
+/// held locks decide.
 pub(crate) fn judge(noted: &Noted, shown: &Shown, silence: Duration) -> Judgement {
     let Shown {
         is_master: Some(is_master),

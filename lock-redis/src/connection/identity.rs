@@ -27,9 +27,9 @@ pub(crate) enum IdentityKind {
 /// The reaction when another server than before answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum IdentityPolicy {
-    /// Connections to the other server are refused.
+    /// Connections to the other server are refused. [`Identity::former`] describes an exception.
     Keep,
-    /// The other server is followed: it is used from now on. The server before is not used again
+    /// The other server is followed: it is used from now on. The replaced server is not used again
     /// for this time, unless it is proven to continue the data.
     Follow(Duration),
 }
@@ -40,7 +40,8 @@ pub(crate) struct Identity {
     kind: IdentityKind,
     policy: IdentityPolicy,
     /// The last report of the server that the expected one has replaced. Until a server has
-    /// reported its history here, any former replica of the replaced server is accepted.
+    /// reported its history here, any server with at least a part of the replaced server's history
+    /// is accepted.
     former: Option<(Noted, Moment)>,
     state: Mutex<State>,
     /// The number of times that open connections became invalid: another server was followed, the
@@ -59,7 +60,7 @@ struct State {
     /// The last report, and the time of its arrival.
     noted: Option<(Noted, Moment)>,
     running: Option<Running>,
-    /// True if a connection is used whose server is not known.
+    /// True if a connection was accepted whose server did not report its ID.
     has_unknown: bool,
 }
 
@@ -115,8 +116,8 @@ enum Report {
 }
 
 impl ServerGeneration {
-    /// Returns `true` if another server was followed after this connection was made, or its server
-    /// lost its role: then replies on this connection no longer count.
+    /// Returns `true` if this connection became invalid after it was made, for one of the reasons
+    /// at [`Identity::latest`]: then its replies no longer count.
     pub(crate) fn is_over(&self) -> bool {
         self.latest
             .as_ref()
@@ -136,7 +137,7 @@ impl Identity {
     }
 
     /// Returns the identity of an endpoint whose server may change. A new server is followed; the
-    /// server before is not followed again for `rest` without a proof that it continues the data.
+    /// replaced server is not followed again for `rest` without a proof that it continues the data.
     pub(crate) fn followed(rest: Duration) -> Self {
         Self::new(
             IdentityKind::Run,
@@ -155,9 +156,9 @@ impl Identity {
         }
     }
 
-    /// Returns this identity with the last report of the server that was replaced. It shows whether
-    /// a server with another ID than the expected one is the new master, restarted since its ID was
-    /// announced.
+    /// Returns this identity with the last report of the server that was replaced. By this report,
+    /// a server with another ID than the expected one may be recognised as a successor: the new
+    /// master has a new ID if it was restarted after its ID was announced.
     pub(crate) fn after(self, former: Option<(Noted, Moment)>) -> Self {
         Self { former, ..self }
     }
@@ -176,8 +177,7 @@ impl Identity {
         self.state.lock().noted.clone()
     }
 
-    /// Returns how often open connections became invalid, because another server was followed or
-    /// the server lost its role.
+    /// Returns how often open connections became invalid. See [`Identity::latest`].
     pub(super) fn changes(&self) -> u64 {
         self.latest.load(Ordering::SeqCst)
     }
@@ -608,7 +608,7 @@ mod tests {
             assert_eq!(met.is_ok(), is_met, "{history:?}");
             let belongs = if is_met { "found" } else { "listed" };
             assert_eq!(identity.known().as_deref(), Some(belongs));
-            // From then on, only the server that was found is accepted.
+            // If the server was accepted, no other server is accepted after it.
             let other = meet(&identity, &master("third", "Z", 200, ("X", 101), at(2)));
             assert_eq!(other.is_err(), is_met, "{history:?}");
         }

@@ -15,8 +15,10 @@
 //! - [`one_store`]: the check that all keys that a connection reaches are on one server
 //! - [`server_kind`]: finds out if a server that does not know a command is a Sentinel
 //!
-//! A connection that failed once is closed. Otherwise a late reply to an older request could be
-//! read as the reply to the next request, and so a lock could be granted twice.
+//! An exclusive connection is closed after any failure, even a time-out. Otherwise a late reply to
+//! an older request could be read as the reply to the next request, and so a lock could be granted
+//! twice. A multiplexed connection survives time-outs, because it matches late replies to their
+//! requests.
 
 mod address;
 mod address_map;
@@ -102,7 +104,8 @@ impl From<CallError> for Failure {
     }
 }
 
-/// A connection that requests can be sent on: an exclusive or a multiplexed one.
+/// A connection that requests can be sent on: an exclusive or a multiplexed one, or a
+/// [`FramedConnection`].
 pub(crate) trait ConnectionLike {
     /// Sends requests, on an exclusive connection in one write. Returns the replies in order, and
     /// the error if some are missing. A request without a reply may have been carried out.
@@ -140,7 +143,8 @@ pub(crate) trait ConnectionLike {
         false
     }
 
-    /// Returns `true` if all keys are on one server; otherwise each lock needs a script of its own.
+    /// Returns `true` if it is proven that all keys are on one server; otherwise each lock needs a
+    /// script of its own.
     fn is_one_store(&self) -> bool {
         false
     }

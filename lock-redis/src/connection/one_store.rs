@@ -2,8 +2,9 @@
 //!
 //! A proxy may send each script to the server of its first key, and `INFO` to any of its servers. A
 //! script for several locks would then look for most of them on the wrong server, and grant a lock
-//! to a second owner. So every new connection begins with scripts, each for a pair of random keys.
-//! A script returns the ID of the server on which it ran.
+//! to a second owner. So a new connection begins with scripts, each for a pair of random keys,
+//! unless `joined=off` is set or the server belongs to a cluster's slot map. A script returns the
+//! ID of the server on which it ran.
 
 use super::Reply;
 use crate::lua::WHICH;
@@ -62,7 +63,7 @@ pub(super) struct Probe {
 
 impl Probe {
     /// Creates a probe. The first probe sends the script's text, and the others send its hash: a
-    /// server that has not run the first probe refuses them.
+    /// server that does not know the script refuses them.
     fn new(brings_text: bool, keys: &[String]) -> Self {
         static HASH: OnceLock<String> = OnceLock::new();
         let hash = HASH.get_or_init(|| redis::Script::new(WHICH).get_hash().to_owned());

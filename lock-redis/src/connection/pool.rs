@@ -117,8 +117,8 @@ impl DerefMut for BorrowedConnection<'_> {
 }
 
 impl BorrowedConnection<'_> {
-    /// Records that the server reports changes of keys read on this connection to this subscriber.
-    /// Returns `true` if it did so for an earlier connection of this slot.
+    /// Records that the server reports to this subscriber the changes of keys that are read on this
+    /// connection. Returns `true` if an earlier connection of this slot had the same subscriber.
     pub(crate) fn replaces_one_that_reported_to(&mut self, subscriber: u64) -> bool {
         std::mem::replace(&mut self.slot.reported_to, subscriber) == subscriber
     }
@@ -212,8 +212,8 @@ impl ConnectionPool {
         Ok(Self { slots, dialer })
     }
 
-    /// Borrows a connection, and waits for one until `by`. Prefers an open connection, because the
-    /// last one returned is the first one borrowed.
+    /// Borrows a connection; waits until `by` for a free slot, and for a dial. The slot that was
+    /// returned last is borrowed first, so open connections are preferred to cold slots.
     pub(crate) fn borrow(&self, by: Moment) -> Result<BorrowedConnection<'_>, Failure> {
         let slot = loop {
             if let Some(slot) = self.slots.try_get() {

@@ -21,7 +21,8 @@ pub(crate) struct NeededReplicas {
     /// The number of replicas that do not count, because their clocks are ahead: so many more must
     /// confirm.
     pub(crate) ahead: u32,
-    /// The number that is waited for: at most all existing replicas.
+    /// The number that is waited for: `count` and `ahead`, but not more than the known replicas,
+    /// unless `count` is larger than these.
     pub(crate) awaited: u32,
 }
 
@@ -66,7 +67,7 @@ impl Acknowledgement {
         }
     }
 
-    /// Returns how many replicas have the write, according to the server.
+    /// Returns how many replicas have the write, according to the server; 0 if that is unknown.
     pub(crate) fn count(&self) -> u32 {
         match self {
             Self::By(count) => *count,

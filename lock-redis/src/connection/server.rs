@@ -86,7 +86,8 @@ impl Server {
         }
     }
 
-    /// Returns the URL of this server with this scheme, or with the scheme's variant for TLS.
+    /// Returns the URL of this server with this scheme, or with the scheme's variant for TLS or for
+    /// a socket in the file system.
     pub(crate) fn url(&self, scheme: &str) -> String {
         match (&self.endpoint, scheme.strip_prefix("redis")) {
             (Endpoint::Unix(_), Some("")) => format!("redis+unix://{self}"),
@@ -159,8 +160,8 @@ impl Server {
         }
     }
 
-    /// Returns the error of a request during which the server was replaced, or lost the master's
-    /// role.
+    /// Returns the error of a request during which the connection became invalid, for example
+    /// because the server was replaced, or lost the master's role.
     pub(super) fn superseded(&self) -> Error {
         Error::unavailable(format!(
             "another server answers at {self} since, or that is no master any more: what it said \

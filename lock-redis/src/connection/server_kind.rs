@@ -6,7 +6,7 @@ use crate::connection::{Reply, ServerError};
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment};
 
-/// Returns `failure`, or another error that names the right URL, if the server is a Sentinel.
+/// Returns `failure` or, if the server is a Sentinel, an error that names the right URL instead.
 /// Queries the server, until `by`, only if the failure is an unknown command.
 pub(crate) fn with_server_kind(
     link: &mut dyn ConnectionLike,

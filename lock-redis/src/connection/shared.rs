@@ -47,7 +47,8 @@ impl SharedConnection {
     /// new connection. The first time on a connection, a script is sent by its text.
     ///
     /// The callback gets the outcome: at once if the request could not be sent, otherwise from the
-    /// next thread that reads or from the poller, which fails the request soon after the deadline.
+    /// next thread that reads or closes the connection, or from the poller, which fails the request
+    /// soon after the deadline.
     pub(crate) fn submit(&self, batch: &Batch, by: Moment, done: OnReply) {
         debug_assert!(batch.only().is_some(), "one reply, one callback");
         let mut callback = CallbackRequest {

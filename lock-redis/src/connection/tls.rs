@@ -435,7 +435,7 @@ fn distrust(server: &Server, why: &CertificateError) -> String {
     }
 }
 
-/// Returns why the server does not trust the client.
+/// Returns the meaning of an alert with which the server has ended the handshake or the session.
 fn refusal(server: &Server, alert: AlertDescription) -> (Kind, String) {
     use AlertDescription as A;
     match alert {

@@ -21,7 +21,8 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct Transport {
     socket: Socket,
-    /// Locked after the pending requests of a connection, never before.
+    /// A thread that locks both this and the pending requests of a connection locks the pending
+    /// requests first.
     tls: Option<Mutex<TlsSession>>,
     /// Counts the connection while it is open.
     _counted: Option<OpenConnection>,
@@ -70,7 +71,8 @@ impl ReadBuffer {
     const SIZE: usize = 16 << 10;
 }
 
-/// Returns the length of one wait for a socket. Never zero, which means no timeout.
+/// Returns the length of one wait for a socket. Never zero, because a socket takes zero as no
+/// timeout.
 fn slice_of(left: Duration) -> Duration {
     left.clamp(Duration::from_millis(1), SystemClock::SLICE)
 }
@@ -192,8 +194,8 @@ impl Transport {
             let unsent = match &self.tls {
                 None => &bytes[taken..],
                 Some(tls) => {
-                    // Encrypted bytes have to be sent in order, so all of them before more are
-                    // encrypted.
+                    // Encrypted bytes have to be sent in order, so all of them are sent before more
+                    // are encrypted.
                     if output.ciphertext.is_empty() && !is_encrypted {
                         tls.lock().encrypt(bytes, &mut output.ciphertext)?;
                         (taken, is_encrypted, has_left) = (bytes.len(), true, false);
@@ -230,7 +232,8 @@ impl Transport {
     }
 
     /// Waits until the socket can be written (or read, if `read`), for at most `longest` or one
-    /// slice, whichever is shorter. Returns `true` if `read` is set and the socket can be read.
+    /// slice, whichever is shorter. Returns `true` if `read` is set and the socket can be read, or
+    /// cannot be polled.
     pub(crate) fn wait(&self, read: bool, longest: Duration) -> bool {
         let flags = if read {
             PollFlags::IN | PollFlags::OUT

@@ -17,8 +17,8 @@ pub(crate) struct Join {
     /// The places of the arguments that must be equal in all requests. The joined request has them
     /// once, behind the keys.
     pub(crate) common: &'static [usize],
-    /// The places of the arguments that the joined request has once for each lock, in the order of
-    /// the keys. These arguments are the last words of the joined request.
+    /// The places of the arguments that the joined request has once for each lock, arranged as the
+    /// keys are. These arguments are the last words of the joined request.
     pub(crate) each: &'static [usize],
     /// True if a request for one lock can be sent again although it may have been carried out,
     /// because the second answer is the same as the first.

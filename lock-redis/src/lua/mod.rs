@@ -1,7 +1,8 @@
 //! [`Script`]: a Lua script, which the server runs atomically and knows by the hash of its text.
 //!
 //! Scripts are assembled here, and run by [`protocol`](crate::protocol). A format with owners is a
-//! folder of files. Each file defines a Lua function that the scripts call:
+//! folder of files. Each file defines a Lua function that the scripts call (`call` is `redis.call`
+//! or `redis.pcall`; with the latter, a function may return an error):
 //!
 //! - `look(call, key, owner)`: 1 if this owner holds the lock, else 0
 //! - `gone(call, key, owner)`: 0; called after a `look` that returned 0. `look` or `gone` must run
@@ -9,19 +10,20 @@
 //!   answer that a lock is gone
 //! - `take(key, owner, lease)`: grants the free lock, and returns nothing; or returns the error,
 //!   and the lock is still free
-//! - `holder(key, takes_many)`: owner and hold count, for `inspect`; an error for data that is no
-//!   lock of this format
+//! - `holder(key, takes_many)`: owner and hold count, for `inspect` and `force`; nothing if the
+//!   lock is free; an error for data that is no lock of this format
 //! - `tells(key)`: 1 if the holder publishes its release, else 0
 //! - `drop(call, key, owner)`: frees the lock and returns 1 if this owner held it; else 0, after a
 //!   command that a replica refuses
 //!
 //! Every command is written as `call('NAME', ..`, so that [`Script::commands`] finds it. A file of
-//! `endings` is the last part of a script that frees a lock, or that has found a lock busy.
-//! `attempt.lua` tries to acquire a lock, and `grant.lua` grants it, with fencing tokens if the
-//! arguments request them.
+//! `endings` has the last step of a script that has freed a lock, or that has found a lock busy.
+//! `acquire.lua` acquires a lock if the keys of the lock, its queue and its tombstone do not exist;
+//! otherwise `attempt.lua` tries to acquire it. Both call `grant.lua`, which grants the lock, with
+//! fencing tokens if the arguments request them.
 //!
-//! A file must follow the files whose functions it calls: `grant.lua` and `queue.lua` follow
-//! `timestamp.lua`, which reads the server's clock; `enter.lua` and `give_up.lua` follow
+//! A file must follow the files whose functions it calls. For example, `grant.lua` and `queue.lua`
+//! follow `timestamp.lua`, which reads the server's clock; `enter.lua` and `give_up.lua` follow
 //! `leave.lua`; and `give_up.lua` also follows `let_next_in.lua`.
 //!
 //! [`join`] describes the scripts that have a counterpart for several locks.
@@ -44,8 +46,8 @@ pub(crate) struct Script {
     pub(crate) name: &'static str,
     /// The script's text.
     pub(crate) source: &'static str,
-    /// The prefix, before the lock's key, of the channels on which the script publishes releases;
-    /// empty if the script publishes none.
+    /// The prefix, before the lock's key, of the channels on which the script publishes releases,
+    /// or a glob for this prefix; empty if the script publishes none.
     pub(crate) channel: &'static str,
     /// The library whose waiters the script wakes when it frees a lock, as it wakes our own
     /// waiters.
@@ -192,7 +194,8 @@ pub(crate) use words;
 pub(crate) static MARK: Script = Script::new("mark", "", None, include_str!("mark.lua"));
 /// Sent as text and not by its hash, because a diagnosis runs this script only once.
 pub(crate) const RIGHTS: &str = include_str!("rights.lua");
-/// On each new connection, sent as text once and by its hash after that.
+/// The script by which a new connection checks that all keys are in one store, sent as text once
+/// and by its hash after that.
 pub(crate) const WHICH: &str = include_str!("which.lua");
 pub(crate) static COUNT: Script = Script::new("count", "", None, include_str!("count.lua"));
 pub(crate) static CLEAR: Script = Script::new("clear", "", None, include_str!("clear.lua"));
@@ -315,8 +318,8 @@ mod tests {
         [acquire, release, close, renew, inspect, force, propose]
     }
 
-    /// So an access control list that allows the script for one lock also allows the joined script,
-    /// and a diagnosis need not check the joined one.
+    /// An access control list that allows the script for one lock must also allow the joined
+    /// script, because a diagnosis does not check the joined one.
     #[test]
     fn joined_scripts_run_no_other_commands() {
         for join in DIALECTS.into_iter().flat_map(|it| it.joins) {

@@ -17,7 +17,7 @@ use std::time::Duration;
 const PACE: Duration = Duration::from_millis(250);
 
 /// Connects to the first of `addresses` that accepts in `time`. Otherwise fails: with the last
-/// error if all addresses have refused, or with a time-out.
+/// error if the attempts for all addresses have failed, or with a time-out.
 ///
 /// Earlier attempts continue while later ones begin. All attempts begin in the first half of the
 /// time, so that a distant address has the second half to answer.
@@ -94,8 +94,8 @@ fn begin(address: SocketAddr) -> io::Result<Socket> {
     }
 }
 
-/// Waits for at most `longest`. Returns the positions, in ascending order, of the sockets that are
-/// connected or have failed.
+/// Waits until a socket is connected or has failed, for at most `longest`. Returns the positions of
+/// these sockets, in ascending order.
 fn wait_for_any(begun: &[Socket], longest: Duration) -> io::Result<Vec<usize>> {
     let fd = |socket| PollFd::from_borrowed_fd(AsFd::as_fd(socket), PollFlags::OUT);
     let mut fds: Vec<_> = begun.iter().map(fd).collect();
@@ -186,8 +186,8 @@ mod tests {
         assert!(SystemClock.now().since(by) < Duration::from_secs(5));
     }
 
-    /// The first of seven addresses answers only after its share of the time: to the kernel's
-    /// second attempt, after one second.
+    /// The first of seven addresses answers only the kernel's second attempt, after one second:
+    /// later than after a seventh of the time.
     #[test]
     fn slow_address_among_silent_ones_is_connected_to() {
         let (slow, hole) = (Hole::new(), Hole::new());
@@ -219,7 +219,7 @@ mod tests {
         let begun = SystemClock.now();
         let stream = connect_to_any(&addresses, &time(soon(600))).unwrap();
         assert_eq!(stream.peer_addr().unwrap(), good.local_addr().unwrap());
-        // Without a pause of `PACE` after each of the 40 refusals.
+        // Pauses of `PACE` after all of the 40 refusals would take ten seconds.
         assert!(SystemClock.now().since(begun) < Duration::from_secs(5));
     }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// The source of user and password.
 #[derive(Clone, Default)]
 pub(crate) struct CredentialsSource {
-    /// The user if the provider gives none.
+    /// The user, unless the provider gives one.
     pub(crate) user: Option<String>,
     pub(crate) password: PasswordSource,
     /// The application's provider, which is called first. `password` is read only if there is no

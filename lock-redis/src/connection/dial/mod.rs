@@ -42,11 +42,11 @@ pub(crate) struct Dialer {
 const SPARED: u32 = 8;
 /// The time that the first dial may take before another one is begun in parallel, because a new
 /// connection may succeed while the first is stuck. A third dial is begun after the second one has
-/// taken twice that time, and so on.
+/// taken twice that time, and so on. Once a dial has succeeded, see `LEAST_AGAIN`.
 const AGAIN: Duration = Duration::from_secs(2);
-/// The shortest time before a parallel dial is begun, once a dial has succeeded. If twice the
-/// duration of the last successful dial is longer, that is the time, so that no parallel dial is
-/// begun while the first one takes no longer than usual.
+/// The shortest time before a parallel dial is begun, in place of `AGAIN`, once a dial has
+/// succeeded. Twice the duration of the last successful dial is used if that is longer, so that no
+/// parallel dial is begun while the first one takes no longer than usual.
 const LEAST_AGAIN: Duration = Duration::from_millis(250);
 
 impl Dialer {
@@ -68,8 +68,8 @@ impl Dialer {
     /// Makes a connection before the deadline `by`, and within the connect timeout.
     ///
     /// If `by` is too early for the connect timeout (see `SPARED`), the dial runs in the background
-    /// and continues after `by`. The next call then gets the dial's connection, and begins another
-    /// dial only if this one takes long.
+    /// and continues after `by`. The next call then gets the outcome of this dial, and begins
+    /// another dial only if this dial takes long or has failed.
     ///
     /// Fails with [`Failure::Refused`] if a repetition cannot succeed, and with
     /// [`Failure::NotSent`] otherwise.

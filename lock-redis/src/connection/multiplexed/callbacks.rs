@@ -10,8 +10,9 @@ use lock_core::backend::contain;
 use parking_lot::MutexGuard;
 
 impl MultiplexedConnection {
-    /// Sends as much of a request as the peer takes at once, or leaves the sending to a reader that
-    /// is awake. Does not wait: the thread that reads the reply runs the callback.
+    /// Sends as much of a request as the peer takes at once, or leaves the sending to a thread that
+    /// writes already, or to a reader that is awake. Does not wait: the thread that reads the
+    /// reply, or fails the request, runs the callback.
     pub(in crate::connection) fn submit(
         &self,
         request: &[u8],
@@ -41,8 +42,8 @@ impl MultiplexedConnection {
         self.deliver(pending, wakeups)
     }
 
-    /// Reads replies without waiting, if no thread reads, and fails the callbacks whose deadline
-    /// has passed. Returns `true` if callbacks are still pending.
+    /// Fails the callbacks whose deadline has passed, writes the unsent bytes, and reads replies if
+    /// no thread reads. Does not wait. Returns `true` if callbacks are still pending.
     pub(super) fn poll(&self) -> bool {
         let mut pending = self.pending.lock();
         let mut wakeups = DeferredWakeups::default();

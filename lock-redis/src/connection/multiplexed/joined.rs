@@ -122,7 +122,8 @@ impl Joiner {
     pub(super) fn replied(&mut self, kind: JoinKind, reply: &Reply, now: Moment) {
         let is_error = |reply: &Reply| matches!(reply, Reply::Error(_));
         match reply {
-            // An array of only errors, as from a full server, is a refusal: see the last arm.
+            // An array of only errors, as from a server without free memory, is a refusal: see the
+            // last arm.
             Reply::Array(answers) if !answers.iter().all(is_error) => {
                 self.kinds[kind.0].is_known = true;
             }

@@ -22,10 +22,11 @@
 //!   sent and it is not joined; otherwise the request stays pending, abandoned, and its reply is
 //!   dropped.
 //!
-//! A deadline that passes does not close the connection: a late reply finds its request. If nothing
-//! was received for longer than replies usually take, the connection gets no new requests. A
-//! connection is closed when it breaks, when a reply is invalid or unexpected, when its server is
-//! superseded, and when the oldest request is overdue by `grace`, a command timeout.
+//! A deadline that passes does not close the connection: a late reply finds its request. If the
+//! oldest request is late and nothing was received for a while (`PendingRequests::is_mute`), the
+//! connection gets no new requests. A connection is closed when it breaks, when a reply is invalid
+//! or unexpected, when its server is superseded, and when the oldest request is overdue by `grace`,
+//! a command timeout.
 
 mod callbacks;
 mod joined;
@@ -233,16 +234,17 @@ impl MultiplexedConnection {
         self.scripts_sent.insert(script)
     }
 
-    /// Returns `true` if the calling thread has to write the unsent bytes itself. A thread leaves
-    /// these bytes to a reader that is awake only while the server has enough requests: the reader
-    /// may run after all threads woken with it, and the server must not run out of requests
-    /// meanwhile.
+    /// Returns `true` if the calling thread has to write the unsent bytes itself: no thread writes,
+    /// and they cannot be left to the reader. They can if the reader is awake and the server has
+    /// enough requests: the reader may run after all threads woken with it, and the server must not
+    /// run out of requests meanwhile.
     fn must_write_now(pending: &PendingRequests) -> bool {
         let reader_will = pending.reader.is_some() && !pending.asleep;
         pending.wants_writer() && !(reader_will && pending.is_peer_busy())
     }
 
-    /// Waits for the reply, and meanwhile reads and writes for all threads while it has the role.
+    /// Waits for the reply. Meanwhile reads for all threads while this thread is the reader, and
+    /// writes for them if the reader does not.
     fn wait<'a>(
         &'a self,
         mut pending: MutexGuard<'a, PendingRequests>,

@@ -1,9 +1,9 @@
-//! [`PendingRequests`]: the requests on a connection without a reply, and the unsent bytes.
+//! [`PendingRequests`]: the requests of a connection that have no reply yet, and the unsent bytes.
 //!
 //! Pure state, without I/O and wake-ups. A reply does not name its request: it belongs to the
-//! oldest request that was sent. So a request stays pending until its reply arrives, even if its
-//! caller has given up. Requests of one write may be [joined](super::joined) into one, whose reply
-//! has a part for each.
+//! oldest request that was sent. So a request that was sent stays pending until its reply arrives,
+//! even if its caller has given up. Requests of one write may be [joined](super::joined) into one,
+//! whose reply has a part for each.
 
 mod joining;
 
@@ -51,8 +51,9 @@ impl ReplySlot {
 
 /// A request that no thread waits for.
 pub(crate) struct CallbackRequest {
-    /// The request with the hash of its script; empty if it was sent with the text. If the server
-    /// does not know the hash, the request is sent again with `text`, the script's text.
+    /// The request with the hash of its script; empty if it was sent with the text, or runs no
+    /// script. If the server does not know the hash, the request is sent again with `text`, the
+    /// script's text.
     pub(crate) by_hash: Vec<u8>,
     pub(crate) text: &'static str,
     /// Called with the outcome by the thread that reads the reply or fails the request. Must be
@@ -238,9 +239,9 @@ impl PendingRequests {
     /// 0.9. Leaving all writes to the reader was slower.
     const WRITE_SHARE: u64 = 2;
 
-    /// The least silence after which a connection gets no new requests, because a lost packet is
-    /// sent again after 200 ms. If twice the recent time of a reply is longer, that time counts
-    /// instead, up to `command_timeout`.
+    /// The least time that the oldest request must have waited before new requests go to a new
+    /// connection, because a lost packet is sent again after 200 ms. Twice the recent time of a
+    /// reply is used if that is longer, but never more than `command_timeout`.
     const LEAST_SILENCE: Duration = Duration::from_millis(250);
 
     /// Creates the state; `usual` is the expected time of a reply until the first has arrived.
@@ -422,7 +423,8 @@ impl PendingRequests {
     /// oldest one may have been made just before the last reply.
     ///
     /// A request is late if its deadline has passed and it has waited twice as long as replies
-    /// usually take: the deadline alone may be too short.
+    /// usually take (at least `LEAST_SILENCE`, at most `grace`): the deadline alone may be too
+    /// short.
     pub(super) fn is_mute(&self, now: Moment, grace: Duration) -> bool {
         let usual = (self.usual * 2).max(Self::LEAST_SILENCE).min(grace);
         self.requests
@@ -475,8 +477,9 @@ impl PendingRequests {
         mem::replace(&mut self.unsent, bytes)
     }
 
-    /// Assigns a reply to its request; fails if there is none. The thread that reads is not woken
-    /// for its own reply.
+    /// Assigns a reply to its request; fails if no request waits for a reply, or if the reply
+    /// cannot be the reply to the joined requests. The thread that reads is not woken for its own
+    /// reply.
     pub(super) fn assign(
         &mut self,
         reply: Reply,
@@ -552,9 +555,10 @@ impl PendingRequests {
         }
     }
 
-    /// Gives up the request of a caller. Returns `None` if it has its reply; otherwise, whether the
-    /// request may have been sent, or may yet be sent as a part of a joined request. Removes the
-    /// request if neither is the case.
+    /// Gives up the request of a caller. Returns `None` if it has its reply; otherwise, whether it
+    /// may have been carried out or may yet be: its bytes may have been sent, it is joined, or an
+    /// earlier joined script may have carried it out. Removes the request if no byte of it was sent
+    /// and it is not joined.
     pub(super) fn abandon(&mut self, id: RequestId) -> Option<MayHaveLeft> {
         let is_it = |request: &CallerRequest| request.id == id;
         let member = |request: &PendingRequest| request.each().iter().position(is_it);

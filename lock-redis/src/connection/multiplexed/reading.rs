@@ -20,8 +20,9 @@ pub(super) struct ReplyInput {
 }
 
 impl MultiplexedConnection {
-    /// Sleeps for at most `longest` until bytes arrive, and distributes the replies. Hands the role
-    /// of the reader over if the caller's own reply is among them.
+    /// Sleeps until bytes arrive, for about `longest` or less, and distributes the replies. Hands
+    /// the role of the reader over if the caller's own reply is among them. Otherwise closes the
+    /// connection if the oldest request is overdue for too long.
     pub(super) fn read(
         &self,
         longest: Duration,

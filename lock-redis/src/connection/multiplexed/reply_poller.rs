@@ -14,8 +14,8 @@ use std::time::Duration;
 /// The time that an arrived reply may stay unread if no thread waits for it, so that the failed
 /// release of a dropped guard is noticed.
 const TICK: Duration = Duration::from_millis(50);
-/// The time for which the thread continues without callbacks, so that an idle client has no
-/// threads. The next callback starts a new thread.
+/// The time without callbacks after which the thread ends, so that an idle client does not keep it.
+/// The next callback starts a new thread.
 const IDLE: Duration = Duration::from_secs(2);
 
 pub(crate) struct ReplyPoller(Arc<Inner>);

@@ -40,7 +40,8 @@ enum Value {
 /// The largest reply, far more than any request of this library causes, so that a broken server
 /// cannot exhaust the memory.
 pub(crate) const LARGEST_REPLY: usize = 16 << 20;
-/// The deepest nesting of lists in a reply; the scripts reply with one level.
+/// The deepest nesting of arrays in a reply; the deepest replies that are used, to `CLUSTER SHARDS`
+/// and `CLUSTER SLOTS`, have four levels.
 const DEEPEST: usize = 8;
 /// The longest line of a reply, longer than any status or error.
 const LONGEST_LINE: usize = 64 << 10;
@@ -50,7 +51,8 @@ const ENDLESS: InvalidReply = "it has no end";
 
 impl ReplyReader {
     /// Returns a reader for a connection that may switch to RESP3 (`HELLO 3`). Maps, sets and
-    /// pushes become arrays; a map's keys and values take turns.
+    /// pushes become arrays; a map's keys and values take turns. The other types that only RESP3
+    /// has are refused, except nil.
     pub(crate) fn resp3() -> Self {
         Self {
             is_resp3: true,

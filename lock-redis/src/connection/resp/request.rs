@@ -57,8 +57,8 @@ pub(crate) fn write_word(word: &[u8], into: &mut Vec<u8>) {
     into.extend_from_slice(b"\r\n");
 }
 
-/// Appends a line of a kind and a count. Such a line stands before every word, so the usual counts,
-/// of one or two digits, are written without a conversion to text.
+/// Appends a line with a type byte and a count. Every word begins with such a line, so the usual
+/// counts, of one or two digits, are written without a conversion to text.
 pub(crate) fn write_count(kind: u8, count: usize, into: &mut Vec<u8>) {
     let digit = |value: usize| b'0' + (value % 10) as u8;
     match count {

@@ -40,8 +40,8 @@ impl Text {
         Self::number(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// Returns an owner in its wire format, also without general formatting: there is one in every
-    /// request, and a hundred in a batch of renewals.
+    /// Returns an owner in its wire format, also without general formatting: nearly every request
+    /// contains one, and a batch of renewals up to a hundred.
     pub(crate) fn owner(owner: OwnerId) -> Self {
         let mut text = Self {
             bytes: [0; Self::MAX],

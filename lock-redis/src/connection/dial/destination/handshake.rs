@@ -1,4 +1,5 @@
-//! The handshake of a connection: credentials, database, client name, and the server's identity.
+//! The handshake of a connection: credentials, database, client name, the server's identity, and
+//! the scripts that check that all keys are in one store.
 //!
 //! Credentials and database are essential, and so is the identity if a certain server is expected.
 //! A proxy may know neither `CLIENT` nor `INFO`, and answer them with any error, or close the
@@ -42,7 +43,8 @@ enum Step {
 /// The condition for the server of a new connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Requirement {
-    /// The server has the expected identity, and may grant locks.
+    /// If an identity is expected, the server has it and, unless it is a cluster node, may grant
+    /// locks.
     Usable,
     /// No condition: the connection is only used to query the server's properties.
     Nothing,
@@ -151,8 +153,8 @@ impl Destination {
         }
         if !is_full && let Some(identity) = identity {
             if !identity.is_never_reported() {
-                // Another connection has reported the identity meanwhile, so the server knows
-                // `INFO`, and this connection was closed for another reason.
+                // The server has meanwhile reported its identity on another connection. So it knows
+                // `INFO`, and has closed the earlier connections of this dial for another reason.
                 let message = format!("{} closes connections", self.server);
                 return Err(Failure::NotSent(Error::unavailable(message)).into());
             }
@@ -275,8 +277,9 @@ impl Destination {
         });
     }
 
-    /// Returns the failure for an error in reply to a request for the server's identity. Ignores
-    /// the error if the identity is not required.
+    /// Returns the failure for an error in reply to a request for the server's identity. Ignores an
+    /// error of `INFO` from a cluster node. Only warns if the server will never report its
+    /// identity, and the identity is optional.
     fn unidentified(
         &self,
         identity: &Identity,

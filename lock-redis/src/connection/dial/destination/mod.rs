@@ -45,7 +45,8 @@ pub(crate) struct Destination {
     /// The exclusive connections, and those that are being made. Shut down when the server is
     /// [retired](Self::retire).
     shutdown: ShutdownRegistry,
-    /// The expected server; if given, each connection begins with a query of its identity.
+    /// The expected server. If given, each connection of [`dial`](Self::dial) begins with a query
+    /// of the server's identity.
     pub(super) identity: Option<Identity>,
     pub(super) one_store: OneStore,
     /// The time that the last successful dial took, without its earlier attempts.
@@ -56,21 +57,21 @@ pub(crate) struct Destination {
     advice: Option<String>,
 }
 
-/// The most connections of one dial. Another connection is made if a connection leads to a replica,
-/// or to a server that is loading its data: behind a load balancer over a master and its replicas,
-/// the next connection may lead to the master. With two replicas and a random choice, one in 600
-/// dials finds no master.
+/// The most connections of one dial. Another connection is made if the server closes a connection
+/// during the handshake, or if a connection leads to a replica or a loading server that is not the
+/// known server: behind a load balancer over a master and its replicas, the next connection may
+/// lead to the master. With two replicas and a random choice, one in 600 dials finds no master.
 const DIALS: u32 = 16;
 /// The number of connections of one dial that are made without a pause, if they lead to replicas.
 const DIALS_AT_ONCE: u32 = 8;
-/// The first pause between further connections of a dial, because a load balancer may need a moment
-/// to notice a new master. The pause doubles.
+/// The shortest first pause between further connections of a dial, because a load balancer may need
+/// a moment to notice a new master. The pause is random, up to twice as long, and doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// The longest pause after a connection to a replica, so that all connections of a dial fit into
 /// the default connect timeout.
 const LONGEST_PAUSE: Duration = Duration::from_millis(160);
 /// The longest pause while a server loads its data, because loading may take minutes and many
-/// clients wait. All dials of this client share the pause, which doubles.
+/// clients wait. All dials to one server share the pause, which doubles.
 const LONGEST_LOADING_PAUSE: Duration = Duration::from_millis(500);
 
 /// The handshakes that are tried, on one connection after the other, while the server closes the
@@ -122,8 +123,8 @@ pub(super) enum DialStep {
 #[derive(Debug, Default)]
 pub(super) struct DialState {
     step: Mutex<DialStep>,
-    /// The reason why the dial's last connection was refused, if there was one before. Returned
-    /// instead of a time-out, because the server's answer says more.
+    /// The reason why the previous connection of the dial was not used; `None` during the first
+    /// connection. Returned instead of a time-out, because the reason says more.
     refusal: Mutex<Option<Failure>>,
 }
 
@@ -181,8 +182,8 @@ impl Destination {
         Self::new(server, None, login, Timeouts { connect, command }, clock)
     }
 
-    /// Returns this destination with an expected server: each connection begins with a query of its
-    /// identity.
+    /// Returns this destination with an expected server: each connection of [`dial`](Self::dial)
+    /// begins with a query of the server's identity.
     pub(crate) fn identified(self, identity: Identity) -> Self {
         Self {
             identity: Some(identity),
@@ -226,8 +227,8 @@ impl Destination {
         self.identity.as_ref()
     }
 
-    /// Returns how often connections became invalid because another server was accepted at this
-    /// address, or the server lost its role as master.
+    /// Returns how often the open connections became invalid, for example because another server
+    /// was accepted at this address, or the server lost its role as master.
     pub(crate) fn changes(&self) -> u64 {
         self.identity.as_ref().map_or(0, Identity::changes)
     }

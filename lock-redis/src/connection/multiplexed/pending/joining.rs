@@ -114,7 +114,8 @@ impl PendingRequests {
         });
     }
 
-    /// Gives each of the joined requests its part of the reply, or sends it again alone.
+    /// Gives each of the joined requests its part of the reply or an error, or sends the request
+    /// again alone.
     pub(super) fn distribute(
         &mut self,
         joined: JoinedRequests,
