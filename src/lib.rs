@@ -107,21 +107,23 @@ struct Recipes;
 /// need the feature `redis`, URLs of clusters and quorums the feature `cluster` (both on by
 /// default), and TLS the feature `tls`.
 ///
-/// A TLS server is trusted if its certificate names the host of the URL and is signed by an
-/// authority that the system trusts. Options override this: `tls_ca=FILE` (the authorities to trust
-/// instead), `tls_name=HOST` (the name in the certificate), and `tls_cert=FILE&tls_key=FILE` (the
-/// client's certificate, for servers that require one). All files are PEM.
+/// A TLS server is trusted if its certificate names the host that the client connects to, and is
+/// signed by an authority that the system trusts. Options override this: `tls_ca=FILE` (the
+/// authorities to trust instead), `tls_name=HOST` (the name in the certificate), and
+/// `tls_cert=FILE&tls_key=FILE` (the client's certificate, for servers that require one). All files
+/// are PEM.
 ///
 /// Settings follow as options, as in `redis://127.0.0.1?watchdog=10s&pool=4`; see [`Config`].
 ///
 /// # Blocking
 ///
-/// Does not block: an unreachable store is reported by the first request.
+/// Makes no connection: an unreachable store is reported by the first request. Blocks only to read
+/// the files of passwords and of TLS that the URL names, for one connect timeout at most.
 ///
 /// # Errors
 ///
 /// [`Error::is_configuration`] if the URL is not accepted. The message names the fault and what is
-/// accepted.
+/// accepted. Also the errors of [`ClientBuilder::connect`].
 ///
 /// # Examples
 ///
@@ -141,7 +143,8 @@ pub fn connect(url: &str) -> Result<Client, Error> {
 ///
 /// # Errors
 ///
-/// [`Error::is_configuration`] if `DISTLOCK_URL` is not set, and the errors of [`connect`].
+/// [`Error::is_configuration`] if `DISTLOCK_URL` is not set or another variable is not accepted,
+/// and the errors of [`connect`].
 pub fn connect_from_env() -> Result<Client, Error> {
     builder().config(Config::from_env()?).connect()
 }

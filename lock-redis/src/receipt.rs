@@ -38,7 +38,8 @@ pub(crate) fn granted_by_release(token: i64, reserve: Option<u32>, turns: &str) 
     })))
 }
 
-/// Returns the range of the token `first` and the `reserve` tokens behind it.
+/// Returns the range of the token `first` and the `reserve` tokens behind it; `None` if these
+/// cannot be tokens.
 pub(crate) fn token_range(first: i64, reserve: u32) -> Option<TokenRange> {
     let first = u64::try_from(first).ok().filter(|first| *first > 0)?;
     let last = first.checked_add(u64::from(reserve))?;

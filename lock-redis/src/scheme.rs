@@ -24,10 +24,11 @@ use std::sync::Arc;
 ///
 /// The option `format=` selects the wire format (`docs/INTEROP.md`).
 ///
-/// Attempts and releases of all threads share one connection, on which a request waits only for its
-/// own answer. Renewals have a connection of their own, so that other requests cannot delay them,
-/// and further connections while a renewal hangs. If no such connection can be made, renewals use
-/// the shared one. Listings, attempts that replicas must confirm, and the cleanup after a lost
+/// Attempts and releases of all threads share one connection, on which a request is sent before
+/// earlier requests are answered. Renewals have a connection of their own, so that other requests
+/// cannot delay them, and up to three further connections while renewals hang. If no such
+/// connection can be made, renewals that no replica must confirm use the shared one. Listings,
+/// attempts that replicas must confirm or that need several commands, and the cleanup after a lost
 /// answer borrow one of at most `pool` connections. One more connection receives releases and
 /// reports of changes, from the first wait or renewal on. No connection is made before it is
 /// needed.
@@ -50,9 +51,10 @@ enum Transport {
 /// - [`tls`](Self::tls): `rediss+sentinel://`, where the sentinels use TLS, too; needs the cargo
 ///   feature `tls`
 ///
-/// The hosts are sentinels, as many as are known. Most of them must belong to one deployment: they
-/// answer, or other sentinels that answer list them at these addresses. User and password are those
-/// of the servers. The sentinels have their own: `sentinel_user` and `sentinel_password`, or
+/// The hosts are sentinels, as many as are known. More than half of them must belong to one
+/// deployment: a sentinel of that deployment answers at the address, or no sentinel answers there,
+/// and a sentinel of that deployment lists the address. User and password are those of the servers.
+/// The sentinels have their own: `sentinel_user` and `sentinel_password`, or
 /// `sentinel_password_file`. `address_map=ANNOUNCED=REAL,..` replaces addresses that sentinels
 /// announce, both of servers and of other sentinels. The two sides are both `host:port`, or both
 /// hosts.

@@ -4,7 +4,7 @@
 //! - [`NodeSettings`]: the common settings of one client's nodes; makes the nodes
 //! - [`Format`]: the wire format that `format=` names; opens the store in this format
 //! - [`StoreKind`]: the kind of store that a node is part of, for its diagnosis
-//! - [`ServerClock`]: by how much the clock of a server is ahead
+//! - [`ServerClock`]: by how much the clock of a server is ahead of another clock
 //! - [`Granted`]: the time until which a lock of this client may be held
 //! - [`WatchRegistry`]: watches that move to another node together with their locks
 //! - [`Address`]: a host and a port, as servers announce them

@@ -15,7 +15,8 @@ impl RedisStore<Node> {
     /// # Errors
     ///
     /// [`Error::is_configuration`] if the URL does not name exactly one server, if its database is
-    /// not a number, or if a setting contradicts another.
+    /// not a number, if a setting is invalid or contradicts another, or if a file cannot be read.
+    /// [`Error::is_unavailable`] if a thread cannot be started.
     pub fn standalone(config: &Config, context: &Context, format: Format) -> Result<Self, Error> {
         config.check()?;
         let (place, database) = url::address(config)?;

@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// A router of requests to the servers of one store.
 ///
 /// `judge`, and the function that `judge_submitted` returns, never wait: they use only what is
-/// already known. That function runs on the thread that reads replies. `route`, `reroute`,
+/// already known. The returned function runs on the thread that reads replies. `route`, `reroute`,
 /// `confirm` and `check_unreplicated` may wait until `by`.
 pub trait Topology: fmt::Debug + Send + Sync + 'static {
     /// What a request carries from node to node, for `judge` and `reroute`.
@@ -58,7 +58,8 @@ pub trait Topology: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// If no node is known, and none could be found. Nothing was sent.
+    /// If no node is known and none could be found, or if the node must not get this request now.
+    /// Nothing was sent.
     fn route(
         self: &Arc<Self>,
         request: &RoutedRequest<'_>,
@@ -66,7 +67,8 @@ pub trait Topology: fmt::Debug + Send + Sync + 'static {
     ) -> Result<Hop<Self::RouteState>, Failure>;
 
     /// Returns the nodes that a listing has yet to visit: those with this number or a larger one,
-    /// in the order of their numbers. A node that is added during the listing comes last.
+    /// in the order of their numbers. A node that is added during the listing comes last. By
+    /// default, returns the one node of the store.
     ///
     /// # Errors
     ///
@@ -140,8 +142,8 @@ pub trait Topology: fmt::Debug + Send + Sync + 'static {
     /// See [`Failure`].
     fn diagnose(self: &Arc<Self>, by: Moment) -> Result<Vec<Finding>, Failure>;
 
-    /// Ends the topology's threads. Called when the store is dropped; requests under way may keep
-    /// the topology itself alive.
+    /// Ends the topology's threads. Called when the store is dropped; a release in its resend queue
+    /// may keep the topology itself alive.
     fn end_background_work(&self) {}
 }
 

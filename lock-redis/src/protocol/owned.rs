@@ -1,5 +1,6 @@
-//! [`OwnedFormat`]: formats that store the owner under the key, so that no client frees or renews
-//! another client's lock. These formats share this code, and differ only in the [`Dialect`].
+//! [`OwnedFormat`]: formats that store the owner under the key, so that a release or a renewal
+//! changes only a lock of its own owner. These formats share this code, and differ only in the
+//! [`Dialect`].
 
 use super::dialect::Dialect;
 use super::exchange::{Exchange, Received, is_refusal};
@@ -25,17 +26,17 @@ use std::iter::once;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The shortest time between two attempts of a waiter on a `token` lock whose owner looks like one
-/// of distlock's. Polling is needed, because a foreign client may write such an owner and publish
-/// no release.
+/// The shortest interval of polls for a `token` lock whose owner looks like one of distlock's.
+/// Waiters poll such a lock, because a foreign client may write such an owner and publish no
+/// release.
 const FALLBACK_POLL: Duration = Duration::from_secs(1);
 
 /// The time from a grant to the first renewal, if a third of the lease is longer, so that the
 /// server reports changes of the lock from then on. A hold that ends sooner needs no such renewal.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// The number of attempts that a waiter sends, where releases grant nothing, within the time for
-/// which one attempt counts it as present in the queue.
+/// If releases grant nothing, the number of attempts that a waiter makes in the time for which it
+/// counts as present in the queue after one attempt.
 const ATTEMPTS_OF_A_PRESENCE: u32 = 3;
 
 /// A format that stores owners, with the settings that it depends on.
@@ -48,7 +49,8 @@ pub(crate) struct OwnedFormat {
     pub(crate) policy: TokenPolicy,
     keep: Duration,
     /// The interval at which a waiter polls if the key's changes are not reported. `None` if all
-    /// holders are expected to publish their releases: then a waiter polls at [`UNTRACKED`].
+    /// holders are expected to publish their releases, and `poll=` is not set: then a waiter polls
+    /// at [`UNTRACKED`].
     pub(super) polls: Option<PollInterval>,
     /// The shortest lifetime of a tombstone, however short the lease is. Otherwise a late request
     /// of the owner could arrive after the end of the tombstone, and acquire the lock.
@@ -67,7 +69,7 @@ pub(crate) struct OwnedFormat {
     /// on.
     labels_refused: AtomicBool,
     /// True if queues of waiters are not used: on the nodes of a quorum, and once the server has
-    /// refused this user the keys of queues.
+    /// refused this user a key or a command of queues.
     are_queues_left_out: AtomicBool,
 }
 
@@ -95,8 +97,9 @@ pub(super) fn has_mode(reply: &Reply) -> bool {
 }
 
 impl OwnedFormat {
-    /// Returns the retention of a token counter: its value is a timestamp, and its key expires this
-    /// long after that time.
+    /// Returns the retention of a token counter, for [`TokenPolicy::Expire`]: the value of the
+    /// counter is a timestamp, and its key expires this long after that time, or up to 100 s
+    /// earlier.
     pub(crate) fn keep(&self) -> Duration {
         self.keep
     }
@@ -233,9 +236,9 @@ impl OwnedFormat {
         note_refusal(&self.are_queues_left_out, replies);
     }
 
-    /// Returns the keys that a lock needs besides its own: the counter of its tokens, a tombstone,
-    /// and the list of foreign waiters. The [queue](Self::queue) is not among them, because a lock
-    /// works without a queue.
+    /// Returns the keys that a lock needs besides its own: a tombstone and, if the format uses
+    /// them, the counter of its tokens and the list of foreign waiters. The [queue](Self::queue) is
+    /// not among them, because a lock works without a queue.
     pub(crate) fn names_beside(&self, name: &LockName) -> impl Iterator<Item = String> {
         let key = self.keys.lock(name);
         let token = self.has_tokens().then(|| keys::token_counter(&key));
@@ -244,7 +247,8 @@ impl OwnedFormat {
         token.into_iter().chain([tombstone]).chain(list)
     }
 
-    /// Returns the list that a release of `key` pushes to, in the same script, if there is one.
+    /// Returns the list to which the script that frees `key` pushes a signal; `None` if the format
+    /// has no such list.
     pub(super) fn list(&self, key: &str) -> Option<String> {
         self.dialect.wakes().and_then(|wakes| wakes.list(key))
     }
@@ -264,15 +268,16 @@ impl OwnedFormat {
         }
     }
 
-    /// Returns the answer for a lock that another client holds, by the key's `PTTL`. The time in
-    /// the answer is at most the time until the waiter's next poll. `is_told` is true if the holder
-    /// is expected to publish its release, and `is_tracked` if the server reports changes of the
-    /// key.
+    /// Returns the answer for a lock that another client holds, by the key's `PTTL`. If the waiter
+    /// polls, the time in the answer is at most the time until its next poll. `is_told` is true if
+    /// the holder is expected to publish its release, and `is_tracked` if the server reports
+    /// changes of the key.
     pub(crate) fn busy(&self, pttl: i64, is_told: bool, is_tracked: bool) -> Answer {
         self.bounded(busy_from_pttl(pttl), is_told, is_tracked)
     }
 
-    /// Limits the time in this answer to the time until the waiter's next poll.
+    /// Limits the time in a busy answer to the time until the waiter's next poll, if the waiter
+    /// polls.
     pub(super) fn bounded(&self, answer: Answer, is_told: bool, is_tracked: bool) -> Answer {
         let pause = self.poll_pause(is_told, is_tracked);
         match (answer, pause) {
@@ -326,20 +331,20 @@ impl OwnedFormat {
         })
     }
 
-    /// Returns true if clients wait for a mutex in a queue in the store.
+    /// Returns true if waiters enter a queue in the store.
     pub(super) fn has_queue(&self) -> bool {
         self.dialect.wakes().is_none() && self.sees_queues()
     }
 
-    /// Returns the queue of this lock, if the attempt must not acquire the lock before earlier
-    /// waiters.
+    /// Returns the queue of this lock if queues are used, and the attempt must not acquire the lock
+    /// before earlier waiters.
     pub(super) fn queue_before(&self, attempt: &Attempt<'_>) -> Option<String> {
         let goes_behind = attempt.waits || attempt.name.kind().is_queued();
         goes_behind.then(|| self.queue(attempt.name)).flatten()
     }
 
-    /// Returns the queue of the waiters for a lock of this name, of any kind; `None` if queues are
-    /// not used.
+    /// Returns the queue of the waiters for the locks of this name, of all kinds; `None` if queues
+    /// are not used.
     pub(super) fn queue(&self, name: &LockName) -> Option<String> {
         self.has_queue().then(|| keys::queue(&self.keys.lock(name)))
     }
@@ -489,7 +494,8 @@ impl OwnedFormat {
         }
     }
 
-    /// Returns the argument `turns` of each script that frees a lock of any holder.
+    /// Returns the argument `turns` of the scripts that free a lock regardless of its holder;
+    /// `None` if the argument is left out.
     pub(super) fn turns_of_all(&self) -> Option<&'static str> {
         if self.dialect.wakes().is_some() {
             None
@@ -586,16 +592,17 @@ pub(super) struct ReleaseRequest<'a> {
     list: Option<String>,
 }
 
-/// The data of a release that does more than free the lock: it returns unused tokens, closes the
-/// owner by a tombstone, or passes the lock to the owner of a minimum hold.
+/// The data of a release that does more than free the lock: it returns unused tokens, writes a
+/// tombstone for the owner, or passes the lock to the owner of a minimum hold.
 struct Closing {
     token: String,
     tombstone: String,
     /// The last token that was used, and the last that was set aside.
     unused: Option<[Text; 2]>,
-    /// The lifetime of the tombstone.
+    /// The lifetime of the tombstone; 0 if none is written.
     lifetime: Text,
-    /// The owner of the minimum hold that the lock passes to, and its time in milliseconds.
+    /// The owner of the minimum hold, to which the lock passes, and the time of that hold in
+    /// milliseconds.
     kept: Option<[Text; 2]>,
 }
 

@@ -3,9 +3,10 @@
 use lock_core::backend::HolderInfo;
 
 /// Returns true if the text under a key looks like the owner of a lock, and not like any other
-/// value: a UUID; a UUID and a number, as this library writes it; 16 to 64 hexadecimal digits; 22
-/// to 64 characters of base 64; or the text of ShedLock. The key must have an expiry, because a
-/// value without one is rarely a lock.
+/// value: a UUID; a UUID and a number, as this library writes it; 16 to 64 hexadecimal digits, with
+/// at least one letter and one decimal digit; 22 to 64 characters of base 64, with at least one
+/// lowercase and one uppercase letter; or the text of ShedLock. The key must have an expiry,
+/// because a value without one is rarely a lock.
 pub(super) fn looks_like_an_owner(holder: &HolderInfo) -> bool {
     let text = holder.owner.as_str();
     let (random, number) = text.split_once(':').unwrap_or((text, "0"));

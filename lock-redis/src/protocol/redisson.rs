@@ -1,8 +1,8 @@
 //! `redisson`: a lock as Redisson's `RLock` stores it, with the tokens of its `RFencedLock`.
 //!
-//! Under the lock's key is a hash of one field, `owner -> 1`, whose TTL is the lease. The message
-//! `0` on the lock's channel announces a release. Redisson counts re-entries in the value; this
-//! library counts them locally, so its value is always 1.
+//! Under the lock's key is a hash of one field, `owner -> 1`. The TTL of the key is the lease. The
+//! message `0` on the lock's channel announces that the lock is free. Redisson counts re-entries in
+//! the value; this library counts them locally, so its value is always 1.
 
 use super::Dialect;
 use crate::lua::join::Join;

@@ -1,4 +1,5 @@
-//! Renewals: a batch is one write, and its mutexes share one request if all keys are on one server.
+//! Renewals: a batch is one write, and its mutexes share one request if all keys are on one server,
+//! and not in different slots.
 
 use super::exchange::{Exchange, Received};
 use super::kinds::{self, KindFormat};
@@ -20,10 +21,10 @@ impl OwnedFormat {
     /// one call of the script if all keys are on one server, as `is_one_store` says, and there are
     /// no slots.
     ///
-    /// With several servers each mutex has a call of its own: two keys of one call could be in
-    /// different slots, or one of the keys could have moved to another node already. A hundred such
-    /// calls take the server 0.5 ms, and one call for all takes 0.3 ms. Labels are written after
-    /// all calls.
+    /// Otherwise each mutex has a call of its own: two keys of one call could be in different
+    /// slots, or one of the keys could have moved to another node already. A hundred such calls
+    /// take the server 0.5 ms, and one call for all takes 0.3 ms. Labels are written after all
+    /// calls.
     pub(crate) fn renew<'a>(
         &'a self,
         renewals: &'a [RenewalRequest],

@@ -8,7 +8,7 @@ use crate::wakeups::PollInterval;
 use lock_core::{Config, Error};
 use std::time::Duration;
 
-/// The longest interval between two attempts of a waiter, because a longer one is a mistake.
+/// The longest interval that `poll=` accepts, because a longer one is a mistake.
 const LONGEST_POLL: Duration = Duration::from_secs(60 * 60);
 
 /// The names of all formats, for messages.
@@ -84,8 +84,8 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// Returns the value of the setting among `words` that is present; `None` if none is. Two of
-    /// these settings contradict each other, and are refused.
+    /// Returns the value of the setting among `words` that is present; `None` if none is. More than
+    /// one of these settings, or one of them twice, is refused.
     pub(crate) fn one_of<T: Copy>(&mut self, words: &[(&str, T)]) -> Result<Option<T>, Error> {
         let mut found = None;
         for (word, value) in words {

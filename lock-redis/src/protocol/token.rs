@@ -3,10 +3,11 @@
 //! the last form of a lock on its page about `SET`).
 //!
 //! This library acquires such a lock by a script, which also makes the fencing token, in a
-//! companion key. Not by one plain `SET key owner NX PX lease`, as other libraries do, even without
-//! tokens: a copy of that command that arrives late takes the lock for an owner that has given up,
-//! and a service that refuses scripts would grant a lock that cannot be released. A client that
-//! only polls sees no difference. Our waiters receive our releases on a channel of this library.
+//! companion key. Even without tokens, it does not use the plain `SET key owner NX PX lease` of
+//! other libraries: a copy of that command that arrives late would take the lock for an owner that
+//! has given up, and a service that refuses scripts would grant a lock that this library cannot
+//! release. A client that only polls sees no difference. Our waiters receive our releases on a
+//! channel of this library.
 
 use super::Dialect;
 use crate::lua::join::Join;

@@ -3,10 +3,10 @@
 //!
 //! Two libraries notify their waiters of a release by a signal of their own, without which those
 //! waiters continue to sleep. With this setting, our releases send that signal as well, in the
-//! script that frees the lock. Each library has a [`Dialect`] with an ending of its own for the
-//! release scripts (`lua/endings`), and without joins, whose scripts have the usual ending.
-//! Separate endings cost other dialects nothing. A condition in a common ending would lengthen
-//! their requests and take server time.
+//! script that frees the lock. Each library has a [`Dialect`] with its own ending of the release
+//! scripts (`lua/endings`). This dialect has no joins, because the scripts of joins have the usual
+//! ending. Separate endings cost other dialects nothing. A condition in a common ending would
+//! lengthen their requests and take server time.
 
 use super::Dialect;
 use crate::keys;
@@ -15,9 +15,9 @@ use crate::lua::scripts;
 use crate::wakeups::PollInterval;
 use std::time::Duration;
 
-/// The time between two attempts of a waiter with `wakes=python-redis-lock`, because that library's
-/// release hands the lock to one of its own waiters and publishes nothing. At ten times this
-/// interval, distlock got the lock in one of a hundred releases.
+/// The default time between two polls of a waiter with `wakes=python-redis-lock`, because that
+/// library's release hands the lock to one of its own waiters and publishes nothing. At ten times
+/// this interval, distlock got the lock in one of a hundred releases.
 const OFTEN: Duration = Duration::from_millis(10);
 
 /// The pattern of the channels of all Spring registries, for an ACL: the script does not contain

@@ -13,19 +13,21 @@ pub(super) struct Agreement {
     /// The most frequent `run_id` in the reports on this master; `None` if there is none, or if two
     /// are equally frequent.
     pub(super) run_id: Option<String>,
-    /// True if more than half of all known sentinels name this master.
+    /// True if more than half of all known sentinels have named this master since the start of the
+    /// round, or if [`are_others`](Self::are_others) is true.
     pub(super) by_majority: bool,
     /// True if the sentinels are of another deployment than those before, which no longer answer.
     pub(super) are_others: bool,
     /// True if the named server showed by the history of its data that it was a replica of the
     /// known master or, if that master never answered, of the former one.
     pub(super) is_proven: bool,
-    /// The number of replicas that may be promoted: those that at least one of the sentinels has
-    /// reached and does not consider down.
+    /// The number of replicas that may be promoted: those that at least one of the sentinels that
+    /// name this master has reached and does not consider down.
     pub(super) replicas: u32,
     /// The replicas with a known `run_id`; `None` if the sentinels may not be queried for replicas.
     pub(super) replica_ids: Option<Vec<(Address, String)>>,
-    /// True if one of the sentinels lists a replica that it has not reached yet.
+    /// True if one of these sentinels lists a replica that it has not reached yet, and does not
+    /// consider down.
     pub(super) has_unheard: bool,
     /// One of the sentinels that name this master.
     pub(super) said_by: Address,

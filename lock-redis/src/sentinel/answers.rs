@@ -12,12 +12,12 @@ use std::time::Duration;
 const GRACE: Duration = Duration::from_millis(100);
 
 /// The longest time for which a round waits for a sentinel that has never answered, once a majority
-/// has answered, because connecting takes several round trips. Before that, the round waits for
-/// half of the remaining time: the sentinels that have answered may be a minority that is cut off.
+/// has answered, because connecting takes several round trips. While only a minority has answered,
+/// the round waits for half of the remaining time, because that minority may be cut off.
 const UNKNOWN: Duration = Duration::from_secs(1);
 
 /// The time for which a message counts if its sentinel does not answer queries, because within that
-/// time all sentinels that reach each other know the same.
+/// time all sentinels that reach each other learn of the failover.
 const ANNOUNCED: Duration = Duration::from_secs(10);
 
 /// The last replies and messages of one sentinel; see the [module](self).
@@ -50,7 +50,7 @@ struct Answer {
 
 impl Answers {
     /// Begins a query. Returns `false` if one is under way: then another query will follow that
-    /// one.
+    /// one, unless that one fails.
     pub(super) fn begin(&self, now: Moment) -> bool {
         let mut state = self.0.lock();
         state.is_asked_again = state.asking.is_some();
@@ -117,9 +117,9 @@ impl Answers {
             .map(|it| it.reply.clone())
     }
 
-    /// Returns the last reply that came at `since` or later, whenever its query began. A message
-    /// that is newer than the last report takes the place of that report, and counts as a report of
-    /// the next failover.
+    /// Returns the last reply that came at `since` or later, whenever its query began. If a message
+    /// is newer than the last report and not older than `ANNOUNCED`, it takes the place of the
+    /// reply, and counts as a report of the next failover.
     pub(super) fn said_since(&self, since: Moment, now: Moment) -> Option<SentinelReply> {
         let state = self.0.lock();
         let announced = state
@@ -145,7 +145,7 @@ impl Answers {
             .map(|it| it.reply.clone())
     }
 
-    /// Returns the time until which a round that began at `start` waits for the answer of this
+    /// Returns the time until which a round from `start` to `by` waits for the answer of this
     /// sentinel, if another sentinel answered at `first`. `are_most` is true if a majority has
     /// answered. A round does not wait for a sentinel that hangs, or that did not answer the last
     /// query and has announced no new master: its answer counts when it arrives.
@@ -298,7 +298,8 @@ mod tests {
                 answers.announce(master(2), at(13));
             }
             assert_eq!(named(answers.said_since(at(10), at(14))), Some((2, 8)));
-            // Two messages name the first master, then this one again, with no report in between.
+            // Two messages name the first master, then the second one again, with no report in
+            // between.
             answers.announce(master(1), at(20));
             answers.announce(master(2), at(21));
             assert_eq!(named(answers.said_since(at(10), at(22))), Some((2, 9)));

@@ -1,6 +1,8 @@
 //! The failover watcher: the background task of [`MasterTracker`] that queries the sentinels after
-//! a message about a failover, and after requests that failed. Between its turns the task does not
-//! keep the tracker alive, and it ends when the tracker is dropped.
+//! their messages, after requests that failed, and once a second while the number of replicas is
+//! needed or a listed replica has not been reached. The task also judges late answers, and repeats
+//! recent releases on a new master. Between its turns the task does not keep the tracker alive, and
+//! it ends when the tracker is dropped.
 //!
 //! The client subscribes to the messages of all sentinels, each on a connection of its own, because
 //! the sentinel on the master's machine often fails together with the master. The first sentinel

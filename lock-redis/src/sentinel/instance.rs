@@ -82,8 +82,8 @@ impl SentinelInstance {
                     signal.note_announcement();
                 }
             }));
-            // If the thread cannot be started, no messages arrive. Then only failed requests cause
-            // queries.
+            // If the thread cannot be started, no messages arrive. Then a failover is noticed by
+            // failed requests.
             let follow = |channel| {
                 self.subscriber
                     .follow(
@@ -224,7 +224,7 @@ impl SentinelInstance {
         Failure::Unknown(self.dialer.server().garbage("not what a sentinel says"))
     }
 
-    /// Replaces the failure by one that explains its cause and remedy for a sentinel.
+    /// Replaces a failure with a known cause by one that names the cause and the remedy.
     fn explain(&self, failure: Failure) -> Failure {
         let (answer, server) = (ServerError::behind(failure.error()), self.dialer.server());
         let Some(answer) = answer else { return failure };
@@ -315,9 +315,8 @@ fn replica(fields: &HashMap<&str, String>) -> Option<Address> {
     named(field("ip"), field("port")).filter(|_| was_heard && !is_down)
 }
 
-/// Returns the address and the `run_id` of a server that reports itself to be a replica. A server
-/// that reports itself to be a master is another server at a replica's address, or was just
-/// promoted.
+/// Returns the address and the `run_id` of a listed replica, unless the server reports another
+/// role: a master at a replica's address is another server, or was just promoted.
 fn replica_id(fields: &HashMap<&str, String>) -> Option<(Address, String)> {
     let field = |name| fields.get(name).map(String::as_str);
     let id = field("runid").filter(|id| !id.is_empty())?;

@@ -1,9 +1,9 @@
 //! [`MasterTracker`]: the server that is master now, and the change to another one.
 //!
-//! Each master has a number and a [`Node`] of its own. When the sentinels name another server, new
-//! requests go to it, requests under way on the old node fail at once, and waiters are subscribed
-//! on the new node and woken. Replies of an old master do not count: see
-//! [`SentinelBackend`](super::SentinelBackend).
+//! Each master has a number and a [`Node`] of its own. When the tracker follows another server that
+//! the sentinels name, new requests go to that server, requests under way on the old node fail at
+//! once, and waiters are subscribed on the new node and woken. Replies of an old master do not
+//! count: see [`SentinelBackend`](super::SentinelBackend).
 
 use super::agreement::Agreement;
 use super::diagnosis;
@@ -30,7 +30,8 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The first pause before failing requests query the sentinels again, so that one failing request
-/// queries for all. The pause doubles while the answers stay the same.
+/// queries for all. The pause doubles with each query that leads to no other master. After a new
+/// master, or after a time without such queries, it starts again.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause before failing requests query the sentinels again, so that a failover is
 /// noticed within a fraction of a lease.
@@ -80,7 +81,8 @@ pub struct MasterTracker {
     pub(super) has_stranger: AtomicBool,
 }
 
-/// The time of the last query of the sentinels, and the pause before the next one.
+/// The end of the last query of the sentinels, and the pause before failing requests query them
+/// again.
 #[derive(Clone, Copy)]
 struct Pace {
     asked: Moment,
@@ -172,7 +174,7 @@ impl MasterTracker {
     }
 
     /// Returns the master. Queries the sentinels, until `by`, if no master is known yet, or a
-    /// message has named another one.
+    /// message has named another one. If none answers, returns the known master.
     pub(super) fn present(self: &Arc<Self>, by: Moment) -> Result<Arc<Master>, Failure> {
         loop {
             if let Some(master) = self.undisputed() {
@@ -394,9 +396,9 @@ impl MasterTracker {
         self.adopt_unless_outdated(self.number(), agreement)
     }
 
-    /// Follows the master that the sentinels name. The agreement was made when the present master
-    /// had this `number`. If another master is followed by now, an agreement with an older epoch is
-    /// ignored, even if a majority supports it.
+    /// Follows the master that the sentinels name, if it may replace the present one. The agreement
+    /// was made when the present master had this `number`. If another master is followed by now, an
+    /// agreement with an older epoch is ignored, even if a majority supports it.
     pub(super) fn adopt_unless_outdated(
         &self,
         number: u64,
@@ -479,8 +481,8 @@ impl MasterTracker {
     }
 
     /// Returns whether this server, which no sentinel had listed as a replica, is followed now: one
-    /// lease after the sentinels first named it, and not while a lock may be held on the present
-    /// master.
+    /// lease after the sentinels first named it, and not while this client may hold a lock on the
+    /// present master.
     fn may_follow_stranger(
         &self,
         state: &mut State,
@@ -615,7 +617,7 @@ impl Pace {
 }
 
 impl Master {
-    /// Returns whether the sentinels name a new master.
+    /// Returns whether the sentinels name a new master that may replace this one.
     ///
     /// The epoch counts the failovers. So the same server with a larger epoch was replaced and is
     /// master again, and may have lost data. A smaller epoch comes from a sentinel that was cut off
@@ -637,9 +639,10 @@ impl Master {
         self.is_at(agreement) && !agreement.run_id.as_ref().is_some_and(is_another)
     }
 
-    /// Returns whether a new `run_id` at the known address is that of the same server after a
-    /// restart. At the address of a new master that has never answered, there may be another server
-    /// by now, which no sentinel has listed.
+    /// Returns whether a new `run_id` at the known address is taken for that of the same server
+    /// after a restart: the server has answered before, or is the first master. At the address of a
+    /// new master that has never answered, there may be another server by now, which no sentinel
+    /// has listed.
     fn is_restarted(&self, agreement: &Agreement) -> bool {
         let was_there = self.has_answered.load(Ordering::Relaxed) || self.number == 1;
         was_there && self.is_at(agreement)

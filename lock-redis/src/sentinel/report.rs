@@ -37,7 +37,8 @@ pub(super) struct MasterReport {
 #[derive(Clone, Debug)]
 pub(super) enum SentinelReply {
     MasterReport(Box<MasterReport>),
-    /// The sentinel watches no master of this name; the names of the masters that it watches.
+    /// The sentinel watches no master of this name. The field has the names of the masters that it
+    /// watches, if the user may list them.
     Unknown(Vec<String>),
     Failed(Failure),
 }

@@ -62,8 +62,8 @@ impl Rounds {
         (state.since, state.is_under_way) = (now, true);
     }
 
-    /// Ends the round. Answers that are read after this call are judged; an answer that arrives
-    /// later wakes the watcher.
+    /// Ends the round. The caller reads and judges the answers after this call. An answer that
+    /// arrives after this call wakes the watcher.
     pub(super) fn end(&self) {
         let mut state = self.state.lock();
         (state.is_under_way, state.is_unjudged) = (false, false);
@@ -88,7 +88,8 @@ impl Rounds {
         is_late.then_some(state.since)
     }
 
-    /// Waits for the answers that are worth waiting for: see [`Answers::awaited_until`].
+    /// Waits, at most until `by`, for the answers that are worth waiting for: see
+    /// [`Answers::awaited_until`].
     ///
     /// [`Answers::awaited_until`]: super::answers::Answers::awaited_until
     pub(super) fn wait(

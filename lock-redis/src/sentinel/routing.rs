@@ -18,13 +18,14 @@ use std::sync::Arc;
 /// The store on the master that the sentinels name, now and after each failover.
 ///
 /// The sentinels are queried when the master is first needed, when one of them announces a
-/// failover, and when a request fails. Each master has connections of its own. The reply of a
-/// master after its replacement does not count: a grant or a renewal there may be lost with it, so
-/// its outcome is unknown, and the engine queries the new master. Watches move to the new master,
-/// waiters make another attempt there, and recent releases are repeated there.
+/// failover, when a request fails, and once a second while the number of replicas is needed or a
+/// listed replica has not been reached. Each master has connections of its own. The reply of a
+/// master after its replacement does not count: a grant or a renewal there may be lost with the
+/// master, so the outcome is unknown, and the engine queries the new master. Watches move to the
+/// new master, waiters make another attempt there, and recent releases are repeated there.
 ///
-/// `inspect`, `verify` and listings also query the sentinels, after the master has answered, for
-/// one second at most. If no sentinel answers, the master's reply counts.
+/// `inspect`, `inspect_all`, `verify` and listings also query the sentinels, after the master has
+/// answered, for one second at most. If no sentinel answers, the master's reply counts.
 pub type SentinelBackend = RedisStore<MasterTracker>;
 
 /// The largest number of times that a request is sent on to the next master, if the master changes
@@ -56,8 +57,9 @@ impl RedisStore<MasterTracker> {
     ///
     /// # Errors
     ///
-    /// [`Error::is_configuration`] if the URL names no sentinels, or no master, or a setting
-    /// contradicts another.
+    /// [`Error::is_configuration`] if the URL names no sentinels, or no master, or if a setting is
+    /// invalid or contradicts another, or a file cannot be read. [`Error::is_unavailable`] if a
+    /// thread cannot be started.
     pub fn new(config: &Config, context: &Context) -> Result<Self, Error> {
         Self::sentinel(config, context, Format::of(config)?)
     }
@@ -94,8 +96,8 @@ impl RedisStore<MasterTracker> {
     /// that at least one sentinel has reached and does not consider down. `None` before the first
     /// answer of a sentinel.
     ///
-    /// Never waits: returns the last known number. The sentinels are queried once a second while
-    /// this is called, and whenever one of them announces a change.
+    /// Never waits: returns the last known number. The sentinels are queried once a second until
+    /// five seconds after the last call, and whenever one of them announces a change.
     #[must_use]
     pub fn replicas(&self) -> Option<u32> {
         self.topology().replicas()
@@ -153,7 +155,7 @@ impl Topology for MasterTracker {
             self.note_granted(request, hop);
         }
         // A renewal is not sent on to the next master: the thread that waited for a master that
-        // hangs must not wait for the next one, too. The engine repeats it.
+        // hangs must not wait for the next one, too. The engine repeats the renewal.
         let is_sent_on = !matches!(request, RoutedRequest::Renew(_));
         let is_present = self.is_present(master);
         match outcome {

@@ -84,8 +84,8 @@ impl SentinelSet {
         Ok(sentinel_set)
     }
 
-    /// Creates the sentinel at this address, which the sentinel at `announced_by` has announced;
-    /// `None` if the URL contains the address.
+    /// Creates the sentinel at this address. `announced_by` is the address of the sentinel that has
+    /// announced it, and `None` if the URL contains the address.
     fn member(
         &self,
         address: Address,
@@ -140,8 +140,9 @@ impl SentinelSet {
         self.members.lock().clone()
     }
 
-    /// Queries all sentinels at once, until `by`. If no master is known yet and no majority agrees,
-    /// also queries the sentinels that the answers have announced.
+    /// Queries all sentinels at once, until `by`, but not longer than the connect timeout. If no
+    /// master is known yet and no majority agrees, also queries the sentinels that the answers have
+    /// announced.
     pub(super) fn ask(
         &self,
         settings: &NodeSettings,
@@ -251,8 +252,8 @@ impl SentinelSet {
     }
 
     /// Returns the reports that count, and whether they are of another deployment. Remembers the
-    /// Sentinels in them. If neither a known Sentinel nor the master has answered for a lease,
-    /// chooses the deployment by the URL again.
+    /// Sentinels in them. If neither a known Sentinel nor the master has answered for a lease, and
+    /// no lock of this client can still be held, chooses the deployment by the URL again.
     fn admit<'a>(
         &self,
         members: &[Arc<SentinelInstance>],
@@ -293,7 +294,8 @@ impl SentinelSet {
         (counted, are_others)
     }
 
-    /// Returns the reply of each sentinel. Queries all again if one has not answered with a report.
+    /// Returns the reply of each sentinel. Queries all once more if one has not answered with a
+    /// report.
     pub(super) fn survey(
         &self,
         settings: &NodeSettings,
@@ -355,8 +357,9 @@ impl SentinelSet {
         }
     }
 
-    /// Adds the sentinels that the reports list. Removes a sentinel that is not in the URL, that no
-    /// report lists, and that has not reported itself.
+    /// Adds the sentinels that the reports list, at most [`MOST`] besides those of the URL. Removes
+    /// a sentinel if three conditions are met: the URL does not contain it, the reports list only
+    /// others, and it has not reported itself.
     fn learn(&self, counted: &[&MasterReport], settings: &NodeSettings) {
         let told: Vec<_> = counted
             .iter()
@@ -401,9 +404,9 @@ impl SentinelSet {
         }
     }
 
-    /// Returns the failure if no report counts, with each sentinel's reply and a remedy. The
-    /// failure is one of configuration if more than half of the sentinels gave a reply that will
-    /// stay the same.
+    /// Returns the failure if no report counts, with each sentinel's reply. The failure is one of
+    /// configuration if more than half of the sentinels do not know the master, or cannot be
+    /// queried because of the configuration.
     fn no_agreement(
         &self,
         members: &[Arc<SentinelInstance>],
@@ -506,7 +509,7 @@ impl KnownSentinels {
     }
 
     /// Returns the Sentinels of other deployments that were not reported yet: the address, the
-    /// expected ID, and the ID found.
+    /// expected ID or IDs, and the ID found.
     fn strangers(
         &mut self,
         counted: &[&MasterReport],

@@ -20,7 +20,7 @@ const MOST: usize = 64;
 pub(super) struct Succession {
     /// The servers of the deployment, each with its last address and its `run_id`.
     known: Vec<(Address, String)>,
-    /// True if the sentinels have reported the `run_id` of any server.
+    /// True if the sentinels have listed the replicas, and reported the `run_id` of any server.
     says_ids: bool,
     stranger: Option<Stranger>,
 }

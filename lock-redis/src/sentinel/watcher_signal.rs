@@ -8,9 +8,9 @@ use std::time::Duration;
 /// failover at the same moment.
 pub(super) const LOOKS: u32 = 4;
 
-/// The shortest time between the previous query of the sentinels and the first of these queries,
-/// because a failover reaches the other sentinels within a few round trips. Before each further
-/// query the time doubles: 50, 100, 200 and 400 ms.
+/// The shortest time between an earlier query of the sentinels and the first of the [`LOOKS`]
+/// queries after a message, because a failover reaches the other sentinels within a few round
+/// trips. Before each further query the time doubles: 50, 100, 200 and 400 ms.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// The failover watcher's task, and the reasons to run it.

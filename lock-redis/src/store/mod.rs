@@ -2,8 +2,10 @@
 //!
 //! A request about one lock is sent by [`send`](mod@send): the topology names a node, the node
 //! makes one attempt, the topology judges the outcome, and the request continues on another node or
-//! ends. Renewals, and reads of many locks, are grouped by node, sent to one node after the other,
-//! and judged one by one. A submitted release makes its first attempt without waiting.
+//! ends. Renewals are grouped by node, sent to one node after the other, and judged one by one. So
+//! are reads of many locks if the locks are spread over several nodes; otherwise, such a read is
+//! one request. A submitted release makes its first attempt without waiting for the reply, except
+//! in a format that does not say who holds a lock.
 //!
 //! - `send`: one request, from node to node
 //! - `resend_queue`: submitted releases that must go to another node
@@ -33,7 +35,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The most rounds of a batch of renewals. Each round but the first sends what was redirected.
+/// The most rounds of a batch of renewals. Each round but the first sends the renewals that were
+/// judged [`Verdict::Reroute`] in the round before.
 const RENEWAL_ROUNDS: usize = 3;
 
 /// A store of locks on Redis servers.
@@ -69,7 +72,7 @@ impl<T: Topology> RedisStore<T> {
         self
     }
 
-    /// Sends a request to its first node, and to further nodes until its outcome counts.
+    /// Sends a request to its first node, and to further nodes as the topology decides.
     fn request<A>(
         &self,
         request: &RoutedRequest<'_>,
@@ -162,9 +165,9 @@ impl<T: Topology> RedisStore<T> {
 }
 
 impl Format {
-    /// Opens the store that `build` makes for the format that `config` names, with `ClassicRules`
-    /// for a format that does not say who holds a lock. `hook` is notified of the steps of such a
-    /// format.
+    /// Opens the store of the format that `config` names, made by `build`. If the format does not
+    /// say who holds a lock, the store gets `ClassicRules`, and `hook` is notified between the
+    /// commands of an attempt.
     ///
     /// # Errors
     ///
@@ -288,8 +291,8 @@ impl<T: Topology> Backend for RedisStore<T> {
                             Effect::Unconfirmed
                         }
                         Renewal::Extended => Effect::Granted,
-                        // `Gone`, too: the lease is over, and counting the lock as held for longer
-                        // is safe.
+                        // `Gone` is treated as a grant, too: the lease is over, and it is safe to
+                        // count the lock as held for longer.
                         _ => Effect::Granted,
                     });
                     renewals[*place] = match self.topology.judge(&request, hop, effect) {
@@ -353,7 +356,7 @@ impl<T: Topology> Backend for RedisStore<T> {
         let Some(judge) = self.topology.judge_submitted(&hop, acquisition) else {
             return hop.node.submit_release(acquisition, options, by, done);
         };
-        // Weak, because a request that awaits its reply must not keep the topology alive.
+        // Weak, because a release that awaits its first reply must not keep the topology alive.
         let topology = Arc::downgrade(&self.topology);
         let clock = Arc::clone(hop.node.shared_clock());
         let (queue, id) = (self.resend_queue.clone(), acquisition.clone());
@@ -408,8 +411,7 @@ impl<T: Topology> Backend for RedisStore<T> {
             let watch = |hop: &Hop<_>| hop.node.watch(name, Arc::clone(&wake), by);
             return self.request(&request, by, watch, |_| Effect::None);
         };
-        // Weak, because the topology owns the registry with this closure, which must not keep it
-        // alive.
+        // Weak, because the topology owns the registry, and the registry owns this closure.
         let topology = Arc::downgrade(&self.topology);
         let moving = watches.register(name, wake, move |name, node| {
             let topology = topology.upgrade();
@@ -424,7 +426,8 @@ impl<T: Topology> Backend for RedisStore<T> {
         };
         // A subscription has no effect on the lock, so it may be made again on another node.
         self.request(&request, by, subscribe, |()| Effect::None)?;
-        // The lock may have moved meanwhile. If so, this watch alone still has to follow it.
+        // The lock may have moved to another node before this watch was subscribed. Then the watch
+        // is moved now.
         moving.follow(|| self.topology.known(name).map(|home| home.node));
         Ok(Watch::new(moving))
     }
@@ -469,8 +472,8 @@ impl<T: Topology> Admin for RedisStore<T> {
         change: PermitChange,
         by: Moment,
     ) -> Result<PermitOutcome, Failure> {
-        // A change on a former master may be lost or not. Only a change with the same result when
-        // repeated is sent to the next master.
+        // A change on a former master may be lost. It is sent to the next master only if it changed
+        // nothing, or has the same result when repeated.
         let effect = |outcome: &PermitOutcome| match (outcome, change) {
             (PermitOutcome::NotTaken, _) | (_, PermitChange::SetLimit(_)) => Effect::None,
             _ => Effect::Changed,
@@ -575,7 +578,8 @@ impl<T: Topology> Replicated for RedisStore<T> {
     }
 }
 
-/// Ends the topology's background work. Requests under way may keep the topology itself alive.
+/// Ends the topology's background work. A release in the resend queue may keep the topology itself
+/// alive.
 impl<T: Topology> Drop for RedisStore<T> {
     fn drop(&mut self) {
         self.topology.end_background_work();

@@ -24,7 +24,8 @@ pub(super) struct Resend<T> {
     pub(super) options: ReleaseOptions,
     pub(super) by: Moment,
     pub(super) done: OnReleased,
-    /// The outcome on the first node: a redirect, or the answer of a node that lost the lock.
+    /// The outcome on the first node: a redirect, or the answer of a node that no longer has the
+    /// lock's slot.
     pub(super) first_outcome: Result<Release, Failure>,
 }
 

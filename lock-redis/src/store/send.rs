@@ -1,4 +1,4 @@
-//! Sends one request to a node, and to further nodes until its outcome counts.
+//! Sends one request to a node, and to further nodes as the topology decides.
 
 use crate::node::on;
 use crate::topology::{Effect, Hop, RoutedRequest, Topology, Verdict};

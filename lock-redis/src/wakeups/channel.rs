@@ -25,7 +25,8 @@ impl ChannelKind {
     }
 }
 
-/// The channel of one lock's releases, and the other ways in which its waiters notice a release.
+/// The channel on which a client is notified of one lock's releases, and the other ways in which
+/// its waiters notice a release.
 #[derive(Clone, Debug)]
 pub(crate) struct ReleaseChannel {
     pub(crate) kind: ChannelKind,

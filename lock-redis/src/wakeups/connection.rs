@@ -1,7 +1,8 @@
 //! [`PubSubConnection`]: one connection in subscriber mode: its pending requests, and its messages.
 //!
 //! The connection uses RESP3 if the server supports it: without RESP3, a connection with
-//! subscriptions accepts no other commands, and gets no reports of key changes.
+//! subscriptions accepts only a few commands, such as `PING` and `SUBSCRIBE`, and gets no reports
+//! of key changes.
 
 use super::channel::ChannelKind;
 use super::named_owner::NamedOwner;
@@ -29,7 +30,7 @@ pub(super) struct PubSubConnection {
     /// True if bytes that count as sent are still in `output`.
     backlog: bool,
     /// The requests without a reply, with their times, oldest first. The server replies in this
-    /// order; only messages come in between.
+    /// order; only messages and reports come in between.
     pending: VecDeque<(PubSubRequest, Moment)>,
     /// The connection's number from the server's reply to `HELLO`.
     hello: Option<ReportedHere>,
@@ -44,9 +45,9 @@ pub(super) struct PubSubConnection {
 pub(super) enum PubSubRequest {
     Subscribe(Subscription),
     Unsubscribe(Subscription),
-    /// Probes whether releases may be published, on a channel without subscribers whose name begins
-    /// with this one. Only before the first subscription: in subscriber mode the server refuses
-    /// this.
+    /// Probes whether releases may be published on this channel. The probe goes to a channel
+    /// without subscribers: this name with the suffix `:probe`. Sent before the first subscription,
+    /// because without RESP3 the server refuses it afterwards.
     Publish(ChannelKind, Arc<str>),
     /// Switches to RESP3.
     Hello,
@@ -82,11 +83,10 @@ pub(super) enum PubSubEvent {
     Ignored,
 }
 
-/// The reports that other connections may direct to this one.
+/// The number by which other connections direct their reports of key changes to this connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ReportedHere {
-    /// The number of this connection, if the server can exclude a client's own changes from the
-    /// reports.
+    /// `None` if the server cannot exclude a client's own changes from the reports.
     pub(super) id: Option<u64>,
 }
 
@@ -250,7 +250,8 @@ impl PubSubConnection {
     }
 
     /// Handles a message, the outcome of a subscription, or a report. In RESP2 these are arrays,
-    /// like the reply to PING; in RESP3 they are pushes, while the reply to HELLO is a map.
+    /// like the reply to PING on a connection with subscriptions; in RESP3 they are pushes, while
+    /// the reply to HELLO is a map.
     fn pushed(
         &mut self,
         kind: &str,
@@ -268,7 +269,8 @@ impl PubSubConnection {
                 return named(&move |channel| PubSubEvent::Text(channel, said.clone()));
             }
             "message" | "smessage" => {
-                // Plain releases have the text `0`; those of foreign clients may have any text.
+                // Only a text with a colon can name an owner. Other releases of this library have
+                // the text `0` or `1`; releases of foreign clients may have any text.
                 let next = rest
                     .first()
                     .and_then(text)
@@ -344,8 +346,8 @@ impl PubSubConnection {
     }
 
     /// Returns whether the oldest request ends the subscription of this channel. If the server ends
-    /// the subscription by itself at the same time, it sends two such messages, and either can
-    /// count as the reply.
+    /// the subscription by itself at the same time, it sends two `sunsubscribe` messages, and
+    /// either can count as the reply.
     fn is_unsubscribing(&self, channel: Option<&str>) -> bool {
         let oldest = self.pending.front().map(|(request, _)| request);
         matches!(oldest, Some(PubSubRequest::Unsubscribe(left)) if channel == Some(&*left.channel))

@@ -1,11 +1,13 @@
 //! [`Subscriber`]: receives the releases for all waiters, on one connection and one thread.
 //!
-//! A release arrives as a message on the lock's channel, if the releasing client publishes one. It
-//! also arrives as a change of the lock's key, which the server reports (client tracking).
+//! A release arrives as a message, if the releasing client publishes one: on the lock's channel or,
+//! if the waiters of the lock queue in the store, on a channel of this client. If the server
+//! supports client tracking, and `tracking=off` is not set, a release also arrives as a report that
+//! the lock's key has changed.
 //!
 //! Only the worker thread uses the connection. A watcher adds its watch to the
-//! [`SubscriptionTable`], wakes the worker through a socket pair, and waits for the confirmation:
-//! one round trip.
+//! [`SubscriptionTable`]. If the channel is not subscribed yet, the watcher wakes the worker
+//! through a socket pair, and waits for the confirmation: one round trip.
 //!
 //! - `table`: the watches on each channel, and the state of its subscription
 //! - `tracked_keys`: the keys of watched locks, whose changes the server reports
@@ -53,7 +55,8 @@ pub(crate) struct Subscriber {
 }
 
 impl Subscriber {
-    /// Returns a subscriber that has no thread and no connection until the first watch.
+    /// Returns a subscriber that has no thread and no connection until the first watch, or the
+    /// first call of [`reports_to`](Self::reports_to).
     pub(crate) fn new(dialer: Arc<Dialer>, tracking: Tracking) -> Self {
         let table = Mutex::new(SubscriptionTable::default());
         Self {
@@ -69,9 +72,11 @@ impl Subscriber {
         }
     }
 
-    /// Calls `wake` after every release of a lock, until the watch is dropped.
+    /// Calls `wake` after each message or report of a release of a lock, and when these may have
+    /// been missed, until the watch is dropped.
     ///
-    /// Waits for the server's confirmation until `by`.
+    /// Waits until `by` for the server's confirmation of the subscription, if it is not confirmed
+    /// yet.
     pub(crate) fn watch(
         &self,
         releases: &ReleaseChannel,
@@ -143,9 +148,9 @@ impl Subscriber {
         }))
     }
 
-    /// Requests that waiters for the lock with this key are woken after every release, including
-    /// one that is not published, if the waiter `is_first` in its queue. For any other waiter, ends
-    /// such a request. Returns true if waiters are already woken after every release.
+    /// Requests reports of changes of this key if the waiter `is_first` in its queue, so that the
+    /// lock's waiters are also woken after a release that is not published. For any other waiter,
+    /// ends such a request. Returns true if the reports are in effect.
     pub(crate) fn track(&self, key: &str, is_first: bool) -> bool {
         let now = self.shared.dialer.clock().now();
         let mut table = self.shared.table.lock();
@@ -154,8 +159,9 @@ impl Subscriber {
     }
 
     /// Returns the number of the connection to which other connections can direct the reports of
-    /// changes of their keys; `None` while there is none: then the worker is woken to make one. The
-    /// listener of the first call receives each report.
+    /// changes of their keys; `None` if tracking is off, or while there is no such connection; in
+    /// the second case, the worker is woken to make one. The listener of the first call receives
+    /// each report.
     pub(crate) fn reports_to(
         &self,
         on_change: impl FnOnce() -> Arc<dyn ChangeListener>,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 /// The message of a release to the client of the waiter that is next: the next owner. If the
 /// release has granted the lock to that owner, five words follow: the number of the owner's
-/// attempt, the token, how many tokens are set aside ("-" if there are none at all), the argument
+/// attempt, the token, how many tokens are set aside ("-" if the grant has no tokens), the argument
 /// `turns` for the release by that owner, and the lock's key.
 #[derive(Clone, Debug)]
 pub(super) struct NamedOwner {
@@ -46,8 +46,8 @@ impl NamedOwner {
         self
     }
 
-    /// Returns the next owner for waiters of the lock with this key. A grant that names another
-    /// lock, or none, is ignored: if there was a grant, the owner's next attempt finds it.
+    /// Returns the next owner for waiters of the lock with this key; `None` if messages grant
+    /// nothing. A grant of any other lock is ignored: the owner's next attempt finds it.
     pub(super) fn of_lock(self, key: Option<&str>) -> NextOwner {
         let next = NextOwner::new(self.owner);
         match self.granted {

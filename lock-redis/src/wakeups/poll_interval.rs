@@ -16,8 +16,8 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// The largest random part that is added by default, so that clients do not poll all at once.
 const JITTER: Duration = Duration::from_millis(25);
 
-/// The interval if every release should be published, but changes of keys are not reported. Polling
-/// then finds a release that was not published, and a lock that was deleted manually.
+/// The interval if every release should be published, but changes of keys are not reported, because
+/// a release may still not be published, or a lock may be deleted manually.
 pub(crate) const UNTRACKED: PollInterval = PollInterval {
     interval: Duration::from_secs(4),
     jitter: Duration::from_secs(1),

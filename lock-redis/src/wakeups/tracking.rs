@@ -50,7 +50,7 @@ pub(crate) enum NotTracked {
     Refused(ServerError),
     /// Connections are lost at the request for the reports.
     HungUp,
-    /// The server tracks fewer keys than are watched.
+    /// The server tracks fewer keys than are watched or held.
     TableFull,
 }
 

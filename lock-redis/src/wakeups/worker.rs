@@ -44,7 +44,7 @@ pub(crate) trait ChangeListener: Send + Sync {
     fn changed(&self, keys: Option<&[String]>);
 
     /// Checks that the connections with reported changes are still open. Called every second or
-    /// two.
+    /// two, or once in a command timeout if that is longer and nothing is watched.
     fn look(&self);
 }
 
@@ -269,7 +269,8 @@ impl SubscriberWorker {
     }
 
     /// Requests reports of key changes. Returns the time until which the connection is used. That
-    /// time is limited if the request is left out, so that a later connection sends it again.
+    /// time is limited if the request is left out after lost connections, so that a later
+    /// connection sends it again.
     fn begin_tracking(&mut self, connection: &mut PubSubConnection, now: Moment) -> Moment {
         if self.tracking == Tracking::Off {
             return Moment::NEVER;

@@ -27,8 +27,9 @@ pub(super) struct SubscriptionTable {
     channels: HashMap<Arc<str>, WatchedChannel>,
     /// The channels that the worker subscribes to in its next turn.
     wanted: Vec<Arc<str>>,
-    /// The channels without watches, each with the time at which its last watch ended, oldest
-    /// first. Each is listed at most once, even if it is watched again meanwhile.
+    /// The channels without watches, each with the time at which its last watch ended. Each is
+    /// listed at most once, even if it is watched again meanwhile, so the times are only roughly in
+    /// order.
     unused: VecDeque<(Moment, Arc<str>)>,
     /// The number of channels whose subscription the server refuses permanently.
     polled: usize,
@@ -70,8 +71,8 @@ impl SubscriptionTable {
     /// The shortest time between two passes over the polled waiters, because a client may have
     /// thousands.
     const POLL_TICK: Duration = Duration::from_millis(5);
-    /// The time after a lost connection from which waiters poll, because the connection is usually
-    /// restored before.
+    /// The time without a connection after which waiters begin to poll, because a lost connection
+    /// is usually restored sooner.
     const OUTAGE: Duration = Duration::from_secs(3);
 
     pub(super) fn has_waker(&self) -> bool {
@@ -173,8 +174,8 @@ impl SubscriptionTable {
             .get_mut(&name)
             .expect("it was found or put in just now");
         entry.unused_since = None;
-        // A polled watch does not wait for a subscription. The worker requests that again from time
-        // to time.
+        // A polled watch does not wait for a subscription. The worker requests the subscription
+        // again from time to time.
         let is_polled = entry.phase == Phase::Refused && entry.is_polled;
         if entry.phase == Phase::Refused && !is_polled {
             entry.phase = Phase::Unsent;
@@ -202,7 +203,7 @@ impl SubscriptionTable {
         }
     }
 
-    /// Removes a watch, and returns its waker, which must be dropped while no mutex is held.
+    /// Removes a watch, and returns its [`Wake`], which must be dropped while no mutex is held.
     ///
     /// Does not wake the worker, whose turns are at most [`Self::LINGER`] apart while there are
     /// channels.
@@ -373,8 +374,10 @@ impl SubscriptionTable {
         }
     }
 
-    /// Records that the connection was lost, or could not be made. Watchers continue to wait until
-    /// their deadlines, unless the server refuses this client permanently.
+    /// Records that the connection was lost, or could not be made. Once there has been no
+    /// connection for [`Self::OUTAGE`], returns all waiters, which must poll from then on. Watchers
+    /// continue to wait for confirmations until their deadlines, unless the server refuses this
+    /// client.
     pub(super) fn failed(&mut self, failure: &Failure, now: Moment) -> DeferredWakeups {
         self.trouble = Some(failure.error().clone());
         let mut wakes = DeferredWakeups::default();
@@ -436,8 +439,8 @@ impl SubscriptionTable {
         }
     }
 
-    /// Returns whether this channel has waiters, which can be woken to poll if the server refuses
-    /// the subscription: true for a channel of releases.
+    /// Returns whether this is a channel of releases: if the server refuses the subscription, its
+    /// waiters can poll.
     pub(super) fn may_be_polled(&mut self, subscription: &Subscription) -> bool {
         self.find(subscription)
             .is_some_and(|channel| channel.releases.is_some())
@@ -451,8 +454,8 @@ impl SubscriptionTable {
         };
         channel.phase = Phase::Refused;
         let was_polled = std::mem::replace(&mut channel.is_polled, true);
-        // Messages may have been missed. Waiters with a tracked key are not woken to poll, so all
-        // are woken now.
+        // If messages may have been missed, all waiters are woken now, because waiters with a
+        // tracked key are not woken to poll.
         let missed = std::mem::replace(&mut channel.missed, true);
         let watches = if missed {
             channel.watchers()
@@ -476,9 +479,9 @@ impl SubscriptionTable {
             .map(|(name, channel)| (channel.kind, Arc::clone(name)))
     }
 
-    /// Returns the waiters to wake now, and the time of the next poll. These are the waiters that
-    /// notice a release neither by a message nor by a change of the key. `all` is true if releases
-    /// are not published at all.
+    /// Returns the waiters to wake now, and the time of the next poll. The waiters to wake are
+    /// those whose poll is due, and that notice a release neither by a message nor by a report of a
+    /// change of the key. `all` is true if releases are not published at all.
     pub(super) fn poll(&mut self, all: bool, now: Moment) -> (DeferredWakeups, Moment) {
         let (mut wakes, mut next) = (DeferredWakeups::default(), Moment::NEVER);
         if !all && self.polled == 0 {
@@ -510,9 +513,9 @@ impl SubscriptionTable {
     }
 
     /// Records that the server ended a subscription, because the slot has moved to another node.
-    /// The waiters must poll, and watch on the new node. Later messages on the channel grant
-    /// nothing: a node that has become a replica receives messages about grants that its master has
-    /// taken back.
+    /// Returns the waiters to wake, because they get no more messages here. Later messages on the
+    /// channel grant nothing: if this node becomes a replica, it may receive messages about grants
+    /// that its master has taken back.
     pub(super) fn ended(&mut self, channel: &str) -> DeferredWakeups {
         let Some(channel) = self.channels.get_mut(channel) else {
             return DeferredWakeups::default();
@@ -555,8 +558,8 @@ impl SubscriptionTable {
         if let Some(key) = channel.key() {
             self.keys.message(key, now);
         }
-        // Without a queue, no message names an owner: another library's message may look like one
-        // that does.
+        // If the lock has no queue, the message names no owner, although another library's message
+        // may look as if it did.
         let releases = channel.releases.as_ref();
         let queued = releases.filter(|releases| releases.grants.is_some());
         let next = queued.zip(next).map(|(releases, next)| {
@@ -575,8 +578,9 @@ impl SubscriptionTable {
         self.keys.set_support(support);
     }
 
-    /// Requests that waiters of this lock are woken after every release, if the waiter `is_first`
-    /// in its queue. For any other waiter, ends such a request.
+    /// Requests reports of changes of this key if the waiter `is_first` in its queue, so that the
+    /// lock's waiters are also woken after a release that is not published. For any other waiter,
+    /// ends such a request.
     pub(super) fn track(&mut self, key: &str, is_first: bool, now: Moment) {
         if self.keys.track(key, is_first, now) {
             self.wake_thread();
@@ -589,8 +593,7 @@ impl SubscriptionTable {
     }
 
     /// Records the server's report that these keys have changed; `None`: all of them. Returns the
-    /// keys that were not read on this connection, whose changes are reported here for other
-    /// connections, and the waiters to wake.
+    /// keys that other connections have read, with `None` for all keys, and the waiters to wake.
     pub(super) fn changed(
         &mut self,
         keys: Option<Vec<String>>,

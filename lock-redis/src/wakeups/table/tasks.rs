@@ -20,7 +20,8 @@ pub(in crate::wakeups) struct WorkerTasks {
     pub(in crate::wakeups) closed: bool,
     /// Keys to read, before the subscriptions are sent.
     pub(in crate::wakeups) reads: Vec<Arc<str>>,
-    /// Keys with numbers of free permits to read, before the subscriptions are sent.
+    /// Keys of semaphores, whose numbers of free permits must be read before the subscriptions are
+    /// sent.
     pub(in crate::wakeups) permit_reads: Vec<Arc<str>>,
     /// The time at which the next key must be read.
     pub(in crate::wakeups) next_read: Option<Moment>,

@@ -39,7 +39,8 @@ pub(super) struct ReleasesOf {
     /// True once the server has ended a subscription of this channel. From then on, a message only
     /// names the next owner, and grants nothing.
     pub(super) has_ended: bool,
-    /// The interval at which waiters are woken if the server refuses to subscribe.
+    /// The interval at which waiters are woken if the server refuses to subscribe, or releases are
+    /// not published at all.
     pub(super) polls: PollInterval,
 }
 
@@ -58,7 +59,8 @@ pub(super) enum Phase {
     Sent,
     /// The server has confirmed the subscription.
     Live,
-    /// The server has refused. SUBSCRIBE is sent again from time to time while there are watches.
+    /// The server has refused or ended the subscription. SUBSCRIBE is sent again from time to time
+    /// while there are watches.
     Refused,
 }
 

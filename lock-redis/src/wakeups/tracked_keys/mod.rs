@@ -1,11 +1,12 @@
 //! [`TrackedKeys`]: the keys of watched locks, whose changes the server reports.
 //!
-//! Under `CLIENT TRACKING` the server reports one change of a key that this connection has read, by
-//! any client, and then no longer tracks the key. So the key is read again after each report, by
-//! `PTTL`, which makes the server track it again, and shows whether the lock is free. Waiters are
-//! woken only if the lock is free, because a renewal is also a change. The exception is a lock that
-//! other clients pass on without messages: there each report wakes the waiters. The key of a
-//! semaphore holds the number of its free permits, so the number is read instead.
+//! Under `CLIENT TRACKING` the server reports one change, by any client, of a key that this
+//! connection has read, and then no longer tracks the key. So the key is read again after each
+//! report, by `PTTL`, which makes the server track it again, and shows whether the lock is free.
+//! Waiters are woken only if the lock is free, because a renewal is also a change. There are two
+//! exceptions: a lock that other clients pass on without messages, for which each report wakes the
+//! waiters, and a key that has become unreadable, whose waiters must poll. The key of a semaphore
+//! holds the number of its free permits, so the number is read instead.
 //!
 //! This module has only the state: it does no I/O, and does not wait.
 
@@ -30,7 +31,7 @@ const SPACING_IF_PASSED_ON: Duration = Duration::from_millis(2);
 
 /// The delay of the read of a key after a message about its lock, because that message has woken
 /// the waiters, and after this delay one of them has the lock. The report of the change may precede
-/// the message: Redisson publishes a release after it.
+/// the message: Redisson publishes a release after it has deleted the key.
 const AFTER_MESSAGE: Duration = Duration::from_millis(20);
 
 /// The first pause before an unreadable key is read again, because a script may block the server.
@@ -69,7 +70,7 @@ pub(super) struct TrackedKeys {
 /// The state of the server's reports on the present connection.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) enum TrackingSupport {
-    /// There is no connection, or the reports were not requested yet.
+    /// There is no connection, or the reports were refused or not requested yet.
     #[default]
     None,
     /// `CLIENT TRACKING` was sent: keys may be read after it.
@@ -79,7 +80,8 @@ pub(super) enum TrackingSupport {
 
 struct TrackedKey {
     key: Arc<str>,
-    /// The watched channels on which releases are published: one for each kind of lock of the name.
+    /// The watched channels on which this client is notified of releases. The kinds of locks of one
+    /// name may have different channels.
     channels: Vec<Arc<str>>,
     phase: Phase,
     /// True if the key holds the number of a semaphore's free permits.
@@ -100,7 +102,7 @@ struct TrackedKey {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
-    /// The key is not tracked, and not watched at the moment.
+    /// The key is not tracked, and need not be read at the moment.
     Idle,
     /// The key must be read. `is_put_off` is true if a message after the report has delayed the
     /// read. That happens once only, because the message may have woken waiters of another kind of
@@ -240,7 +242,8 @@ impl TrackedKeys {
     }
 
     /// Records that a key has changed; `is_watched` returns whether a channel has watches. Returns
-    /// whether the report belongs to a read on this connection: each read leads to one report.
+    /// true if the report certainly belongs to a read on this connection: each read leads to one
+    /// report at most.
     pub(super) fn changed(
         &mut self,
         key: &str,
@@ -350,7 +353,7 @@ impl TrackedKeys {
 }
 
 impl TrackedKey {
-    /// Records a change of the key. Returns whether the report belongs to a read on this
+    /// Records a change of the key. Returns true if the report certainly belongs to a read on this
     /// connection.
     fn changed(
         &mut self,
@@ -400,7 +403,7 @@ impl TrackedKey {
     }
 }
 
-/// The limit of reads, and the part of it that is used up.
+/// The limit of reads, or of reports that are passed on, and the part of it that is used up.
 #[derive(Default)]
 pub(super) struct ReadBudget {
     /// The number of reads, less those that have been allowed again up to `since`.
