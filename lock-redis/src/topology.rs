@@ -8,7 +8,7 @@
 //! - [`RoutedRequest`]: the parts of a request that routing depends on
 //! - [`Hop`]: one node that a request is sent to
 //! - [`Effect`]: the effect of an answered request on the store
-//! - [`Verdict`]: whether the outcome on one node counts
+//! - [`Verdict`]: the judgement of the outcome on one node
 //! - [`JudgeSubmitted`]: judges the outcome of a release that no thread waits for
 //!
 //! There are three topologies: one server ([`Node`], in `standalone.rs`); the master that sentinels
@@ -224,7 +224,7 @@ pub enum Effect {
     Freed,
 }
 
-/// Whether the outcome of a request on one node counts.
+/// The judgement of the outcome of a request on one node.
 #[derive(Debug)]
 #[allow(
     clippy::exhaustive_enums,
@@ -236,7 +236,7 @@ pub enum Verdict {
     /// The request fails with this failure instead, because the request's effect may be lost with
     /// the node.
     Instead(Failure),
-    /// The node did nothing that counts. [`Topology::reroute`] decides if and where the request
+    /// The outcome on the node is not final. [`Topology::reroute`] decides if and where the request
     /// goes next.
     Reroute,
 }

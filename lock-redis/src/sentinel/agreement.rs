@@ -21,8 +21,8 @@ pub(super) struct Agreement {
     /// True if the named server showed by the history of its data that it was a replica of the
     /// known master or, if that master never answered, of the former one.
     pub(super) is_proven: bool,
-    /// The number of replicas that may be promoted: those that at least one of the sentinels that
-    /// name this master has reached and does not consider down.
+    /// The number of replicas that may be promoted: those that at least one sentinel has reached
+    /// and does not consider down. Only the reports that name this master are used.
     pub(super) replicas: u32,
     /// The replicas with a known `run_id`; `None` if the sentinels may not be queried for replicas.
     pub(super) replica_ids: Option<Vec<(Address, String)>>,

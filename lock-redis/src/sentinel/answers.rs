@@ -12,8 +12,9 @@ use std::time::Duration;
 const GRACE: Duration = Duration::from_millis(100);
 
 /// The longest time for which a round waits for a sentinel that has never answered, once a majority
-/// has answered, because connecting takes several round trips. While only a minority has answered,
-/// the round waits for half of the remaining time, because that minority may be cut off.
+/// has answered, because connecting takes several round trips. After the first answer and before a
+/// majority, the round waits for half of the remaining time, because the sentinels that have
+/// answered may be a minority that is cut off.
 const UNKNOWN: Duration = Duration::from_secs(1);
 
 /// The time for which a message counts if its sentinel does not answer queries, because within that

@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The first pause before failing requests query the sentinels again, so that one failing request
 /// queries for all. The pause doubles with each query that leads to no other master. After a new
-/// master, or after a time without such queries, it starts again.
+/// master, or after a time without such queries, the first pause is used again.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause before failing requests query the sentinels again, so that a failover is
 /// noticed within a fraction of a lease.
@@ -215,8 +215,8 @@ impl MasterTracker {
             let have_answered =
                 now < by && now >= self.may_be_asked_at() && self.ask_until(by.min(now + PATIENCE));
             if !have_answered {
-                // The watcher queries the sentinels, also if connecting used up all of the time:
-                // otherwise the next request may fail in the same way.
+                // The watcher queries the sentinels, even if connecting has used up all of the
+                // time: otherwise the next request may fail in the same way.
                 self.report_failure();
             }
         }

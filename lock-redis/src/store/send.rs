@@ -38,8 +38,8 @@ pub(crate) fn send<T: Topology, A>(
     }
 }
 
-/// Converts the failure with which a request about this lock ends to the failure that the caller
-/// receives, which names the lock.
+/// Converts the last failure of a request about this lock to the failure for the caller, and adds
+/// the lock's name.
 pub(super) fn settled_on<T: Topology>(name: &LockName, failure: Failure) -> Failure {
     on(name)(T::settle(failure))
 }

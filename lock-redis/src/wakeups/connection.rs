@@ -1,8 +1,8 @@
 //! [`PubSubConnection`]: one connection in subscriber mode: its pending requests, and its messages.
 //!
-//! The connection uses RESP3 if the server supports it: without RESP3, a connection with
-//! subscriptions accepts only a few commands, such as `PING` and `SUBSCRIBE`, and gets no reports
-//! of key changes.
+//! The connection uses RESP3 if reports of key changes are requested, and the server supports it.
+//! Without RESP3, a connection with subscriptions accepts only a few commands, such as `PING` and
+//! `SUBSCRIBE`, and gets no reports of key changes.
 
 use super::channel::ChannelKind;
 use super::named_owner::NamedOwner;
@@ -23,8 +23,8 @@ pub(super) struct PubSubConnection {
     output: WriteBuffer,
     input: ReadBuffer,
     reader: ReplyReader,
-    /// Returns true until another server is used instead of this one, or this one loses its role.
-    /// Grants that arrive on this connection count only while this returns true.
+    /// Returns true until another server is used instead of this server, or this server loses its
+    /// role. Grants that arrive on this connection count only while this returns true.
     is_current: Arc<dyn Fn() -> bool + Send + Sync>,
     unsent: Vec<u8>,
     /// True if bytes that count as sent are still in `output`.
@@ -153,8 +153,8 @@ impl PubSubConnection {
         self.transport.fd()
     }
 
-    /// Returns true if another server is used instead of this one by now, or this one has lost its
-    /// role.
+    /// Returns true if another server is used instead of this server by now, or this server has
+    /// lost its role.
     pub(super) fn is_over(&self) -> bool {
         !(self.is_current)()
     }

@@ -96,7 +96,7 @@ impl Subscriber {
             return Ok(Watch::new(registration));
         };
         self.shared.dialer.clock().wait(&confirmation.signal, by);
-        // With the table locked, so that a confirmation that arrives just now counts.
+        // The table is locked, so that a confirmation that arrives at this moment is not missed.
         let table = self.shared.table.lock();
         let outcome = confirmation.take();
         let trouble = table.trouble().cloned();

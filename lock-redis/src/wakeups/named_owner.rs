@@ -20,7 +20,8 @@ impl NamedOwner {
         let mut words = message.splitn(6, ' ');
         let owner = words.next().unwrap_or_default();
         let granted = Self::read_grant(words);
-        // A writer waits in the queue with the suffix that it has as the holder.
+        // A waiting writer has the suffix `:write` in the queue, as a writer that holds the lock
+        // has it under the key.
         let owner = owner.strip_suffix(":write").unwrap_or(owner);
         Self {
             owner: OwnerText::new(owner),
