@@ -214,7 +214,7 @@ fn bad_arguments_and_stores_are_refused() {
             "`colour`",
         ),
         (&["--url", "nosuch://h", "it", "--", "true"], 78, "nosuch"),
-        (&["--url", "redis://h", "it"], 64, "required"),
+        (&["--url", "redis://h", "it"], 64, "command is missing"),
         (&["--url", "redis://h", "it", "true"], 64, "'true'"),
         (
             &["--url", "redis://h", "it", "-c", "true", "--", "true"],

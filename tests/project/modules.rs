@@ -65,6 +65,9 @@ impl Modules {
                 at.pop()?;
             } else if module.children.contains(name) {
                 at.push(name.clone());
+            } else if module.imports.get(name).is_some_and(|import| **import == [name.as_str()]) {
+                // A crate that the module re-exports by its name.
+                return None;
             } else if let Some(import) = module.imports.get(name).filter(|import| import != &rest) {
                 let whole = [&import[..], &rest[index + 1..]].concat();
                 return self.defining(&at, &whole);

@@ -161,9 +161,7 @@ impl NodeSettings {
     ///
     /// As [`node_on`](Self::node_on).
     pub fn bystander_on(&self, host: &str, port: u16) -> Result<Node, Error> {
-        let destination = self
-            .destination(Endpoint::tcp(host, port))?
-            .proving(self.one_store);
+        let destination = self.destination(Endpoint::tcp(host, port))?;
         self.node(destination, None, None, Arc::default())
     }
 

@@ -107,7 +107,8 @@ impl Recheck {
             valid_until,
         }: &Held,
     ) -> bool {
-        let is_settled = acquisition.has_ended() || acquisition.valid_until() != *valid_until;
+        // A validity that became shorter, as for a replica whose clock is ahead, confirms nothing.
+        let is_settled = acquisition.has_ended() || acquisition.valid_until() > *valid_until;
         let engine = self.engine.upgrade().filter(|_| !is_settled);
         let outcome = engine.map(|engine| engine.verify(lock, acquisition));
         outcome.is_some_and(|it| it.is_err_and(|error| error.is_unavailable()))

@@ -405,8 +405,8 @@ fn unconfirmed(acquisition: &Acquisition, now: Moment, cause: &Error) -> Error {
     };
     drop(inner);
     let message = format!(
-        "the release was not confirmed: it is tried on in the background, and the lease ends the \
-         lock within about {left:.1?} in any case"
+        "the release was not confirmed: it is repeated in the background unless the store refuses \
+         it, and the lease ends the lock within about {left:.1?} in any case"
     );
     Error::new(cause.kind(), message)
         .with_source(cause.clone())
