@@ -101,7 +101,7 @@ pub(crate) const LIST: &str = "\
 Goes through the keys of the store by SCAN, a thousand at a time, on every
 master of a cluster and every server of a quorum; the columns are those of
 `status`. PATTERN is a glob as in `SCAN .. MATCH`, without the prefix of the
-URL: quote it, as in 'orders:*'. Listed is what is certainly a lock of the
+URL: quote it, as in 'orders:*'. Listed is what is, or looks like, a lock of the
 client's format=: with `redisson` a hash of owners, also a read-write lock, with
 the reader whose lease ends last. With `token` any text may be a lock, so those
 are listed that look like an owner and expire: a UUID, or that and a number, 16

@@ -1,5 +1,6 @@
 //! [`LockKind`]: the kinds of locks, and [`KindProfile`]: the properties of each kind that the
-//! engine and the in-memory store read. A new kind is a row here, and a protocol in each store.
+//! engine and the in-memory store read. A new kind is a variant with a row here, and a protocol in
+//! each store.
 
 /// The kind of a lock: the rules for its holders. Locks of one name and different kinds are
 /// separate locks in a client. In the store the mutexes and read-write locks of one name exclude

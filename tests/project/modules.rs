@@ -65,7 +65,11 @@ impl Modules {
                 at.pop()?;
             } else if module.children.contains(name) {
                 at.push(name.clone());
-            } else if module.imports.get(name).is_some_and(|import| **import == [name.as_str()]) {
+            } else if module
+                .imports
+                .get(name)
+                .is_some_and(|import| **import == [name.as_str()])
+            {
                 // A crate that the module re-exports by its name.
                 return None;
             } else if let Some(import) = module.imports.get(name).filter(|import| import != &rest) {

@@ -45,8 +45,9 @@
 //! **What must hold in the store.** Only one owner holds a name at a time. A lease that is not
 //! renewed ends. No request shortens a lease. A renewal never restores an acquisition that has
 //! ended. A release frees only its own owner's acquisition. Each token that is assigned for a name
-//! is greater than all earlier tokens of the name. A closed owner is granted nothing for at least a
-//! lease.
+//! is greater than all earlier tokens of the name, also after the store has lost its data: so a new
+//! counter begins with the time of day in microseconds. A closed owner is granted nothing for at
+//! least a lease.
 //!
 //! **Kinds.** A [`LockName`] contains the [kind](LockKind) of the lock. A store that has all kinds
 //! ([`Abilities::all_kinds`]) grants a *shared* lock to several owners, each with its own lease.

@@ -17,7 +17,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The shortest time-out of a socket. Zero would mean none.
+/// The shortest time-out of a socket, because zero would mean none.
 const LEAST: Duration = Duration::from_millis(1);
 /// The longest wait for the closed connection that replaces a broken one, because it is made over
 /// the loopback interface.

@@ -10,8 +10,8 @@
 //!   answer that a lock is gone
 //! - `take(key, owner, lease)`: grants the free lock, and returns nothing; or returns the error,
 //!   and the lock is still free
-//! - `holder(key, takes_many)`: owner and hold count, for `inspect` and `force`; nothing if the
-//!   lock is free; an error for data that is no lock of this format
+//! - `holder(key, takes_many)`: owner and hold count, for `inspect` and `force`; an empty table if
+//!   the lock is free; an error for data that is no lock of this format
 //! - `tells(key)`: 1 if the holder publishes its release, else 0
 //! - `drop(call, key, owner)`: frees the lock and returns 1 if this owner held it; else 0, after a
 //!   command that a replica refuses

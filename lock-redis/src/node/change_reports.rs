@@ -43,8 +43,8 @@ impl RenewalSlots {
         first
     }
 
-    /// Returns the slot of the one connection for renewals that the application's pool lends, unless
-    /// it is in use.
+    /// Returns the slot of the one connection for renewals that the application's pool lends,
+    /// unless it is in use.
     pub(super) fn first_slot(&self) -> Option<MutexGuard<'_, PoolSlot>> {
         let mut slot = self.slots[0].try_lock()?;
         slot.keep_lent();

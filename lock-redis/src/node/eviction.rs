@@ -55,8 +55,8 @@ pub(crate) struct Eviction {
     rule: OnEviction,
     dialer: Arc<Dialer>,
     state: Mutex<State>,
-    /// True until the first query, which must not wait for the first release: a process may hold one
-    /// lock for as long as it runs.
+    /// True until the first query, which must not wait for the first release: a process may hold
+    /// one lock for as long as it runs.
     is_new: AtomicBool,
 }
 

@@ -398,10 +398,10 @@ fn file_of_the_recipes_is_read_and_options_of_locks_are_listed() {
         clients.configs().config("nightly").unwrap().scheme(),
         "redlock"
     );
-    let token = clients.configs().config("orders:7").unwrap();
+    let orders = clients.configs().config("orders:7").unwrap();
     assert_eq!(
-        (token.scheme(), token.scheme_option("format")),
-        ("redis", Some("token"))
+        (orders.scheme(), orders.watchdog()),
+        ("redis", Duration::from_secs(5))
     );
 
     let refused = ConfigSet::from_toml("url = 'memory://'\n[locks.x]\nnonsense = 1").unwrap_err();
