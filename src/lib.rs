@@ -17,6 +17,7 @@
 //! [recipes-cron]: https://docs.rs/crate/distlock/latest/source/docs/RECIPES.md#a-cron-job-on-several-hosts
 //! [recipes-ctrl-c]: https://docs.rs/crate/distlock/latest/source/docs/RECIPES.md#ctrl-c-and-sigterm
 //! [recipes-loss]: https://docs.rs/crate/distlock/latest/source/docs/RECIPES.md#a-long-job-that-stops-when-the-lock-is-lost
+//! [recipes-pool]: https://docs.rs/crate/distlock/latest/source/docs/RECIPES.md#the-applications-own-pool
 //! [recipes-tests]: https://docs.rs/crate/distlock/latest/source/docs/RECIPES.md#testing-your-own-code
 //!
 #![doc = include_str!("../README.md")]

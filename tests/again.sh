@@ -11,7 +11,7 @@ binary=${1:-standalone}
 name=${2:-faults::orphans::lost_answers_and_late_requests_leave_no_zombie}
 times=${3:-50}
 cargo test --quiet --workspace --all-features --no-run
-export DISTLOCK_TEST_BUILT=1
+export LOCK_TEST_BUILT=1
 run=1
 while [ "$run" -le "$times" ]; do
     log=$(cargo test --quiet --workspace --all-features --test "$binary" -- "$name" --nocapture 2>&1) || {

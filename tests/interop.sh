@@ -4,12 +4,12 @@
 #
 #   tests/interop.sh                    builds what is missing or old, and runs the tests
 #   tests/interop.sh prepare            builds, and runs nothing
-#   tests/interop.sh prepare --default  the same for this tier (or --all), whatever DISTLOCK_TIER is
+#   tests/interop.sh prepare --default  the same for this tier (or --all), whatever LOCK_TEST_TIER is
 #   tests/interop.sh prepare java go    the same for these folders only, in all versions
 #   tests/interop.sh changed [BASE]     whether a change touches what is tested here: see changed()
 #   tests/interop.sh has java           whether the peers of this language can be built here
 #
-# DISTLOCK_TIER          `default`, or unset: the newest Redisson and redis-py. Nothing is
+# LOCK_TEST_TIER          `default`, or unset: the newest Redisson and redis-py. Nothing is
 #                        installed: a missing language is skipped, with a line on standard error.
 #                        `all`: all libraries in all versions. What is missing is installed on
 #                        Debian, and a failure elsewhere.
@@ -164,7 +164,7 @@ prepare_folder() {
 }
 
 prepare() {
-    tier=${DISTLOCK_TIER:-default}
+    tier=${LOCK_TEST_TIER:-default}
     case ${1:-} in
         --default | --all)
             tier=${1#--}
@@ -188,7 +188,7 @@ prepare() {
         # shellcheck disable=SC2086 # a list of words
         set -- $folders
     else
-        die "DISTLOCK_TIER=$tier is no tier: there are \"default\" and \"all\""
+        die "LOCK_TEST_TIER=$tier is no tier: there are \"default\" and \"all\""
     fi
     for folder; do
         prepare_folder "${folder%/}" "$tier"

@@ -164,13 +164,13 @@ version() { "$store/$1" --version | cut -d' ' -f1-3; }
 
 run_on() {
     printf '\n== %s: %s\n' "$1" "$(version "$1")"
-    export REDIS_SERVER="$store/$1" DISTLOCK_TEST_SKIP=""
+    export REDIS_SERVER="$store/$1" LOCK_TEST_SKIP=""
     # Two are linked statically, so their clocks cannot be moved. Redis 6.2 reports no change of a
     # held lock, and lacks some commands of tests.
     static="servers_clock:: clocks:: replay::scripts side_by_side:: clock_that_was_set_back"
     case $1 in
-        valkey-9.0) DISTLOCK_TEST_SKIP=$static ;;
-        redis-6.2) DISTLOCK_TEST_SKIP="$static tracking::held:: tracking::refused:: not_tracked
+        valkey-9.0) LOCK_TEST_SKIP=$static ;;
+        redis-6.2) LOCK_TEST_SKIP="$static tracking::held:: tracking::refused:: not_tracked
             locks_taken_at_once_are_not_renewed only_another_channel certificate_files_are_read
             commands_that_services_withhold" ;;
     esac

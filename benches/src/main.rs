@@ -8,6 +8,7 @@
 mod cluster;
 mod instructions;
 mod learn;
+mod own_pool;
 mod peers;
 mod raw;
 mod server;
@@ -52,6 +53,13 @@ enum Task {
     Cluster {
         /// How many turns the three nodes and the one node have each.
         #[arg(long, default_value_t = 20)]
+        rounds: usize,
+    },
+    /// Compares locks over an application's own pool with our own connections and with a bare
+    /// `SET NX PX` and script on the pool: 1, 8 and 32 threads, each with its own lock.
+    OwnPool {
+        /// How many turns each has.
+        #[arg(long, default_value_t = 9)]
         rounds: usize,
     },
     /// Compares two builds of this program and prints tables.
@@ -116,6 +124,7 @@ fn main() {
         }
         Task::Draw { place } => suite::draw(&place),
         Task::Cluster { rounds } => cluster::measure(rounds),
+        Task::OwnPool { rounds } => own_pool::measure(rounds),
         Task::All(options) => measure(&options, |_| true, &[]),
         Task::Run { works, options } => {
             // `held` means all held locks, but `held-1000` must not include `held-10000`.

@@ -1,6 +1,7 @@
 //! The command line: subcommands and options, with the lines that explain them.
 
 use crate::{exit, help};
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Command, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use distlock::Config;
@@ -173,6 +174,7 @@ pub(crate) enum ConfigTask {
 #[derive(Args, Debug)]
 pub(crate) struct ConfigCheckArguments {
     /// The file to check [default: the file of DISTLOCK_CONFIG, or else the store of DISTLOCK_URL]
+    #[arg(conflicts_with_all = ["url", "config"])]
     pub(crate) file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) store: StoreArguments,
@@ -220,7 +222,7 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "ACTION", default_value = "term")]
     pub(crate) on_lost: OnLost,
     /// Count the run in this file, for the textfile collector of the node exporter
-    #[arg(long, value_name = "FILE", value_parser = prom_file)]
+    #[arg(long, value_name = "FILE", value_parser = OsStringValueParser::new().try_map(prom_file))]
     pub(crate) metrics_file: Option<PathBuf>,
     /// When to release the lock
     #[arg(long, value_name = "WHEN", default_value = "group")]
@@ -510,10 +512,11 @@ pub(crate) fn shown() -> Command {
 }
 
 /// Parses the path of a file of metrics.
-fn prom_file(text: &str) -> Result<PathBuf, String> {
-    match text.ends_with(".prom") {
-        true => Ok(text.into()),
-        false => Err("the name must end in .prom: the collector reads no other file".to_owned()),
+fn prom_file(path: OsString) -> Result<PathBuf, &'static str> {
+    let path = PathBuf::from(path);
+    match path.extension().is_some_and(|it| it == "prom") {
+        true => Ok(path),
+        false => Err("the name must end in .prom: the collector reads no other file"),
     }
 }
 

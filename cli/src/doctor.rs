@@ -20,10 +20,11 @@ const INDENT: usize = 9;
 
 /// Examines all backends, shows the findings, and returns the exit status.
 pub(crate) fn doctor(arguments: &DoctorArguments) -> Result<u8, Failure> {
-    let clients = arguments.store.clients()?;
+    // Two clients, as in two processes: threads of one hand a lock to each other.
+    let [clients, second] = [arguments.store.clients()?, arguments.store.clients()?];
     let (mut findings, mut failures) = (Vec::new(), Vec::new());
     for backend in clients.settings().backends() {
-        match examine(&clients, backend) {
+        match examine(&clients, &second, backend) {
             Ok(found) => findings.extend(found),
             Err(failure) => failures.push(failure),
         }
@@ -54,25 +55,27 @@ pub(crate) fn doctor(arguments: &DoctorArguments) -> Result<u8, Failure> {
     failed.map_or(Ok(status), Err)
 }
 
-/// Examines a backend, and tries each kind of lock on it, unless the findings already explain why a
-/// trial would fail.
-fn examine(clients: &Clients, backend: Option<&str>) -> Result<Vec<Finding>, Failure> {
+/// Examines a backend, and tries each kind of lock on it, unless the findings say why that fails.
+fn examine(
+    clients: &Clients,
+    second: &Clients,
+    backend: Option<&str>,
+) -> Result<Vec<Finding>, Failure> {
     let client = clients.of_backend(backend)?;
     let mut findings = client.diagnose(BOUND)?;
-    let are_worse = |ids: &[&str], level| {
-        let is_it = |finding: &Finding| ids.contains(&finding.id) && finding.level > level;
+    let has = |ids: &[&str], level| {
+        let is_it = |finding: &Finding| ids.contains(&finding.id) && finding.level == level;
         findings.iter().any(is_it)
     };
-    // If the finding about rights is not `Ok`, the user may lack the right to the name of the
-    // trial's lock. If the role, the memory or the quorum is a danger, no lock can be acquired, and
-    // an attempt would begin a new quorum.
-    let explain_failures = are_worse(&["rights"], FindingLevel::Ok)
-        || are_worse(&["role", "memory", "quorum"], FindingLevel::Warning);
-    if !explain_failures {
-        // These findings may mean that only mutexes can be acquired. Then a failure of another kind
-        // is no danger.
-        let mutexes_only = are_worse(&["rights_optional", "commands"], FindingLevel::Ok);
-        findings.extend(try_kinds(&client, mutexes_only));
+    // No lock can be acquired if these are dangers, and an attempt would begin a new quorum.
+    if !has(
+        &["rights", "role", "memory", "quorum"],
+        FindingLevel::Danger,
+    ) {
+        // Without a prefix, the user may have rights to other names alone.
+        let is_name_unknown = has(&["rights"], FindingLevel::Unknown);
+        let clients = [&client, &second.of_backend(backend)?];
+        findings.extend(try_kinds(clients, is_name_unknown));
     }
     Ok(findings)
 }

@@ -166,10 +166,11 @@ released, 1 busy (another number by -E), 75 lost, or one of `distlock --help`.";
 pub(crate) const DOCTOR: &str = "\
 Connects with the settings that the other subcommands use, reads what the server
 says of itself, and acquires and releases the lock `distlock:doctor` once for
-each kind of lock. Says of each finding what was seen, why it matters and how to
-mend it: danger (two holders are possible, or no lock can be taken), warning,
-unknown (the server does not let this user look), ok. Exit status: 0 no danger,
-1 a danger, or one of `distlock --help`.";
+each kind of lock (a semaphore `distlock:doctor:slots`, which stays there). Says
+of each finding what was seen, why it matters and how to mend it: danger (two
+holders are possible, or no lock can be taken), warning, unknown (the server
+does not let this user look), ok. Exit status: 0 no danger, 1 a danger, or one
+of `distlock --help`.";
 
 pub(crate) const CONFIG_CHECK: &str = "\
 Shows each backend with all its settings, and of each section of a lock what

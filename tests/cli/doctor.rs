@@ -140,13 +140,9 @@ fn kinds_that_the_server_refuses_are_dangers() {
         // A reader needs no token, and so no `TIME`.
         examined.must_say("read_lock", "ok", &["released"]);
         examined.must_say("mutex", mutex, &[]);
-        examined.must_say(
-            "write_lock",
-            if mutex == "ok" { mutex } else { "warning" },
-            &[],
-        );
+        examined.must_say("write_lock", mutex, &[]);
         for id in ["semaphore", "fair_semaphore"] {
-            examined.must_say(id, "warning", &["TIME", "`tokens=off`", "cannot be used"]);
+            examined.must_say(id, "danger", &["TIME", "`tokens=off`", "cannot be used"]);
         }
     }
 }
@@ -539,7 +535,8 @@ fn renamed_commands_are_found_as_behind_a_proxy() {
     Examined::at(&url(&server, "")).must_say("commands", "danger", &["TIME"]);
     let said = Examined::at(&url(&server, "tokens=off"));
     said.must_say("commands", "warning", &["TIME"]);
-    assert_eq!(said.status, 0, "{:#?}", said.findings);
+    said.must_say("mutex", "ok", &[]);
+    said.must_say("semaphore", "danger", &["TIME"]);
     let server = renamed("CONFIG");
     let said = Examined::at(&url(&server, ""));
     said.must_say("persistence", "unknown", &["CONFIG is refused"]);

@@ -9,7 +9,9 @@
 use distlock_tests::subjects::memory::{MemoryQuorum, MemorySubject, SeveralSubject};
 use distlock_tests::subjects::mount::{Extent, Mount, left_out_cases_fail};
 use libtest_mimic::{Arguments, Trial};
-use lock_conformance::{NEEDS_ALL_KINDS, NEEDS_REPLICAS, SINGLE_STORE_ONLY, Subject, VirtualTime};
+use lock_conformance::{
+    NEEDS_A_QUEUE, NEEDS_ALL_KINDS, NEEDS_REPLICAS, SINGLE_STORE_ONLY, Subject, VirtualTime,
+};
 use std::sync::Arc;
 
 /// The errors with which cases that do not apply to a lock on several stores must fail there.
@@ -17,8 +19,8 @@ const REASONS: [&str; 3] = ["no one store", "a single client", "it has replicas"
 
 fn mounts() -> Vec<Mount> {
     let one = || NEEDS_REPLICAS.to_vec();
-    let quorum = || [NEEDS_REPLICAS, NEEDS_ALL_KINDS].concat();
-    let several = || [SINGLE_STORE_ONLY, NEEDS_ALL_KINDS].concat();
+    let quorum = || [NEEDS_REPLICAS, NEEDS_ALL_KINDS, NEEDS_A_QUEUE].concat();
+    let several = || [SINGLE_STORE_ONLY, NEEDS_ALL_KINDS, NEEDS_A_QUEUE].concat();
     vec![
         Mount::new("memory", Extent::Full, one(), || {
             Arc::new(MemorySubject::on(VirtualTime::new().clock()))

@@ -12,11 +12,13 @@ use distlock_tests::subjects::format::{
     WAKES_SPRING,
 };
 use distlock_tests::subjects::mount::{self, Extent, Mount, Pool, Shared};
+use distlock_tests::subjects::own_pool::OwnPool;
 use distlock_tests::subjects::quorum::{Nodes, Quorum, only_field};
 use distlock_tests::subjects::store::{Servers, Sharded, Single, Watched, borrowed, shared};
 use libtest_mimic::Trial;
 use lock_conformance::{
-    NEEDS_A_LIST_OF_REPLICAS, NEEDS_ALL_KINDS, NEEDS_REPLICAS, NEEDS_TOKENS, Subject,
+    NEEDS_A_LIST_OF_REPLICAS, NEEDS_A_QUEUE, NEEDS_ALL_KINDS, NEEDS_NOTIFICATION, NEEDS_REPLICAS,
+    NEEDS_TOKENS, Subject,
 };
 use std::sync::Arc;
 
@@ -36,10 +38,17 @@ fn with_unlisted_replicas(format: &Format) -> NotApplicable {
 
 /// Returns all mounts.
 pub(crate) fn all() -> Vec<Mount> {
-    [single_server(), replicas(), cluster(), sentinel(), quorum()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        single_server(),
+        own_pool(),
+        replicas(),
+        cluster(),
+        sentinel(),
+        quorum(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// Returns tests that the cases which a format cannot run fail with that format. They run only in
@@ -106,6 +115,26 @@ fn single_server() -> Vec<Mount> {
         }),
     ]);
     mounts
+}
+
+/// Returns the mounts on connections that an application lends.
+fn own_pool() -> Vec<Mount> {
+    use Extent::{Core, Full};
+    let server = Shared::new(|| Single::start(&[]));
+    let mount = |name, format: Format, extent, polls| {
+        let open = OwnPool::opener(&server, format, polls);
+        let cannot = match polls {
+            true => [without_replicas(&format), NEEDS_NOTIFICATION.to_vec()].concat(),
+            false => without_replicas(&format),
+        };
+        Mount::new(name, extent, cannot, move || Arc::new(open()))
+    };
+    vec![
+        mount("own_pool", REDISSON, Full, false),
+        mount("own_pool_token", TOKEN, Core, false),
+        mount("own_pool_counter_multi", COUNTER_MULTI, Core, false),
+        mount("own_pool_that_polls", REDISSON, Core, true),
+    ]
 }
 
 fn server_on_a_socket() -> Single {
@@ -270,7 +299,11 @@ fn quorum() -> Vec<Mount> {
             nodes: nodes.get(),
             holder,
         };
-        let cannot = [[NEEDS_REPLICAS, NEEDS_ALL_KINDS].concat(), cannot].concat();
+        let cannot = [
+            [NEEDS_REPLICAS, NEEDS_ALL_KINDS, NEEDS_A_QUEUE].concat(),
+            cannot,
+        ]
+        .concat();
         Mount::new(name, extent, cannot, move || {
             Arc::new(open()) as Arc<dyn Subject>
         })

@@ -2,7 +2,7 @@
 //! program of its own language (`peers/`), which `tests/interop.sh` builds.
 //!
 //! Every library that shares a wire format with us has the same cases; its `Library` says what it
-//! can and cannot do. `DISTLOCK_TIER=all` tests all libraries, otherwise only the newest Redisson
+//! can and cannot do. `LOCK_TEST_TIER=all` tests all libraries, otherwise only the newest Redisson
 //! and redis-py are tested; `DISTLOCK_INTEROP_SKIP=java,go` leaves languages out. The tests are
 //! listed at run time, so that omitted tests are counted as ignored.
 

@@ -1,4 +1,4 @@
-//! [`Suite`]: the tests of a run, listed when the program starts. What `DISTLOCK_TIER` leaves out
+//! [`Suite`]: the tests of a run, listed when the program starts. What `LOCK_TEST_TIER` leaves out
 //! is listed as ignored.
 
 use crate::built;
@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 /// The variable that names the tier: `default` (the same as unset) or `all`.
-const TIER: &str = "DISTLOCK_TIER";
+const TIER: &str = "LOCK_TEST_TIER";
 
 /// How many tests run at a time, unless one of them measures. Most of them wait for the end of a
 /// lease.

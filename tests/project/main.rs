@@ -1,6 +1,6 @@
 //! Tests of the project itself: its examples, its documents, and the tools of its tests.
 //!
-//! `REDIS_SERVER=PATH` runs the tests with another server binary. `DISTLOCK_TEST_SCALE=3` makes the
+//! `REDIS_SERVER=PATH` runs the tests with another server binary. `LOCK_TEST_SCALE=3` makes the
 //! time bounds three times as long, for a slow machine.
 
 #![allow(

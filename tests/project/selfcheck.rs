@@ -81,7 +81,7 @@ fn paused_server_answers_after_resume() {
 
 #[test]
 fn server_ends_with_its_killed_test() {
-    if let Ok(file) = std::env::var("DISTLOCK_TEST_ORPHAN") {
+    if let Ok(file) = std::env::var("LOCK_TEST_ORPHAN") {
         // In the other process: starts a server, writes the server's process ID, and waits to be
         // killed.
         let server = RedisServer::start();
@@ -93,7 +93,7 @@ fn server_ends_with_its_killed_test() {
     let file = directory.path().join("server");
     let mut parent = Example::program(std::env::current_exe().unwrap())
         .args(&["--exact", "selfcheck::server_ends_with_its_killed_test"])
-        .env("DISTLOCK_TEST_ORPHAN", file.to_str().unwrap())
+        .env("LOCK_TEST_ORPHAN", file.to_str().unwrap())
         .spawn();
     let server: u32 = eventually(
         "the other process has a server",

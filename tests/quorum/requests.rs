@@ -270,7 +270,7 @@ fn forgetful_node_grants_a_held_lock_only_without_its_marker() {
 }
 
 /// The environment variable that makes this test binary one of the processes of `crowd`.
-const ROLE: &str = "DISTLOCK_TEST_QUORUM";
+const ROLE: &str = "LOCK_TEST_QUORUM";
 const ENTRY: &str = "requests::child_process_of_the_test";
 const PROCESSES: usize = 3;
 const THREADS: usize = 2;

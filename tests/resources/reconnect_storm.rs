@@ -23,8 +23,8 @@ const DOWN: Duration = Duration::from_secs(5);
 /// A renewal moves the end of a lease by more than this, which is more than the clock's error.
 const MOMENT: Duration = Duration::from_millis(100);
 /// The environment variables with the server and the number of a process of the storm.
-const URL: &str = "DISTLOCK_TEST_STORM";
-const NUMBER: &str = "DISTLOCK_TEST_STORM_NUMBER";
+const URL: &str = "LOCK_TEST_STORM";
+const NUMBER: &str = "LOCK_TEST_STORM_NUMBER";
 
 /// Not a test of its own: each process of the storm runs this. It holds its locks, waits for
 /// another lock, and after a line on standard input reports when all its locks are renewed.

@@ -367,7 +367,7 @@ fn built(kind: &'static str, name: &str) -> PathBuf {
 
 /// The environment variable that the suite sets because it has just built all examples and
 /// programs.
-const BUILT: &str = "DISTLOCK_TEST_BUILT";
+const BUILT: &str = "LOCK_TEST_BUILT";
 
 fn build(kind: &str, name: &str) -> PathBuf {
     let profile_dir = profile_dir();

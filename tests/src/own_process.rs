@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 use std::process::Command;
 
 /// The environment variable that marks the second process.
-const ALONE: &str = "DISTLOCK_TEST_ALONE";
+const ALONE: &str = "LOCK_TEST_ALONE";
 
 /// Held while a second process runs, so that these processes run one after the other.
 static TURN: Mutex<()> = Mutex::new(());

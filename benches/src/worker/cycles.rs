@@ -30,8 +30,7 @@ fn steps(task: &Task) -> Vec<Box<dyn Step>> {
     let pair = || task.learn();
     match task.who.as_str() {
         "ours" | "ours-drop" => ours(task, &url(task.port)),
-        // The requests are those of libraries without fencing tokens: a plain `SET`, and a script
-        // that compares and deletes.
+        // Without fencing tokens, as other libraries: one key, and no counter.
         "ours-bare" | "ours-bare-drop" => {
             ours(task, &format!("{}?format=token&tokens=off", url(task.port)))
         }

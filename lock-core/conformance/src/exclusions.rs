@@ -171,8 +171,6 @@ pub const NEEDS_ALL_KINDS: &[(&str, &str)] = &[
     ("force_release_ends_all_shares", MUTEXES_ONLY),
     ("force_release_of_readers_leaves_the_writer", MUTEXES_ONLY),
     ("verify_is_about_the_owners_share", MUTEXES_ONLY),
-    ("fair_lock_is_granted_in_order", MUTEXES_ONLY),
-    ("fair_waiter_that_is_gone_is_skipped", MUTEXES_ONLY),
     ("fair_permits_are_granted_in_order", MUTEXES_ONLY),
     ("fair_and_write_locks_are_kept_after_release", MUTEXES_ONLY),
     ("fair_readers_and_writers_enter_in_order", MUTEXES_ONLY),
@@ -184,6 +182,14 @@ pub const NEEDS_ALL_KINDS: &[(&str, &str)] = &[
     ("permit_is_released_by_its_identity", MUTEXES_ONLY),
     ("permit_is_extended_by_its_identity", MUTEXES_ONLY),
     ("drain_takes_all_free_permits_once", MUTEXES_ONLY),
+];
+
+/// The cases that a store without fair locks cannot run, besides the cases that
+/// [need all kinds](NEEDS_ALL_KINDS), each with the reason. A queue of waiters for a mutex is
+/// enough. Such a store must run every case that is in none of the lists that apply to it.
+pub const NEEDS_A_QUEUE: &[(&str, &str)] = &[
+    ("fair_lock_is_granted_in_order", MUTEXES_ONLY),
+    ("fair_waiter_that_is_gone_is_skipped", MUTEXES_ONLY),
 ];
 
 const MUTEXES_ONLY: &str = "it has mutexes only";

@@ -44,7 +44,7 @@ const BEAT: Duration = Duration::from_millis(5);
 const BEATS_PER_ACCOUNT: u32 = 20;
 
 /// The environment variable that names the file to which each excuse is appended as one line.
-const EXCUSES: &str = "DISTLOCK_TEST_EXCUSES";
+const EXCUSES: &str = "LOCK_TEST_EXCUSES";
 
 /// The panic of a test whose bound passed. Raised by [`late`], and for a case that does not end
 /// within its bound. A wrong answer raises another panic.
@@ -482,7 +482,7 @@ impl Account {
 }
 
 /// Reports that a late test is excused: prints a line, and appends it to the file that
-/// `DISTLOCK_TEST_EXCUSES` names, if it is set.
+/// `LOCK_TEST_EXCUSES` names, if it is set.
 pub fn note_excuse(excuse: impl fmt::Display) {
     let line = format!("{}: {excuse}", thread::current().name().unwrap_or("a test"));
     // The suite counts lines, so each excuse is one line.

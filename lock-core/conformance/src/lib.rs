@@ -28,7 +28,7 @@
 //! A case tests one promise. It panics if the promise is broken, and has a bound in time, so that
 //! it fails on a store that hangs. It runs on the subject's [clock](Subject::clock): real, or
 //! [virtual](VirtualTime) if the store is in this process. All times are multiplied by
-//! `DISTLOCK_TEST_SCALE`, for slow machines.
+//! `LOCK_TEST_SCALE`, for slow machines.
 //!
 //! Some cases call the backend directly and test its contract ([`backend`](lock_core::backend));
 //! the others go through the engine and test what a program sees. The cases themselves are tested
@@ -51,8 +51,8 @@ mod violation;
 mod virtual_time;
 
 pub use exclusions::{
-    NEEDS_A_LIST_OF_REPLICAS, NEEDS_ADMIN, NEEDS_ALL_KINDS, NEEDS_AN_OWNER, NEEDS_NOTIFICATION,
-    NEEDS_REPLICAS, NEEDS_TOKENS, SINGLE_STORE_ONLY,
+    NEEDS_A_LIST_OF_REPLICAS, NEEDS_A_QUEUE, NEEDS_ADMIN, NEEDS_ALL_KINDS, NEEDS_AN_OWNER,
+    NEEDS_NOTIFICATION, NEEDS_REPLICAS, NEEDS_TOKENS, SINGLE_STORE_ONLY,
 };
 pub use lateness::{
     Late, Lateness, forget_process, late, note_excuse, retry_if_late, retry_if_late_beyond,
@@ -115,7 +115,8 @@ impl Case {
     /// Returns whether the case needs a store with all kinds of locks.
     #[must_use]
     pub fn needs_all_kinds(&self) -> bool {
-        NEEDS_ALL_KINDS.iter().any(|(name, _)| *name == self.name)
+        let mut needing = NEEDS_ALL_KINDS.iter().chain(NEEDS_A_QUEUE);
+        needing.any(|(name, _)| *name == self.name)
     }
 
     /// Runs this case on `subject`. In real time, runs it again if it is [late](retry_if_late) on

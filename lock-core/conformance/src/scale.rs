@@ -3,15 +3,15 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
-/// The factor in `DISTLOCK_TEST_SCALE`, for machines that are slow or busy; 1 if it is not set.
+/// The factor in `LOCK_TEST_SCALE`, for machines that are slow or busy; 1 if it is not set.
 static SCALE: LazyLock<f64> =
-    LazyLock::new(|| factor(std::env::var("DISTLOCK_TEST_SCALE").ok().as_deref()));
+    LazyLock::new(|| factor(std::env::var("LOCK_TEST_SCALE").ok().as_deref()));
 
-/// Returns a time of a test, multiplied by `DISTLOCK_TEST_SCALE`.
+/// Returns a time of a test, multiplied by `LOCK_TEST_SCALE`.
 ///
 /// # Panics
 ///
-/// If `DISTLOCK_TEST_SCALE` is set, and is not a number between 0.1 and 100.
+/// If `LOCK_TEST_SCALE` is set, and is not a number between 0.1 and 100.
 #[must_use]
 pub fn scaled(time: Duration) -> Duration {
     time.mul_f64(*SCALE)
@@ -28,8 +28,7 @@ fn factor(text: Option<&str>) -> f64 {
         .parse()
         .ok()
         .filter(|factor| (0.1..=100.0).contains(factor));
-    factor
-        .unwrap_or_else(|| panic!("DISTLOCK_TEST_SCALE={text} is not a factor between 0.1 and 100"))
+    factor.unwrap_or_else(|| panic!("LOCK_TEST_SCALE={text} is not a factor between 0.1 and 100"))
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@
 //! A separate test binary, because its time is virtual.
 
 use lock_conformance::{
-    NEEDS_ADMIN, NEEDS_ALL_KINDS, NEEDS_NOTIFICATION, NEEDS_REPLICAS, NEEDS_TOKENS, Seen, Subject,
-    VirtualTime,
+    NEEDS_A_QUEUE, NEEDS_ADMIN, NEEDS_ALL_KINDS, NEEDS_NOTIFICATION, NEEDS_REPLICAS, NEEDS_TOKENS,
+    Seen, Subject, VirtualTime,
 };
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, Grant, HolderInfo, LockInfo,
@@ -144,6 +144,7 @@ impl Small {
             NEEDS_REPLICAS,
             NEEDS_TOKENS,
             NEEDS_ALL_KINDS,
+            NEEDS_A_QUEUE,
             NEEDS_NOTIFICATION,
             NEEDS_ADMIN,
         ];

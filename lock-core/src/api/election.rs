@@ -20,7 +20,7 @@ use crate::sync::channel::{Receiver, Sender, unbounded};
 use crate::sync::{Mutex, MutexGuard, thread};
 use crate::threads::limits::no_thread;
 use crate::time::backoff::Backoff;
-use crate::time::{Moment, Signal};
+use crate::time::{Clock, Moment, Signal, SystemClock, Woken};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -99,6 +99,8 @@ struct State {
     campaign: Option<Campaign>,
     /// The number of the newest campaign.
     last_number: u64,
+    /// Raised when the thread of the newest campaign has ended, and from then on.
+    ended: Arc<Signal>,
     /// Wakes the thread of the newest campaign from every wait except the wait for the lock. Each
     /// campaign has its own signal: the thread of a former campaign may still sleep, and would
     /// consume a shared signal.
@@ -124,15 +126,6 @@ struct Campaign {
     number: u64,
     /// Ends the thread's wait for the lock.
     interrupt: Interrupt,
-    /// Raised when the thread has ended.
-    ended: Arc<Signal>,
-}
-
-/// What remains of a campaign that was stopped: the leadership to release, and the end of its
-/// thread to wait for.
-struct Stopped {
-    leadership: Option<OwnedGuard>,
-    ended: Option<Arc<Signal>>,
 }
 
 impl Election {
@@ -186,14 +179,10 @@ impl Election {
             .spawn(move || thread.run())
             .map_err(|error| no_thread("cannot start the thread of an election", error));
         started.map_err(|error| error.on(core.lock.name()))?;
-        state.last_number = number;
+        (state.last_number, state.ended) = (number, ended);
         // The errors of the former campaign do not apply to this campaign.
         (state.last_error, state.told) = (None, None);
-        state.campaign = Some(Campaign {
-            number,
-            interrupt,
-            ended,
-        });
+        state.campaign = Some(Campaign { number, interrupt });
         Ok(true)
     }
 
@@ -202,8 +191,9 @@ impl Election {
     ///
     /// # Blocking
     ///
-    /// Until the store has answered the release, or the campaign's request under way, at most for
-    /// the command timeout each. So nothing of the campaign remains in the store.
+    /// Until the store has answered the release and the campaign's request under way, at most for
+    /// the command timeout each. After that, nothing of the campaign remains in the store if the
+    /// store has answered both.
     ///
     /// # Errors
     ///
@@ -216,9 +206,9 @@ impl Election {
             .map_err(|error| error.on(core.lock.name()))?;
         // The guard is taken out before the release is sent: from here on this client does not
         // lead.
-        let Stopped { leadership, ended } = core.stop(&mut core.state.lock());
+        let leadership = core.stop(&mut core.state.lock());
         let released = leadership.map_or(Ok(()), OwnedGuard::unlock);
-        core.wait_for_end(ended);
+        core.wait_for_end();
         released
     }
 
@@ -232,7 +222,7 @@ impl Election {
     ///
     /// # Blocking
     ///
-    /// At most for `wait`, for `work`, and until the store has answered the release.
+    /// At most for `wait`, for `work`, and as [`resign`](Self::resign) blocks.
     ///
     /// # Errors
     ///
@@ -496,11 +486,11 @@ impl Drop for Handle {
         }
         let mut state = self.0.state.lock();
         state.has_ended = true;
-        let Stopped { leadership, ended } = self.0.stop(&mut state);
+        let leadership = self.0.stop(&mut state);
         state.consumers.clear();
         drop(state);
         drop(leadership); // sends the release, outside the mutex
-        self.0.wait_for_end(ended);
+        self.0.wait_for_end();
     }
 }
 
@@ -545,30 +535,36 @@ impl Core {
         self.look_at_state(number)?
     }
 
-    /// Ends the campaign. The caller releases the leadership after it has unlocked the state, and
-    /// then waits for the thread.
-    fn stop(&self, state: &mut State) -> Stopped {
-        let ended = state.campaign.take().map(|campaign| {
+    /// Ends the campaign, and returns the leadership. The caller releases it after it has unlocked
+    /// the state, and then waits for the thread.
+    fn stop(&self, state: &mut State) -> Option<OwnedGuard> {
+        if let Some(campaign) = state.campaign.take() {
             campaign.interrupt.fire();
-            campaign.ended
-        });
+        }
         state.wake_waiting();
         let lost = state.take_lost();
         if lost.is_none() && state.leadership.is_some() {
             state.tell(LeadershipChange::Resigned);
         }
         state.signal.raise();
-        let leadership = lost.or_else(|| state.leadership.take());
-        Stopped { leadership, ended }
+        lost.or_else(|| state.leadership.take())
     }
 
-    /// Waits until the thread of a stopped campaign has ended, at most for the command timeout.
-    /// Otherwise a process that ends now could leave a grant, or a place in the queue, in the
-    /// store.
-    fn wait_for_end(&self, ended: Option<Arc<Signal>>) {
-        if let Some(ended) = ended {
-            let by = self.engine.command_deadline();
-            let _ended_or_late = self.engine.clock.wait(&ended, by);
+    /// Waits until the thread of the newest campaign, which was stopped, has ended, at most for the
+    /// command timeout. Otherwise a process that ends now could leave a grant, or a place in the
+    /// queue, in the store.
+    fn wait_for_end(&self) {
+        let state = self.state.lock();
+        if state.last_number == 0 || state.campaign.is_some() {
+            return;
+        }
+        let ended = Arc::clone(&state.ended);
+        drop(state);
+        // The machine's time, because no test may have to advance a clock for this.
+        let by = SystemClock.now() + self.engine.command_timeout();
+        if SystemClock.wait(&ended, by) == Woken::Signalled {
+            // For another thread that waits, too.
+            ended.raise();
         }
     }
 
@@ -678,6 +674,7 @@ impl Thread {
         let signal = Arc::clone(&self.signal);
         guard.on_loss(Listener::new(Wanted::always(), move |_| signal.raise()));
         let Some(mut state) = self.core.lock_for(self.number) else {
+            let _unconfirmed = guard.unlock(); // waits for the answer, as `resign` waits for this
             return Ok(());
         };
         (state.last_error, state.told) = (None, None);

@@ -414,6 +414,11 @@ impl Engine {
         self.clock.now() + self.settings.command_timeout
     }
 
+    /// Returns the longest time that one request may take.
+    pub(crate) fn command_timeout(&self) -> Duration {
+        self.settings.command_timeout
+    }
+
     /// Returns the store. In a forked child returns an error, because the parent reads the answers
     /// on the shared connections.
     pub(crate) fn store(&self) -> Result<&dyn Backend, Failure> {

@@ -139,11 +139,13 @@ impl Connection {
             is_standalone,
             is_one_store,
             sent_scripts,
+            last_used,
         } = known;
         connection.generation = generation;
         connection.is_standalone = is_standalone;
         connection.is_one_store = is_one_store;
         connection.sent_scripts = sent_scripts;
+        connection.last_used = last_used;
         (connection, true)
     }
 
@@ -226,6 +228,18 @@ impl Connection {
         }
     }
 
+    /// Sends a request without effect on a lent connection that was idle for long, and closes it if
+    /// the server does not answer. Waits for at most half the time until `by`, so that another
+    /// connection can be borrowed.
+    pub(crate) fn check_lent(&mut self, by: Moment) {
+        if self.is_lent() && self.is_stale() {
+            let now = self.clock.now();
+            let half = now + by.since(now) / 2;
+            // Each exchange on a lent connection begins with a `PING`.
+            let _closed_if_failed = self.exchange(&Batch::new(), half);
+        }
+    }
+
     /// Returns the bare transport; `None` if the connection is closed, or another thread is just
     /// shutting it down.
     pub(crate) fn into_transport(mut self) -> Option<Transport> {
@@ -302,15 +316,18 @@ impl Connection {
     }
 }
 
-/// A lent connection goes back with what this client knows of it.
+/// A lent connection goes back with what this client knows of it, if its server was judged.
 impl Drop for Connection {
     fn drop(&mut self) {
-        if let Some(Link::Lent(lent)) = &mut self.open {
+        if let Some(Link::Lent(lent)) = &mut self.open
+            && self.generation.is_judged()
+        {
             lent.keep(Known {
                 generation: self.generation.clone(),
                 is_standalone: self.is_standalone,
                 is_one_store: self.is_one_store,
                 sent_scripts: std::mem::take(&mut self.sent_scripts),
+                last_used: self.last_used,
             });
         }
     }

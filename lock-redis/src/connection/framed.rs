@@ -102,6 +102,11 @@ impl<'a> FramedConnection<'a> {
         }
     }
 
+    /// Returns `true` for the connection that all threads share.
+    pub(crate) fn is_shared(&self) -> bool {
+        matches!(self.connection, BaseConnection::Shared(_))
+    }
+
     /// Adds `ASKING` before each request, except inside a transaction.
     pub(crate) fn asking(self) -> Self {
         Self {

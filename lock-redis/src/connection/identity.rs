@@ -116,6 +116,11 @@ enum Report {
 }
 
 impl ServerGeneration {
+    /// Returns `true` if the server of this connection was accepted.
+    pub(crate) fn is_judged(&self) -> bool {
+        self.latest.is_some()
+    }
+
     /// Returns `true` if this connection became invalid after it was made, for one of the reasons
     /// at [`Identity::latest`]: then its replies no longer count.
     pub(crate) fn is_over(&self) -> bool {

@@ -12,6 +12,14 @@ impl LentPool {
         match *self {}
     }
 
+    pub(crate) fn size(&self) -> u32 {
+        match *self {}
+    }
+
+    pub(super) fn late<T>(&self, _: Option<T>) -> Error {
+        match *self {}
+    }
+
     pub(super) fn borrow(&self, _: &dyn Clock, _: Moment) -> Result<LentConnection, Error> {
         match *self {}
     }
@@ -19,12 +27,12 @@ impl LentPool {
 
 pub(crate) enum LentConnection {}
 
-#[derive(Default)]
 pub(crate) struct Known {
     pub(super) generation: ServerGeneration,
     pub(super) is_standalone: bool,
     pub(super) is_one_store: bool,
     pub(super) sent_scripts: ScriptSet,
+    pub(super) last_used: Moment,
 }
 
 impl LentConnection {

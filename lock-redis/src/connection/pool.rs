@@ -30,11 +30,6 @@ pub(crate) struct PoolSlot {
 }
 
 impl PoolSlot {
-    /// Returns true if a connection is here.
-    pub(crate) fn is_warm(&self) -> bool {
-        self.connection.is_some()
-    }
-
     /// Keeps a connection of the application's pool here after its use.
     pub(crate) fn keep_lent(&mut self) {
         self.keeps_lent = true;
@@ -87,6 +82,7 @@ impl<'a> BorrowedConnection<'a> {
             && (connection.is_stale() || *failures_seen != failures)
         {
             connection.check_idle();
+            connection.check_lent(by);
         }
         if connection
             .take_if(|connection| !connection.is_open())
@@ -221,17 +217,24 @@ impl ConnectionPool {
             }
             let left = by.since(self.dialer.clock().now());
             if left.is_zero() {
-                return Err(Failure::NotSent(Error::unavailable(format!(
-                    "all connections to {} were in use until the deadline: raise `pool={}`",
-                    self.dialer.server(),
-                    self.slots.max_size()
-                ))));
+                return Err(Failure::NotSent(self.exhausted()));
             }
             if let Ok(slot) = self.slots.get_timeout(left.min(SystemClock::SLICE)) {
                 break slot;
             }
         };
         BorrowedConnection::new(Box::new(slot), &self.dialer, by)
+    }
+
+    fn exhausted(&self) -> Error {
+        match self.dialer.lender() {
+            Some(pool) => pool.late(None),
+            None => Error::unavailable(format!(
+                "all connections to {} were in use until the deadline: raise `pool={}`",
+                self.dialer.server(),
+                self.slots.max_size()
+            )),
+        }
     }
 }
 

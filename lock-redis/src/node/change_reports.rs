@@ -43,10 +43,10 @@ impl RenewalSlots {
         first
     }
 
-    /// Returns the slot of the one connection for renewals that the application's pool lends,
-    /// unless it is in use.
-    pub(super) fn first_slot(&self) -> Option<MutexGuard<'_, PoolSlot>> {
-        let mut slot = self.slots[0].try_lock()?;
+    /// Returns the slot of the one connection for renewals that the application's pool lends, which
+    /// stays there. Waits for at most this time while it is in use.
+    pub(super) fn lent_slot(&self, time: Duration) -> Option<MutexGuard<'_, PoolSlot>> {
+        let mut slot = self.slots[0].try_lock_for(time)?;
         slot.keep_lent();
         Some(slot)
     }

@@ -2,8 +2,12 @@
 
 use super::{Node, RequestMode};
 use crate::connection::{BorrowedConnection, FramedConnection};
-use lock_core::Moment;
 use lock_core::backend::Failure;
+use lock_core::{Error, Moment};
+use std::time::Duration;
+
+/// The longest wait of a release for a connection of the application's pool.
+const LENT_WAIT: Duration = Duration::from_millis(500);
 
 impl Node {
     /// Returns the connection that all threads share. For a slot that is being moved to this node,
@@ -28,12 +32,29 @@ impl Node {
     /// Takes a connection of the application's pool for renewals, unless there is one. Otherwise
     /// held locks would be lost while the application uses all connections.
     pub(super) fn reserve_renewal_connection(&self, by: Moment) -> Result<(), Failure> {
-        // While another thread renews on it, there is one.
-        let slot = self.inner.renewals.first_slot();
-        let taken = slot.filter(|slot| !slot.is_warm());
-        match taken {
-            Some(slot) => BorrowedConnection::new(Box::new(slot), &self.inner.dialer, by).map(drop),
-            None => Ok(()),
+        self.lent_renewal_connection(by).map(drop)
+    }
+
+    /// Returns the one connection for renewals that the application's pool lends.
+    fn lent_renewal_connection(&self, by: Moment) -> Result<BorrowedConnection<'_>, Failure> {
+        let left = by.since(self.clock().now());
+        let Some(slot) = self.inner.renewals.lent_slot(left) else {
+            let server = self.inner.dialer.server();
+            let message = format!("the connection to {server} for renewals was in use in vain");
+            return Err(Failure::NotSent(Error::unavailable(message)));
+        };
+        BorrowedConnection::new(Box::new(slot), &self.inner.dialer, by)
+    }
+
+    /// Returns a connection for a release: the one for renewals if the application uses all others.
+    pub(super) fn release_connection(&self, by: Moment) -> Result<FramedConnection<'_>, Failure> {
+        if self.mode != RequestMode::Lent {
+            return self.connection(by);
+        }
+        let now = self.clock().now();
+        match self.borrow(now + LENT_WAIT.min(by.since(now) / 2)) {
+            Err(Failure::NotSent(_)) => self.renewal_connection(by),
+            borrowed => borrowed,
         }
     }
 
@@ -52,10 +73,7 @@ impl Node {
     /// need `ASKING`, borrows a connection of the pool, and no key changes are reported.
     pub(super) fn renewal_connection(&self, by: Moment) -> Result<FramedConnection<'_>, Failure> {
         if self.mode == RequestMode::Lent {
-            let Some(slot) = self.inner.renewals.first_slot() else {
-                return self.borrow(by);
-            };
-            let connection = BorrowedConnection::new(Box::new(slot), &self.inner.dialer, by)?;
+            let connection = self.lent_renewal_connection(by)?;
             return Ok(FramedConnection::borrowed(connection));
         }
         let is_direct = self.mode == RequestMode::Direct;

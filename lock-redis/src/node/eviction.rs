@@ -1,6 +1,6 @@
 //! [`Eviction`]: the check whether a server may evict a held lock when its memory is full. Under
-//! the rule `warn`, the server is queried after the first release or renewal, then after a later
-//! one at most every five minutes, and earlier only if another server answers. Under the rule
+//! the rule `warn`, the server is queried after the first attempt, then after a later release or
+//! renewal at most every five minutes, and earlier only if another server answers. Under the rule
 //! `refuse`, the server is queried before a lock is acquired, unless the last result is recent.
 //!
 //! Under `warn`, a query is sent only after the reply to a request, or behind requests without
@@ -79,7 +79,7 @@ impl Eviction {
             rule,
             dialer,
             state: Mutex::default(),
-            is_new: AtomicBool::new(true),
+            is_new: AtomicBool::new(rule == OnEviction::Warn),
         }
     }
 
@@ -146,6 +146,7 @@ impl Eviction {
         }
         if !link.is_connected() {
             self.state.lock().next = None;
+            self.is_new.store(true, Ordering::Relaxed);
             return;
         }
         let server = Arc::clone(link.server());

@@ -45,8 +45,8 @@ pub use watch_registry::WatchRegistry;
 
 use crate::connection::history::Noted;
 use crate::connection::{
-    ConnectionLike, ConnectionPool, Dialer, Identity, NeededReplicas, ReplicaCount,
-    SharedConnection,
+    ConnectionLike, ConnectionPool, Dialer, FramedConnection, Identity, NeededReplicas,
+    ReplicaCount, SharedConnection,
 };
 use crate::protocol::Format;
 use crate::protocol::driver::{self, drive};
@@ -201,13 +201,31 @@ impl Node {
         let exchange = self.inner.format.acquire(attempt, &tracking)?;
         let answer = drive(exchange, &mut link, by)?;
         self.inner.replica_clocks.note_confirmed(link.confirmed());
-        Ok(match answer {
+        let answer = match answer {
             Answer::Granted(grant) => match link.weigh(needed)? {
                 None => Answer::Granted(grant),
                 Some(insufficient) => Answer::Unacknowledged(grant, insufficient),
             },
             answer => answer,
-        })
+        };
+        drop(link);
+        if self.inner.eviction.is_new() {
+            let by = self.clock().now() + self.inner.dialer.command_timeout();
+            if let Ok(mut connection) = self.borrow(by) {
+                self.inner.eviction.look(&mut connection, by);
+            }
+        }
+        Ok(answer)
+    }
+
+    /// Queries whether the server may evict locks, after the first attempt: without waiting for the
+    /// reply, if this is the connection that all threads share.
+    fn look_at_eviction(&self, link: &mut FramedConnection<'_>) {
+        let by = self.clock().now() + self.inner.dialer.command_timeout();
+        match link.is_shared() {
+            true => self.inner.eviction.look_behind(&self.inner.link, by),
+            false => self.inner.eviction.look(link, by),
+        }
     }
 
     /// Returns the number of replicas that must confirm a lease.
@@ -367,15 +385,15 @@ impl Node {
                     return Ok(refusal);
                 }
                 let tracking = self.tracking();
-                drive(format.acquire(attempt, &tracking)?, &mut link, by)
+                let answer = drive(format.acquire(attempt, &tracking)?, &mut link, by)?;
+                if self.inner.eviction.is_new() {
+                    self.look_at_eviction(&mut link);
+                }
+                Ok(answer)
             })
         } else {
             self.acquire_confirmed(attempt, by)
         };
-        if self.mode == RequestMode::Direct && self.inner.eviction.is_new() {
-            let by = self.clock().now() + self.inner.dialer.command_timeout();
-            self.inner.eviction.look_behind(&self.inner.link, by);
-        }
         outcome.map_err(on(attempt.name))
     }
 
@@ -399,10 +417,10 @@ impl Node {
         // A clean-up must not wait behind the unanswered request whose effect it removes. If the
         // clean-up overtakes that request, the tombstone makes the server refuse the request.
         let cleans_up = options.tombstone != Tombstone::None;
-        let connection = if cleans_up {
+        let connection = if cleans_up && self.mode != RequestMode::Lent {
             self.borrow(by)
         } else {
-            self.connection(by)
+            self.release_connection(by)
         };
         let outcome = connection.and_then(|mut link| {
             let release = driver::release(format, &mut link, acquisition, options, by)?;

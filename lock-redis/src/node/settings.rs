@@ -238,17 +238,23 @@ impl NodeSettings {
         place: Option<Endpoint>,
         pool: crate::connection::LentPool,
     ) -> Result<Node, Error> {
+        let pool = pool.of_new_client();
         let size = pool.size();
         let is_known = place.is_some();
         let place = place.unwrap_or(Endpoint::Lent);
-        let identity = Identity::followed(self.terms.lease);
+        // Shared, so that the messages about releases come from the server of the pool.
+        let identity = Arc::new(Identity::followed(self.terms.lease));
         let destination = self.destination(place.clone())?.lent_by(pool);
-        let destination = destination.identified(identity).proving(self.one_store);
+        let destination = destination.identified(Arc::clone(&identity));
+        let destination = destination.proving(self.one_store);
         let node = self.node(destination, None, None, Arc::default())?;
         let mut inner = Arc::into_inner(node.inner).expect("it has no clones");
+        // A connection that goes back is in the state in which it came.
+        inner.terms.tracking = Tracking::Off;
         inner.pool = ConnectionPool::new(size, &self.thread, Arc::clone(&inner.dialer))?;
         if is_known {
-            let receiver = Arc::new(Dialer::new(self.destination(place)?));
+            let receiver = self.destination(place)?.identified(identity);
+            let receiver = Arc::new(Dialer::new(receiver));
             inner.subscriber = Subscriber::new(receiver, Tracking::Off);
         } else {
             let crate::wakeups::PollInterval { interval, jitter } = <_>::default();

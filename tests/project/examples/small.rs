@@ -58,6 +58,18 @@ fn small_examples_print_what_they_document_on_server() {
     assert!(left.iter().all(stays), "{left:?}");
 }
 
+#[test]
+fn own_pool_loses_no_payment() {
+    let server = RedisServer::start();
+    let mut child = Example::new("own_pool").args(&[&server.url()]).spawn();
+    assert_eq!(child.wait_exit(SOON), 0, "{}", child.errors());
+    assert!(
+        child.output().contains("the balance is 400"),
+        "{}",
+        child.output()
+    );
+}
+
 /// An example that ignored `--url`, which the command accepts, would run in memory instead.
 #[test]
 fn small_examples_refuse_arguments_that_they_do_not_know() {

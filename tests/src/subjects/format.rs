@@ -1,7 +1,9 @@
 //! [`Format`]: how the locks of each wire format are read, and which cases it cannot run.
 
 use crate::probe::Probe;
-use lock_conformance::{NEEDS_ALL_KINDS, NEEDS_AN_OWNER, NEEDS_NOTIFICATION, NEEDS_TOKENS, Seen};
+use lock_conformance::{
+    NEEDS_A_QUEUE, NEEDS_ALL_KINDS, NEEDS_AN_OWNER, NEEDS_NOTIFICATION, NEEDS_TOKENS, Seen,
+};
 use std::time::{Duration, SystemTime};
 
 /// Cases that a store cannot run, each with the reason.
@@ -157,6 +159,7 @@ fn not_owned() -> NotApplicable {
         NEEDS_AN_OWNER,
         NEEDS_NOTIFICATION,
         NEEDS_ALL_KINDS,
+        NEEDS_A_QUEUE,
     ]
     .concat()
 }

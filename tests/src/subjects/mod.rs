@@ -3,5 +3,6 @@
 pub mod format;
 pub mod memory;
 pub mod mount;
+pub mod own_pool;
 pub mod quorum;
 pub mod store;

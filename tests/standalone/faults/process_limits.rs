@@ -26,7 +26,7 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
 /// The environment variable that names the fault for the other process.
-const FAULT: &str = "DISTLOCK_TEST_FAULT";
+const FAULT: &str = "LOCK_TEST_FAULT";
 /// The size of a thread's stack in the other process, in bytes: so large that the C library does
 /// not keep a stack for the next thread.
 const STACK: u64 = 256 << 20;

@@ -123,7 +123,7 @@ fn value_found_under_the_key_is_named() {
         (
             "redisson",
             &["SET", "x", "text"][..],
-            "a string, as a semaphore is, and locks are in `format=token`",
+            "a string, as a semaphore is; in other wire formats, such as `format=token`",
         ),
         (
             "redisson",

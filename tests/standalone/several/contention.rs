@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The environment variable that makes this test binary one of the contending processes. Its value:
 /// the file for the claims, how many seconds to run, and the URLs of the servers.
-const ROLE: &str = "DISTLOCK_TEST_SEVERAL";
+const ROLE: &str = "LOCK_TEST_SEVERAL";
 const ENTRY: &str = "several::contention::child_process_of_the_test";
 
 /// Runs in the contending processes. Without the variable, it does nothing.

@@ -161,7 +161,11 @@ impl Refresher {
     fn turn(&mut self) -> Option<Moment> {
         let shared = &self.shared;
         let now = shared.clock.now();
-        let in_use = shared.used.load(Ordering::Relaxed) || !shared.watches.is_empty();
+        // Surveys continue while no known node answers: otherwise a client with few calls would
+        // never notice that the silence has lasted for a lease.
+        let in_use = shared.used.load(Ordering::Relaxed)
+            || !shared.watches.is_empty()
+            || shared.silence.lock().is_some();
         let mut state = shared.refresh_state.state.lock();
         if state.closed {
             // Threads that begin to wait later see that the map is closed. Threads that wait

@@ -88,8 +88,8 @@ impl Wait<'_> {
                 engine.clean_up((id, options));
                 insufficient_replicas(format!(
                     "too few replicas confirmed it ({insufficient}), and that it was given back \
-                     was not confirmed either: it is tried on in the background, and the lease \
-                     ends it"
+                     was not confirmed either: that is repeated in the background unless the \
+                     store refuses it, and the lease ends it"
                 ))
                 .with_source(failure.into_error())
             }

@@ -106,7 +106,13 @@ impl Dialer {
             Some(pool) => pool.may_hang(),
             None => by + self.timeouts().connect / SPARED < whole,
         };
-        if is_apart && let Ok(dial) = PendingDial::start(&self.destination, whole) {
+        // A connection of the application that comes late is of no use.
+        let end = if lender.is_some() {
+            by.min(whole)
+        } else {
+            whole
+        };
+        if is_apart && let Ok(dial) = PendingDial::start(&self.destination, end) {
             let outcome = dial.wait(self.clock(), by).map(|outcome| outcome.result);
             return outcome.unwrap_or_else(|| Err(self.leave(dial, refusal)));
         }

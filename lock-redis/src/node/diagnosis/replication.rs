@@ -103,14 +103,10 @@ impl Examination<'_> {
                 return self.ok(ID, format!("{seen}, and replicas={replicas} is asked for"));
             }
             let why = "a master that is cut off goes on granting what its successor grants, too";
-            let remedy = match self.service {
-                Some(_) => "`replicas=1` in the URL".to_owned(),
-                None => format!(
-                    "`CONFIG SET min-replicas-to-write 1` and `CONFIG SET min-replicas-max-lag 1` \
-                     on all servers, beginning with {}; or `replicas=1` in the URL",
-                    self.server()
-                ),
-            };
+            let remedy = format!(
+                "{}, and `min-replicas-max-lag 1`, for all servers; or `replicas=1` in the URL",
+                self.config_set("min-replicas-to-write 1")
+            );
             return self.bad(Danger, ID, seen, why, remedy);
         };
         let Some(wanted) = wanted else {
@@ -123,10 +119,8 @@ impl Examination<'_> {
         };
         let seen = format!("min-replicas-to-write is {wanted}, and {good} replicas are good");
         if good < wanted {
-            let remedy = format!(
-                "start replicas, or `CONFIG SET min-replicas-to-write {good}` on {}",
-                self.server()
-            );
+            let lower = self.config_set(&format!("min-replicas-to-write {good}"));
+            let remedy = format!("start replicas, or {lower}");
             return self.bad(
                 Danger,
                 ID,
@@ -139,7 +133,7 @@ impl Examination<'_> {
             Some(lag) if self.has_failover() && lag > NO_LAG => {
                 let seen = format!("{seen}; min-replicas-max-lag is {lag}");
                 let why = format!("a master that is cut off goes on granting for {lag} s");
-                let remedy = "`CONFIG SET min-replicas-max-lag 1` on all servers";
+                let remedy = self.config_set("min-replicas-max-lag 1") + "; on all servers";
                 self.bad(Warning, ID, seen, why, remedy);
             }
             _ => self.ok(ID, seen),

@@ -29,16 +29,18 @@ impl Service {
     /// Returns the service of a server, if `INFO` or the name of its host shows it. Memorystore
     /// shows itself by neither.
     pub(super) fn of(facts: &Facts, endpoint: &Endpoint) -> Option<Self> {
-        if facts.field("os") == Some("Amazon ElastiCache") {
-            return Some(Self::ElastiCache);
-        }
-        if facts.field("upstash_version").is_some() {
-            return Some(Self::Upstash);
-        }
+        Self::by_host(endpoint).or_else(|| match facts.field("os") {
+            Some("Amazon ElastiCache") => Some(Self::ElastiCache),
+            _ => facts.field("upstash_version").map(|_| Self::Upstash),
+        })
+    }
+
+    fn by_host(endpoint: &Endpoint) -> Option<Self> {
         let Endpoint::Tcp { host, .. } = endpoint else {
             return None;
         };
         let host = host.trim_end_matches('.').to_ascii_lowercase();
+        let host = host.strip_suffix(".cn").unwrap_or(&host);
         let named = HOSTS.into_iter().find(|(end, _)| host.ends_with(end));
         match named?.1 {
             Self::MemoryDb if !host.contains(".memorydb.") => None,
@@ -55,14 +57,12 @@ impl Service {
         }
     }
 
-    /// Returns how the operator turns off eviction.
-    pub(super) fn no_eviction(self) -> &'static str {
+    /// Returns where the operator changes a setting, in place of `CONFIG SET`.
+    pub(super) fn place_of_settings(self) -> &'static str {
         match self {
-            Self::ElastiCache | Self::MemoryDb => {
-                "set `maxmemory-policy` to `noeviction` in the parameter group"
-            }
-            Self::Azure => "set the eviction policy `noeviction` in the settings of the cache",
-            Self::Upstash => "turn off `Eviction` in the console",
+            Self::ElastiCache | Self::MemoryDb => "in the parameter group, if it is there",
+            Self::Azure => "in the settings of the cache, if it is there",
+            Self::Upstash => "in the console, if it is there",
         }
     }
 

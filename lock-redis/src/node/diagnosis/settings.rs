@@ -32,18 +32,13 @@ fn judge_version(version: [u32; 3]) -> Option<(FindingLevel, &'static str)> {
 
 impl Examination<'_> {
     /// Returns the remedy that changes this setting at once, and in the configuration file.
-    fn config_set(&self, setting: &str) -> String {
-        format!(
-            "`CONFIG SET {setting}` on {}, and `CONFIG REWRITE`",
-            self.server()
-        )
-    }
-
-    /// Returns the remedy against eviction.
-    fn no_eviction(&self) -> String {
+    pub(super) fn config_set(&self, setting: &str) -> String {
         match self.service {
-            Some(service) => service.no_eviction().to_owned(),
-            None => self.config_set("maxmemory-policy noeviction"),
+            Some(service) => format!("set `{setting}` {}", service.place_of_settings()),
+            None => format!(
+                "`CONFIG SET {setting}` on {}, and `CONFIG REWRITE`",
+                self.server()
+            ),
         }
     }
 
@@ -117,7 +112,10 @@ impl Examination<'_> {
         // A quorum refuses a node that evicts even without a limit: see `ServerInfo::why_no_voter`.
         let is_strict = matches!(self.store, StoreKind::Quorum { .. });
         if memory.evicts() || is_strict && policy != "noeviction" {
-            let (seen, remedy) = (format!("maxmemory-policy is {policy}"), self.no_eviction());
+            let (seen, remedy) = (
+                format!("maxmemory-policy is {policy}"),
+                self.config_set("maxmemory-policy noeviction"),
+            );
             let why = "when the memory is full the server may evict a held lock and grant it again";
             self.bad(Danger, ID, seen, why, remedy);
         } else {

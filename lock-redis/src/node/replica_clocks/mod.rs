@@ -206,7 +206,11 @@ impl Sampler {
             return None;
         }
         self.listed.store(now.as_nanos(), Ordering::Relaxed);
-        if self.look(watched).is_err() {
+        let looked = self.look(watched);
+        // A connection of the application's pool goes back after each look.
+        if looked.is_ok() {
+            watched.master.take_if(|master| master.is_lent());
+        } else {
             // The known clocks stay, because one of these replicas may just be replacing the
             // master.
             watched.master = None;

@@ -105,7 +105,7 @@ fn older_server() -> Result<String, String> {
 
 /// The environment variable with parts of the names of tests to skip, because they cannot pass on
 /// the server in `REDIS_SERVER`.
-const SKIP: &str = "DISTLOCK_TEST_SKIP";
+const SKIP: &str = "LOCK_TEST_SKIP";
 
 /// Returns the jobs of this tier.
 pub(crate) fn plan(tier: Tier, binaries: &Binaries, first_seed: Option<u64>) -> Plan {
@@ -121,11 +121,7 @@ pub(crate) fn plan(tier: Tier, binaries: &Binaries, first_seed: Option<u64>) -> 
     };
     // These tests mostly sleep, so they run on many threads.
     let conformance = vec![
-        vec![
-            suite
-                .tests("conformance", 128)
-                .env("DISTLOCK_TEST_SCALE", "4"),
-        ],
+        vec![suite.tests("conformance", 128).env("LOCK_TEST_SCALE", "4")],
         vec![suite.prepare_interop()],
     ];
     // Two topologies at a time: all of them at once would take as long, and make each other late.
@@ -228,9 +224,7 @@ impl Suite<'_> {
             .filter(|name| !planned.contains(name.as_str()));
         let job = |name: &String| match name.as_str() {
             // The harness's own tests are late on purpose, so their excuses do not count.
-            "distlock_tests" => self
-                .binary(name, 4)
-                .env("DISTLOCK_TEST_EXCUSES", "/dev/null"),
+            "distlock_tests" => self.binary(name, 4).env("LOCK_TEST_EXCUSES", "/dev/null"),
             name => self.binary(name, 4),
         };
         names.map(job).collect()
@@ -241,8 +235,8 @@ impl Suite<'_> {
         let binary = self.binaries.get(name);
         let binary = binary.unwrap_or_else(|| panic!("there is no test binary {name}"));
         Job::new(name, &[&binary.display().to_string()])
-            .env("DISTLOCK_TEST_EXCUSES", &excuses())
-            .env("DISTLOCK_TEST_BUILT", "1")
+            .env("LOCK_TEST_EXCUSES", &excuses())
+            .env("LOCK_TEST_BUILT", "1")
     }
 
     fn binary(&self, name: &str, threads: usize) -> Job {
@@ -265,13 +259,13 @@ impl Suite<'_> {
     fn interop(&self) -> Job {
         self.job("interop")
             .with_tests()
-            .env("DISTLOCK_TIER", self.interop_tier())
+            .env("LOCK_TEST_TIER", self.interop_tier())
     }
 
     /// Returns the job that builds the programs that use other libraries.
     fn prepare_interop(&self) -> Job {
         Job::new("prepare interop", &["tests/interop.sh", "prepare"])
-            .env("DISTLOCK_TIER", self.interop_tier())
+            .env("LOCK_TEST_TIER", self.interop_tier())
     }
 
     /// Returns the tier of the interop tests. A change of a wire format is tested with all

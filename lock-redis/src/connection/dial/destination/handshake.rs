@@ -87,7 +87,7 @@ impl Destination {
         let name: &[&[u8]] = &[b"CLIENT", b"SETNAME", login.client_name.as_bytes()];
         let identity = self
             .identity
-            .as_ref()
+            .as_deref()
             .filter(|_| requirement == Requirement::Usable);
         let is_node = identity.is_some_and(|identity| identity.kind() == IdentityKind::Node);
         let is_full = greeting == Greeting::Full;

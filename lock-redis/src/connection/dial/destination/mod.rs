@@ -5,7 +5,7 @@ mod handshake;
 pub(crate) use handshake::Login;
 
 use super::connect::{connect_to_any, prepare};
-use super::credentials::{ProviderCalls, ResolvedCredentials};
+use super::credentials::ProviderCalls;
 use super::resolve::{LookUpError, Resolver};
 use crate::connection::endpoint::{Endpoint, SocketRoute};
 use crate::connection::lent::LentPool;
@@ -47,7 +47,7 @@ pub(crate) struct Destination {
     shutdown: ShutdownRegistry,
     /// The expected server. If given, each connection of [`dial`](Self::dial) begins with a query
     /// of the server's identity.
-    pub(super) identity: Option<Identity>,
+    pub(super) identity: Option<Arc<Identity>>,
     pub(super) one_store: OneStore,
     /// The time that the last successful dial took, without its earlier attempts.
     usual: Mutex<Option<Duration>>,
@@ -117,6 +117,8 @@ pub(super) enum DialStep {
     Connecting,
     Tls,
     Login,
+    /// The wait for a connection of the application's pool.
+    Lending,
 }
 
 /// The progress of a dial.
@@ -184,9 +186,9 @@ impl Destination {
 
     /// Returns this destination with an expected server: each connection of [`dial`](Self::dial)
     /// begins with a query of the server's identity.
-    pub(crate) fn identified(self, identity: Identity) -> Self {
+    pub(crate) fn identified(self, identity: impl Into<Arc<Identity>>) -> Self {
         Self {
-            identity: Some(identity),
+            identity: Some(identity.into()),
             ..self
         }
     }
@@ -224,13 +226,13 @@ impl Destination {
 
     /// Returns the expected server, if there is one.
     pub(crate) fn identity(&self) -> Option<&Identity> {
-        self.identity.as_ref()
+        self.identity.as_deref()
     }
 
     /// Returns how often the open connections became invalid, for example because another server
     /// was accepted at this address, or the server lost its role as master.
     pub(crate) fn changes(&self) -> u64 {
-        self.identity.as_ref().map_or(0, Identity::changes)
+        self.identity().map_or(0, Identity::changes)
     }
 
     /// Records the properties that the server of an open connection has reported.
@@ -355,7 +357,8 @@ impl Destination {
         state: &DialState,
     ) -> Result<Connection, NotDialed> {
         if let Route::Lent(pool) = &self.route {
-            return self.borrow(pool, extent, by);
+            *state.step.lock() = DialStep::Lending;
+            return self.borrow(pool, extent.0, by);
         }
         let time = DialTime::until(&*self.clock, by).unless(self.shutdown.flag());
         *state.step.lock() = DialStep::Credentials;
@@ -390,23 +393,44 @@ impl Destination {
     }
 
     /// Borrows a connection of the application's pool. A connection that this client has not used
-    /// before begins with a handshake.
+    /// before begins with a handshake. A connection that the server has closed is skipped: after a
+    /// restart of the server, the pool may be full of them.
     fn borrow(
         &self,
         pool: &LentPool,
-        extent: (Requirement, Greeting),
+        requirement: Requirement,
         by: Moment,
     ) -> Result<Connection, NotDialed> {
-        if self.shutdown.is_shut() {
-            return Err(Failure::NotSent(self.retired()).into());
+        let mut skipped = 0;
+        loop {
+            if self.shutdown.is_shut() {
+                return Err(Failure::NotSent(self.retired()).into());
+            }
+            let lent = pool.borrow(&*self.clock, by).map_err(Failure::NotSent)?;
+            let (server, clock) = (Arc::clone(&self.server), Arc::clone(&self.clock));
+            let (mut connection, is_known) = Connection::lent(lent, server, clock);
+            let accepted = if is_known {
+                connection.check_lent(by);
+                Ok(())
+            } else {
+                let (nobody, extent) = (<_>::default(), (requirement, Greeting::Full));
+                self.handshake(&mut connection, &nobody, extent, by)
+            };
+            let may_skip = skipped < pool.size() && self.clock.now() < by;
+            if connection.is_open() || !may_skip {
+                return match accepted {
+                    // A brief greeting is for a new connection alone.
+                    Err(NotDialed::HungUp(failure)) => Err(failure.into()),
+                    Ok(()) if !connection.is_open() => Err(Failure::NotSent(
+                        self.server
+                            .io_error("answer", ErrorKind::ConnectionReset.into()),
+                    )
+                    .into()),
+                    accepted => accepted.map(|()| connection),
+                };
+            }
+            skipped += 1;
         }
-        let lent = pool.borrow(&*self.clock, by).map_err(Failure::NotSent)?;
-        let (server, clock) = (Arc::clone(&self.server), Arc::clone(&self.clock));
-        let (mut connection, is_known) = Connection::lent(lent, server, clock);
-        if !is_known {
-            self.handshake(&mut connection, &ResolvedCredentials::default(), extent, by)?;
-        }
-        Ok(connection)
     }
 
     /// Returns the addresses of the server; none if they are unknown.
@@ -497,6 +521,10 @@ impl Destination {
                 Route::Tcp(..) => self.cannot_connect(late()),
                 Route::Unix(route) => route.explain(None, late()),
                 Route::Lent(_) => self.server.io_error("answer", late()),
+            },
+            DialStep::Lending => match self.lender() {
+                Some(pool) => pool.late(None),
+                None => self.server.io_error("answer", late()),
             },
             DialStep::Tls => tls::unfinished(&self.server, late()),
             DialStep::Login => self.server.io_error("answer", late()),
