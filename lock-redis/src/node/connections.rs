@@ -6,7 +6,8 @@ use lock_core::backend::Failure;
 use lock_core::{Error, Moment};
 use std::time::Duration;
 
-/// The longest wait of a release for a connection of the application's pool.
+/// The longest wait of a release for a connection of the application's pool. Short, because the
+/// connection for renewals is used after it.
 const LENT_WAIT: Duration = Duration::from_millis(500);
 
 impl Node {
