@@ -31,9 +31,11 @@ const FEWEST: u32 = 2;
 /// thread of its own, which costs some ten microseconds besides the `PING`. Prefer
 /// `test_on_check_out(false)`.
 ///
-/// - One connection is taken with the first lock and kept for renewals, so that held locks are
-///   renewed while the application uses all others. All other requests borrow a connection for one
-///   round trip.
+/// - One connection for each client is taken with the first lock and kept for renewals, so that
+///   held locks are renewed while the application uses all others. If it breaks just then, the
+///   application may take its place. All other requests borrow a connection for one round trip.
+/// - Locks are in the database that the URL of the pool's client names. Each request selects it, so
+///   a connection on which the application has selected another one goes back in this one.
 /// - A connection on which anything was late, cut or half read is closed and replaced in the pool.
 /// - Without [`with_waking`](Self::with_waking) waiters poll every 100 ms.
 /// - Losses are noticed at the next renewal, because no changes of keys are reported.
@@ -83,6 +85,8 @@ impl RedisPool {
             .min_idle(Some(0))
             .test_on_check_out(false)
             .max_lifetime(None)
+            // Limits the pause after a failed attempt to connect; each request has its own time.
+            .connection_timeout(Duration::from_secs(1))
             .error_handler(Box::new(NopErrorHandler))
             .build_unchecked(client);
         Ok(Self {

@@ -117,16 +117,45 @@ fn single_server() -> Vec<Mount> {
     mounts
 }
 
+/// The cases whose watches are not of waiters in the queue. Only a store that has changes of keys
+/// reported can tell such a watch of a release.
+const OUTSIDE_THE_QUEUE: &[(&str, &str)] = &[
+    ("release_with_tombstone_frees_lock", NO_REPORTS),
+    ("release_by_any_client_wakes_watch", NO_REPORTS),
+    ("force_release_wakes_watch", NO_REPORTS),
+    ("every_watcher_is_woken", NO_REPORTS),
+    ("watch_is_active_when_it_returns", NO_REPORTS),
+    ("dropped_watch_is_silent", NO_REPORTS),
+];
+
+const NO_REPORTS: &str = "without reports of changes, only waiters in the queue are told";
+
+/// The cases of kinds of locks that need a watch, besides those that need its notifications.
+const NEEDS_A_WATCH: &[(&str, &str)] = &[
+    ("writer_that_gives_up_lets_readers_in", NO_WATCH),
+    ("release_of_each_kind_wakes_its_waiters", NO_WATCH),
+    ("stored_limit_counts_until_it_is_changed", NO_WATCH),
+    ("fair_lock_is_granted_in_order", NO_WATCH),
+    ("fair_waiter_that_is_gone_is_skipped", NO_WATCH),
+    ("fair_readers_and_writers_enter_in_order", NO_WATCH),
+    ("readers_behind_a_gone_fair_writer_enter", NO_WATCH),
+    ("changes_of_a_limit_all_count", NO_WATCH),
+    ("permit_is_released_by_its_identity", NO_WATCH),
+];
+
+const NO_WATCH: &str = "it has no watches, and its waiters poll";
+
 /// Returns the mounts on connections that an application lends.
 fn own_pool() -> Vec<Mount> {
     use Extent::{Core, Full};
     let server = Shared::new(|| Single::start(&[]));
     let mount = |name, format: Format, extent, polls| {
         let open = OwnPool::opener(&server, format, polls);
-        let cannot = match polls {
-            true => [without_replicas(&format), NEEDS_NOTIFICATION.to_vec()].concat(),
-            false => without_replicas(&format),
+        let lacks = match polls {
+            true => [NEEDS_NOTIFICATION, NEEDS_A_WATCH].concat(),
+            false => OUTSIDE_THE_QUEUE.to_vec(),
         };
+        let cannot = [without_replicas(&format), lacks].concat();
         Mount::new(name, extent, cannot, move || Arc::new(open()))
     };
     vec![

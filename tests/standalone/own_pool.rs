@@ -3,8 +3,10 @@
 use distlock::redis_rs::redis::IntoConnectionInfo;
 use distlock::redis_rs::{RedisPool, config_of, r2d2, redis};
 use distlock::{Client, Event, LockOptions};
+use distlock_tests::cluster::Cluster;
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Plan, Proxy};
+use distlock_tests::replicas::Replicated;
 use distlock_tests::resp::Request;
 use distlock_tests::time::{Stopwatch, eventually, let_pass};
 use std::sync::Arc;
@@ -189,6 +191,58 @@ fn fault_leaves_the_pool_clean(fault: Fault) {
     guard.unlock().unwrap();
 }
 
+/// Servers that cannot grant locks, or that do so again after a restart.
+#[test]
+fn server_that_cannot_grant_is_named() {
+    let error_at = |client: redis::Client, name: &str| {
+        let client = RedisPool::of_client(client).unwrap().connect().unwrap();
+        let error = client.mutex(name).unwrap().try_lock().unwrap_err();
+        assert!(!error.to_string().contains("max_size"), "{error}");
+        let mut text = error.to_string();
+        let mut cause = std::error::Error::source(&error);
+        while let Some(error) = cause {
+            text += &format!("; {error}");
+            cause = error.source();
+        }
+        text
+    };
+    let replicated = Replicated::start(1);
+    let text = error_at(application(&replicated.replicas[0]), "it");
+    assert!(text.contains("is a replica"), "{text}");
+
+    let cluster = Cluster::shared();
+    let text = error_at(application(cluster.node(0)), &cluster.name_on(1, "it"));
+    assert!(text.contains("redis+cluster://"), "{text}");
+
+    let server = RedisServer::start();
+    let mut probe = server.probe();
+    probe.command(&["CONFIG", "SET", "requirepass", "secret"]);
+    let text = error_at(application(&server), "it");
+    probe.command(&["CONFIG", "SET", "requirepass", ""]);
+    assert!(text.contains("NOAUTH"), "{text}");
+}
+
+/// A restart loses the lock of a server without persistence, and nothing else.
+#[test]
+fn pool_outlives_a_restart_of_its_server() {
+    let mut server = RedisServer::start();
+    let pool = pool(&server, 4, false);
+    let client = RedisPool::new(pool)
+        .builder()
+        .unwrap()
+        .configure(|config| config.with_watchdog(Duration::from_secs(3)))
+        .connect()
+        .unwrap();
+    let guard = client.mutex("it").unwrap().lock().unwrap();
+    server.kill();
+    let error = client.mutex("other").unwrap().try_lock().unwrap_err();
+    assert!(error.is_unavailable(), "{error:?}");
+    server.restart();
+    eventually("the loss is noticed", LONG, || !guard.is_valid());
+    let other = client.mutex("other").unwrap().try_lock_for(LONG).unwrap();
+    other.expect("it is free").unlock().unwrap();
+}
+
 /// The connections of the pool lead elsewhere from one request to the next.
 #[test]
 fn server_of_the_pool_is_judged_again() {
@@ -364,6 +418,16 @@ fn lock_of_another_thread(pool: &r2d2::Pool<redis::Client>) -> String {
 /// Threads that need connections of the application, too.
 #[test]
 fn busy_pool_of_two_keeps_a_lock() {
+    keeps_a_lock_for(Duration::from_secs(15));
+}
+
+#[test]
+#[ignore = "long: tests/run.sh --all"]
+fn busy_pool_of_two_keeps_a_lock_long() {
+    keeps_a_lock_for(Duration::from_secs(60));
+}
+
+fn keeps_a_lock_for(time: Duration) {
     let server = RedisServer::start();
     let pool = pool(&server, 2, false);
     let locks = locks(&pool);
@@ -389,7 +453,7 @@ fn busy_pool_of_two_keeps_a_lock() {
                 }
             });
         }
-        let_pass(Duration::from_secs(20));
+        let_pass(time);
         let is_valid = held.is_valid() && held.loss().is_none();
         ended.store(true, Ordering::SeqCst);
         assert!(is_valid, "it was lost");

@@ -51,12 +51,11 @@ struct Open {
 
 impl ConnectionLike for Connection {
     fn exchange(&mut self, batch: &Batch, by: Moment) -> (Vec<Reply>, Result<(), CallError>) {
-        self.open.take_if(|_| self.generation.is_over());
+        if self.generation.is_over() {
+            self.close_link();
+        }
         let (replies, outcome) = match &mut self.open {
-            Some(Link::Lent(lent)) => {
-                let requests = (batch.bytes(), batch.len());
-                lent.exchange(&self.server, requests, &*self.clock, by)
-            }
+            Some(Link::Lent(lent)) => lent.exchange(&self.server, batch, &*self.clock, by),
             _ => {
                 let mut replies = Vec::with_capacity(batch.len());
                 let sent = self.send(batch.bytes(), by);
@@ -69,14 +68,14 @@ impl ConnectionLike for Connection {
         };
         self.last_used = self.clock.now();
         if self.generation.is_over() {
-            self.open = None;
+            self.close_link();
             return (
                 Vec::new(),
                 Err(CallError::Unknown(self.server.superseded())),
             );
         }
         if outcome.is_err() {
-            self.open = None;
+            self.close_link();
         }
         (replies, outcome)
     }
@@ -123,7 +122,8 @@ impl Connection {
     }
 
     /// Makes a connection of one that the application has lent, with what this client knows of it
-    /// from before. Returns false if that is nothing.
+    /// from before. Returns false if that is nothing. If it leads to a server that was left, the
+    /// connection is closed.
     pub(super) fn lent(
         mut lent: LentConnection,
         server: Arc<Server>,
@@ -131,9 +131,12 @@ impl Connection {
     ) -> (Self, bool) {
         let known = lent.take_known();
         let mut connection = Self::on(Link::Lent(lent), server, clock);
-        let Some(known) = known.filter(|known| !known.generation.is_over()) else {
+        let Some(known) = known else {
             return (connection, false);
         };
+        if known.generation.is_over() {
+            connection.close_link();
+        }
         let Known {
             generation,
             is_standalone,
@@ -154,8 +157,8 @@ impl Connection {
         matches!(self.open, Some(Link::Lent(_)))
     }
 
-    /// Closes the connection. A lent one is not given back.
-    fn close_link(&mut self) {
+    /// Closes the connection. A lent one is not given back, and a closed one takes its place.
+    pub(super) fn close_link(&mut self) {
         if let Some(Link::Lent(lent)) = &mut self.open {
             lent.poison();
         }
@@ -231,13 +234,14 @@ impl Connection {
     /// Sends a request without effect on a lent connection that was idle for long, and closes it if
     /// the server does not answer. Waits for at most half the time until `by`, so that another
     /// connection can be borrowed.
-    pub(crate) fn check_lent(&mut self, by: Moment) {
-        if self.is_lent() && self.is_stale() {
-            let now = self.clock.now();
-            let half = now + by.since(now) / 2;
-            // Each exchange on a lent connection begins with a `PING`.
-            let _closed_if_failed = self.exchange(&Batch::new(), half);
+    pub(crate) fn check_lent(&mut self, by: Moment) -> Result<(), CallError> {
+        if !self.is_lent() || !self.is_stale() {
+            return Ok(());
         }
+        let now = self.clock.now();
+        let half = now + by.since(now) / 2;
+        // Each exchange on a lent connection begins with a `PING`.
+        self.exchange(&Batch::new(), half).1
     }
 
     /// Returns the bare transport; `None` if the connection is closed, or another thread is just

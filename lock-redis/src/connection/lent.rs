@@ -7,10 +7,12 @@
 //! the pool discards.
 //!
 //! The application may leave a connection with an unread reply, in a transaction or in another
-//! database. So each write begins with a `PING` of a unique word and the `SELECT` of the pool's
-//! database. If the replies to them are not as expected, no reply is used.
+//! database. So each write, except inside a transaction of ours, begins with a `PING` of a unique
+//! word and the `SELECT` of the database of the pool's client. If another reply comes than the
+//! word, no reply is used.
 
-use super::{Batch, CallError, Reply, Request, Server, ServerError, ServerGeneration, Text};
+use super::error_mapping::{Asked, explain};
+use super::{Batch, CallError, Mark, Reply, Request, Server, ServerError, ServerGeneration, Text};
 use crate::lua::ScriptSet;
 use lock_core::{Clock, Error, Moment};
 use parking_lot::Mutex;
@@ -28,6 +30,9 @@ use std::time::Duration;
 
 /// The shortest time-out of a socket, because zero would mean none.
 const LEAST: Duration = Duration::from_millis(1);
+/// The longest wait for a connection before the pool is asked again, because a place may have come
+/// free without a notice.
+const SLICE: Duration = Duration::from_millis(100);
 /// The longest wait for the closed connection that replaces a broken one, because it is made over
 /// the loopback interface.
 const CLOSING: Duration = Duration::from_secs(1);
@@ -45,6 +50,8 @@ pub(crate) struct LentPool {
     read_timeout: Option<Duration>,
     write_timeout: Option<Duration>,
     broken: Arc<Mutex<Vec<Broken>>>,
+    /// The number of changes of the server at the last [`close_idle`](Self::close_idle).
+    changes: Arc<AtomicU64>,
 }
 
 /// A broken connection for which no closed one could be made, for example because the process had
@@ -80,6 +87,7 @@ impl LentPool {
             read_timeout: None,
             write_timeout: None,
             broken: Arc::default(),
+            changes: Arc::default(),
         }
     }
 
@@ -87,15 +95,17 @@ impl LentPool {
     pub(crate) fn of_new_client(self) -> Self {
         Self {
             number: unique(),
+            changes: Arc::default(),
             ..self
         }
     }
 
-    /// Sets the time-outs of the connections that are given back.
+    /// Sets the time-outs of the connections that are given back. Zero is none, as for a socket
+    /// without one.
     pub(crate) fn with_timeouts(self, read: Option<Duration>, write: Option<Duration>) -> Self {
         Self {
-            read_timeout: read,
-            write_timeout: write,
+            read_timeout: read.filter(|time| !time.is_zero()),
+            write_timeout: write.filter(|time| !time.is_zero()),
             ..self
         }
     }
@@ -113,27 +123,62 @@ impl LentPool {
     /// Borrows a connection, and waits for one until `by`.
     pub(super) fn borrow(&self, clock: &dyn Clock, by: Moment) -> Result<LentConnection, Error> {
         self.replace_broken();
-        let left = by.since(clock.now());
-        let borrowed = match left.is_zero() {
-            true => None,
-            false => Some(self.pool.get_timeout(left)),
-        };
-        match borrowed {
-            Some(Ok(connection)) => Ok(LentConnection {
+        let mut failed = None;
+        loop {
+            let left = by.since(clock.now());
+            if left.is_zero() {
+                return Err(self.late(failed));
+            }
+            // In slices, because each call makes a connection if there is room, and `r2d2` wakes no
+            // waiter when a closed connection leaves.
+            match self.pool.get_timeout(left.min(SLICE)) {
+                Ok(connection) => {
+                    return Ok(LentConnection {
+                        connection: Some(connection),
+                        pool: self.clone(),
+                        is_broken: false,
+                    });
+                }
+                Err(error) => failed = Some(error),
+            }
+        }
+    }
+
+    /// Closes the idle connections that do not lead to the server of now, after `changes` of the
+    /// server. Otherwise one of them could be taken for a return of the server that was left.
+    pub(super) fn close_idle(&self, changes: u64) {
+        if self.changes.swap(changes, Ordering::SeqCst) == changes {
+            return;
+        }
+        let idle: Vec<_> = (0..self.pool.state().idle_connections)
+            .filter_map(|_| self.pool.try_get())
+            .collect();
+        for connection in idle {
+            let mut lent = LentConnection {
                 connection: Some(connection),
                 pool: self.clone(),
                 is_broken: false,
-            }),
-            failed => Err(self.late(failed.and_then(Result::err))),
+            };
+            match lent
+                .take_known()
+                .filter(|known| !known.generation.is_over())
+            {
+                Some(known) => lent.keep(known),
+                None => lent.poison(),
+            }
         }
     }
 
     /// Gives closed connections back in the place of broken ones that are left.
     fn replace_broken(&self) {
-        let mut broken = self.broken.lock();
-        while let Some(mut connection) = broken.pop() {
+        loop {
+            // In a separate statement, because the drop below may run code of the application.
+            let popped = self.broken.lock().pop();
+            let Some(mut connection) = popped else {
+                return;
+            };
             let Some(closed) = closed_connection() else {
-                return broken.push(connection);
+                return self.broken.lock().push(connection);
             };
             **connection = closed;
             drop(ManuallyDrop::into_inner(connection));
@@ -172,11 +217,20 @@ impl LentConnection {
     pub(super) fn exchange(
         &mut self,
         server: &Server,
-        (bytes, count): (&[u8], usize),
+        batch: &Batch,
         clock: &dyn Clock,
         by: Moment,
     ) -> (Vec<Reply>, Result<(), CallError>) {
-        let mut replies = Vec::with_capacity(count + PREFACE);
+        // The connection was in step when the transaction began.
+        let preface = match batch.marks().any(Mark::in_transaction) {
+            true => None,
+            false => Some(Preface::of(self.own().get_db())),
+        };
+        let mut all = preface.as_ref().map_or(Vec::new(), Preface::bytes);
+        all.extend_from_slice(batch.bytes());
+        let first = preface.as_ref().map_or(0, |_| Preface::REPLIES);
+        let count = first + batch.len();
+        let mut replies = Vec::with_capacity(count);
         // True from here on, also after a panic: a connection is given back after a whole exchange.
         let was_open = self.connection_is_open();
         self.is_broken = true;
@@ -185,18 +239,14 @@ impl LentConnection {
             return (replies, Err(CallError::NotSent(error)));
         }
         if let Err(error) = self.limit(clock, by, Connection::set_write_timeout) {
-            self.is_broken = false;
             let error = server.io_error("take a request", error);
             return (replies, Err(CallError::NotSent(error)));
         }
-        let word = format!("distlock:{}", unique());
-        let mut all = preface(&word, self.own().get_db());
-        all.extend_from_slice(bytes);
         let sent = self.own().send_packed_command(&all);
         // A part may have been sent.
         let sent = sent.map_err(|error| failed(server, "take a request", error));
         let outcome = sent.map_err(CallError::Unknown).and_then(|()| {
-            while replies.len() < count + PREFACE {
+            while replies.len() < count {
                 self.limit(clock, by, Connection::set_read_timeout)
                     .map_err(|error| CallError::Unknown(server.io_error("answer", error)))?;
                 match self.own().recv_response() {
@@ -209,16 +259,16 @@ impl LentConnection {
             }
             Ok(())
         });
-        let outcome = match replies.first() {
-            Some(answer) if answer.as_bytes() != Some(word.as_bytes()) => {
-                let error = out_of_step(server, answer);
+        let refusal = preface.and_then(|preface| preface.refusal(&replies, server));
+        let outcome = match refusal {
+            Some(error) => {
                 replies.clear();
                 Err(CallError::Unknown(error))
             }
-            _ => outcome,
+            None => outcome,
         };
         self.is_broken = outcome.is_err();
-        replies.drain(..replies.len().min(PREFACE));
+        replies.drain(..replies.len().min(first));
         (replies, outcome)
     }
 
@@ -298,28 +348,45 @@ fn unique() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// The number of requests of a preface.
-const PREFACE: usize = 2;
-
-/// Returns the requests before those of a write. A refused `SELECT` has no consequence: the
-/// application could not have selected another database either.
-fn preface(word: &str, database: i64) -> Vec<u8> {
-    let mut preface = Batch::new();
-    preface.add(&Request(&[&[b"PING", word.as_bytes()]]));
-    let database = Text::of(database);
-    preface.add(&Request(&[&[b"SELECT", database.as_bytes()]]));
-    preface.bytes().to_vec()
+/// The requests before those of a write.
+struct Preface {
+    word: String,
+    database: i64,
 }
 
-/// Returns the error of a connection that does not answer `PING` with its word.
-fn out_of_step(server: &Server, answer: &Reply) -> Error {
-    match answer {
-        Reply::Error(error) => Error::unavailable(format!("{server} does not answer `PING`"))
-            .with_source(error.clone()),
-        _ => Error::unavailable(format!(
-            "a connection of the application's pool gave a reply that is not for the request to \
-             {server}: was it given back in a transaction, subscribed, or with a reply unread?"
-        )),
+impl Preface {
+    /// The number of replies to a preface.
+    const REPLIES: usize = 2;
+
+    fn of(database: i64) -> Self {
+        let word = format!("distlock:{}", unique());
+        Self { word, database }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut batch = Batch::new();
+        batch.add(&Request(&[&[b"PING", self.word.as_bytes()]]));
+        // A refusal is ignored: then the application cannot have selected another database.
+        let database = Text::of(self.database);
+        batch.add(&Request(&[&[b"SELECT", database.as_bytes()]]));
+        batch.bytes().to_vec()
+    }
+
+    /// Returns the error if `PING` got another reply than its word.
+    fn refusal(&self, replies: &[Reply], server: &Server) -> Option<Error> {
+        let is_word = |reply: &Reply| reply.as_bytes() == Some(self.word.as_bytes());
+        match replies.first()? {
+            first if is_word(first) => None,
+            // Unless the word comes next: then the error was left unread.
+            Reply::Error(error) if !replies.get(1).is_some_and(is_word) => {
+                Some(explain(server, error, &Asked::Handshake))
+            }
+            _ => Some(Error::unavailable(format!(
+                "a connection of the application's pool gave a reply that is not for the request \
+                 to {server}: was it given back in a transaction, subscribed, or with a reply \
+                 unread?"
+            ))),
+        }
     }
 }
 

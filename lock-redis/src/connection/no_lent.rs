@@ -1,8 +1,9 @@
 //! Replaces [`lent`](super) if the feature `redis-rs` is off: types without values.
 
-use super::{CallError, Reply, Server, ServerGeneration};
+use super::{Batch, CallError, Reply, Server, ServerGeneration};
 use crate::lua::ScriptSet;
 use lock_core::{Clock, Error, Moment};
+use std::convert::Infallible;
 
 #[derive(Clone, Debug)]
 pub(crate) enum LentPool {}
@@ -16,7 +17,11 @@ impl LentPool {
         match *self {}
     }
 
-    pub(super) fn late<T>(&self, _: Option<T>) -> Error {
+    pub(super) fn late(&self, _: Option<Infallible>) -> Error {
+        match *self {}
+    }
+
+    pub(super) fn close_idle(&self, _: u64) {
         match *self {}
     }
 
@@ -39,7 +44,7 @@ impl LentConnection {
     pub(super) fn exchange(
         &mut self,
         _: &Server,
-        _: (&[u8], usize),
+        _: &Batch,
         _: &dyn Clock,
         _: Moment,
     ) -> (Vec<Reply>, Result<(), CallError>) {

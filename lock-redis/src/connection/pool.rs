@@ -30,6 +30,11 @@ pub(crate) struct PoolSlot {
 }
 
 impl PoolSlot {
+    /// Returns true if a connection is here.
+    pub(crate) fn is_warm(&self) -> bool {
+        self.connection.is_some()
+    }
+
     /// Keeps a connection of the application's pool here after its use.
     pub(crate) fn keep_lent(&mut self) {
         self.keeps_lent = true;
@@ -82,7 +87,8 @@ impl<'a> BorrowedConnection<'a> {
             && (connection.is_stale() || *failures_seen != failures)
         {
             connection.check_idle();
-            connection.check_lent(by);
+            // A failure has closed it.
+            let _closed = connection.check_lent(by);
         }
         if connection
             .take_if(|connection| !connection.is_open())

@@ -162,7 +162,7 @@ impl Server {
 
     /// Returns the error of a request during which the connection became invalid, for example
     /// because the server was replaced, or lost the master's role.
-    pub(super) fn superseded(&self) -> Error {
+    pub(crate) fn superseded(&self) -> Error {
         Error::unavailable(format!(
             "another server answers at {self} since, or that is no master any more: what it said \
              does not count"

@@ -14,6 +14,7 @@ use lock_core::backend::Failure;
 use lock_core::{Clock, Moment, Notices};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The number of connections for renewals. While all are in use, a renewal borrows a connection of
@@ -31,9 +32,19 @@ const IDLE: Duration = Duration::from_secs(5);
 pub(super) struct RenewalSlots {
     slots: [Mutex<PoolSlot>; SLOTS],
     reports: Mutex<Reports>,
+    /// True once the application's pool has lent a connection for renewals.
+    has_lent: AtomicBool,
 }
 
 impl RenewalSlots {
+    pub(super) fn has_lent(&self) -> bool {
+        self.has_lent.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn note_lent(&self) {
+        self.has_lent.store(true, Ordering::Relaxed);
+    }
+
     /// Returns the slot of the first connection that is not in use. Closes the idle ones among the
     /// connections after it.
     pub(super) fn free_slot(&self) -> Option<MutexGuard<'_, PoolSlot>> {

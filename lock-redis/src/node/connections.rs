@@ -33,18 +33,42 @@ impl Node {
     /// Takes a connection of the application's pool for renewals, unless there is one. Otherwise
     /// held locks would be lost while the application uses all connections.
     pub(super) fn reserve_renewal_connection(&self, by: Moment) -> Result<(), Failure> {
-        self.lent_renewal_connection(by).map(drop)
+        let renewals = &self.inner.renewals;
+        let slot = match renewals.lent_slot(Duration::ZERO) {
+            // Another thread renews on it.
+            None if renewals.has_lent() => return Ok(()),
+            None => renewals.lent_slot(by.since(self.clock().now())),
+            free => free,
+        };
+        match slot {
+            // A renewal checks whether it is alive.
+            Some(slot) if slot.is_warm() => return Ok(()),
+            Some(slot) => drop(BorrowedConnection::new(
+                Box::new(slot),
+                &self.inner.dialer,
+                by,
+            )?),
+            None => return Err(self.renewals_are_busy()),
+        }
+        renewals.note_lent();
+        Ok(())
     }
 
-    /// Returns the one connection for renewals that the application's pool lends.
-    fn lent_renewal_connection(&self, by: Moment) -> Result<BorrowedConnection<'_>, Failure> {
+    fn renewals_are_busy(&self) -> Failure {
+        let server = self.inner.dialer.server();
+        let message = format!("the connection to {server} for renewals was in use in vain");
+        Failure::NotSent(Error::unavailable(message))
+    }
+
+    /// Returns the one connection for renewals that the application's pool lends; another one if it
+    /// is in use for long, as while replicas are waited for.
+    fn lent_renewal_connection(&self, by: Moment) -> Result<FramedConnection<'_>, Failure> {
         let left = by.since(self.clock().now());
-        let Some(slot) = self.inner.renewals.lent_slot(left) else {
-            let server = self.inner.dialer.server();
-            let message = format!("the connection to {server} for renewals was in use in vain");
-            return Err(Failure::NotSent(Error::unavailable(message)));
+        let Some(slot) = self.inner.renewals.lent_slot(left / 4) else {
+            return self.borrow(by);
         };
-        BorrowedConnection::new(Box::new(slot), &self.inner.dialer, by)
+        let connection = BorrowedConnection::new(Box::new(slot), &self.inner.dialer, by)?;
+        Ok(FramedConnection::borrowed(connection))
     }
 
     /// Returns a connection for a release: the one for renewals if the application uses all others.
@@ -74,8 +98,7 @@ impl Node {
     /// need `ASKING`, borrows a connection of the pool, and no key changes are reported.
     pub(super) fn renewal_connection(&self, by: Moment) -> Result<FramedConnection<'_>, Failure> {
         if self.mode == RequestMode::Lent {
-            let connection = self.lent_renewal_connection(by)?;
-            return Ok(FramedConnection::borrowed(connection));
+            return self.lent_renewal_connection(by);
         }
         let is_direct = self.mode == RequestMode::Direct;
         let Some(slot) = self.inner.renewals.free_slot().filter(|_| is_direct) else {

@@ -171,6 +171,9 @@ impl Node {
     /// master with the data that it had before. Sends the queries behind the requests that were
     /// sent before, without waiting for the replies.
     fn look_behind(&self) {
+        if self.mode == RequestMode::Lent {
+            return; // there is no connection that all threads share
+        }
         let by = self.clock().now() + self.inner.dialer.command_timeout();
         self.inner.eviction.look_behind(&self.inner.link, by);
         self.inner.heartbeat.look_behind(&self.inner.link, by);
@@ -294,6 +297,11 @@ impl Node {
     ///
     /// See [`Failure`].
     pub fn follow(&self, name: &LockName, wake: Arc<dyn Wake>) -> Result<Watch, Failure> {
+        if self.mode == RequestMode::Lent && self.waking().is_some() {
+            let error =
+                "without `with_waking`, a pool of the application does not tell of releases";
+            return Err(Failure::Final(Error::new(ErrorKind::Unsupported, error)));
+        }
         let channel = self.inner.format.watched_channel(name, self.inner.client)?;
         self.inner
             .subscriber

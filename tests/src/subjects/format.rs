@@ -67,7 +67,7 @@ pub const WAKES_PYTHON: Format = Format {
     ..owned(
         "format=token,wakes=python-redis-lock&prefix=lock:",
         expiring,
-        mutexes_only,
+        without_a_queue,
     )
 };
 pub const WAKES_SPRING: Format = Format {
@@ -75,7 +75,7 @@ pub const WAKES_SPRING: Format = Format {
     ..owned(
         "format=token,wakes=spring-integration&prefix=registry:",
         expiring,
-        mutexes_only,
+        without_a_queue,
     )
 };
 
@@ -151,6 +151,10 @@ fn prolonged() -> NotApplicable {
 
 fn mutexes_only() -> NotApplicable {
     NEEDS_ALL_KINDS.to_vec()
+}
+
+fn without_a_queue() -> NotApplicable {
+    [NEEDS_ALL_KINDS, NEEDS_A_QUEUE].concat()
 }
 
 fn not_owned() -> NotApplicable {

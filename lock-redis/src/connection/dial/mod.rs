@@ -15,7 +15,7 @@ pub(crate) use destination::{Destination, Login, Timeouts};
 use super::history::{Noted, Shown, judge};
 use super::{Connection, ConnectionLike, HISTORY, Identity};
 use lock_core::Moment;
-use lock_core::backend::Failure;
+use lock_core::backend::{Failure, no_thread};
 use parking_lot::Mutex;
 use pending_dial::{DialOutcome, PendingDial};
 use std::ops::Deref;
@@ -112,9 +112,19 @@ impl Dialer {
         } else {
             whole
         };
-        if is_apart && let Ok(dial) = PendingDial::start(&self.destination, end) {
-            let outcome = dial.wait(self.clock(), by).map(|outcome| outcome.result);
-            return outcome.unwrap_or_else(|| Err(self.leave(dial, refusal)));
+        if is_apart {
+            match PendingDial::start(&self.destination, end) {
+                Ok(dial) => {
+                    let outcome = dial.wait(self.clock(), by).map(|outcome| outcome.result);
+                    return outcome.unwrap_or_else(|| Err(self.leave(dial, refusal)));
+                }
+                // On this thread, the wait of the application's pool would have no bound.
+                Err(error) if lender.is_some() => {
+                    let error = no_thread("cannot borrow a connection", error);
+                    return Err(Failure::NotSent(error));
+                }
+                Err(_) => {}
+            }
         }
         let outcome = self.destination.dial(by.min(whole), &<_>::default());
         let is_late = self.clock().now() >= by.min(whole);

@@ -7,6 +7,7 @@ pub(crate) use handshake::Login;
 use super::connect::{connect_to_any, prepare};
 use super::credentials::ProviderCalls;
 use super::resolve::{LookUpError, Resolver};
+use crate::connection::ServerError;
 use crate::connection::endpoint::{Endpoint, SocketRoute};
 use crate::connection::lent::LentPool;
 use crate::connection::shutdown::ShutdownRegistry;
@@ -357,8 +358,7 @@ impl Destination {
         state: &DialState,
     ) -> Result<Connection, NotDialed> {
         if let Route::Lent(pool) = &self.route {
-            *state.step.lock() = DialStep::Lending;
-            return self.borrow(pool, extent.0, by);
+            return self.borrow(pool, extent.0, by, state);
         }
         let time = DialTime::until(&*self.clock, by).unless(self.shutdown.flag());
         *state.step.lock() = DialStep::Credentials;
@@ -393,41 +393,45 @@ impl Destination {
     }
 
     /// Borrows a connection of the application's pool. A connection that this client has not used
-    /// before begins with a handshake. A connection that the server has closed is skipped: after a
-    /// restart of the server, the pool may be full of them.
+    /// before begins with a handshake. A connection that the server has closed, that is out of step,
+    /// or that leads to a server that was left is closed, and the next one is borrowed: the pool may
+    /// be full of them. So is one whose server refuses, because the pool would lend it first again.
     fn borrow(
         &self,
         pool: &LentPool,
         requirement: Requirement,
         by: Moment,
+        state: &DialState,
     ) -> Result<Connection, NotDialed> {
         let mut skipped = 0;
         loop {
             if self.shutdown.is_shut() {
                 return Err(Failure::NotSent(self.retired()).into());
             }
+            pool.close_idle(self.changes());
+            *state.step.lock() = DialStep::Lending;
             let lent = pool.borrow(&*self.clock, by).map_err(Failure::NotSent)?;
+            *state.step.lock() = DialStep::Login;
             let (server, clock) = (Arc::clone(&self.server), Arc::clone(&self.clock));
             let (mut connection, is_known) = Connection::lent(lent, server, clock);
             let accepted = if is_known {
-                connection.check_lent(by);
-                Ok(())
+                let checked = connection.check_lent(by).map_err(Failure::from);
+                checked.map_err(|failure| Failure::NotSent(failure.into_error()).into())
             } else {
                 let (nobody, extent) = (<_>::default(), (requirement, Greeting::Full));
                 self.handshake(&mut connection, &nobody, extent, by)
             };
-            let may_skip = skipped < pool.size() && self.clock.now() < by;
-            if connection.is_open() || !may_skip {
-                return match accepted {
-                    // A brief greeting is for a new connection alone.
-                    Err(NotDialed::HungUp(failure)) => Err(failure.into()),
-                    Ok(()) if !connection.is_open() => Err(Failure::NotSent(
-                        self.server
-                            .io_error("answer", ErrorKind::ConnectionReset.into()),
-                    )
-                    .into()),
-                    accepted => accepted.map(|()| connection),
-                };
+            let not_dialed = match accepted {
+                Ok(()) if connection.is_open() => return Ok(connection),
+                Ok(()) => Failure::NotSent(self.server.superseded()).into(),
+                // A brief greeting is for a connection of our own alone.
+                Err(NotDialed::HungUp(failure)) => failure.into(),
+                Err(not_dialed) => not_dialed,
+            };
+            let is_refused = connection.is_open() || is_refusal(&not_dialed);
+            connection.close_link();
+            if is_refused || skipped == pool.size() || self.clock.now() >= by {
+                return Err(not_dialed);
             }
             skipped += 1;
         }
@@ -540,4 +544,15 @@ pub(super) fn not_connected(error: Error) -> Failure {
     } else {
         Failure::NotSent(error)
     }
+}
+
+/// Returns true if the server has answered with an error.
+fn is_refusal(not_dialed: &NotDialed) -> bool {
+    use std::error::Error as _;
+    let (NotDialed::Elsewhere(failure)
+    | NotDialed::Loading(failure)
+    | NotDialed::HungUp(failure)
+    | NotDialed::Failed(failure)) = not_dialed;
+    let source = failure.error().source();
+    source.is_some_and(|source| source.is::<ServerError>())
 }
