@@ -393,9 +393,11 @@ impl Destination {
     }
 
     /// Borrows a connection of the application's pool. A connection that this client has not used
-    /// before begins with a handshake. A connection that the server has closed, that is out of step,
-    /// or that leads to a server that was left is closed, and the next one is borrowed: the pool may
-    /// be full of them. So is one whose server refuses, because the pool would lend it first again.
+    /// before begins with a handshake.
+    ///
+    /// A connection that is dead, out of step, or leads to a server that was left is closed, and
+    /// the next one is borrowed: the pool may be full of them. So is one whose server refuses,
+    /// because the pool would lend it first again.
     fn borrow(
         &self,
         pool: &LentPool,
