@@ -307,6 +307,46 @@ fn refused_connection_is_refused_again() {
     }
 }
 
+/// Connections that the application had before a switch do not lead back after it.
+#[test]
+fn idle_connections_of_the_server_that_was_left_are_closed() {
+    let lease = Duration::from_secs(1);
+    let (first, second) = (RedisServer::start(), RedisServer::start());
+    let proxy = Proxy::plain(first.port());
+    let client = redis::Client::open(format!("redis://127.0.0.1:{}", proxy.port())).unwrap();
+    let pool = r2d2::Pool::builder()
+        .max_size(8)
+        .min_idle(Some(0))
+        .test_on_check_out(false)
+        .build(client)
+        .unwrap();
+    let locks = RedisPool::new(pool.clone())
+        .builder()
+        .unwrap()
+        .configure(|config| config.with_watchdog(lease))
+        .connect()
+        .unwrap();
+    let lock = locks.mutex("it").unwrap();
+    lock.lock().unwrap().unlock().unwrap();
+    let of_application: Vec<_> = (0..4).map(|_| pool.get().unwrap()).collect();
+    proxy.lead_to(second.port());
+    let newest = pool.get().unwrap();
+    drop(of_application);
+    // The pool lends it first.
+    drop(newest);
+    let guard = lock.try_lock_for(LONG).unwrap().expect("it is free");
+    guard.unlock().unwrap();
+    let _in_use = pool.get().unwrap();
+    // Longer than the server that was left is refused.
+    let_pass(lease * 2);
+    let guard = lock.try_lock_for(LONG).unwrap().expect("it is free");
+    assert!(
+        second.probe().exists("it"),
+        "the server that was left has granted it"
+    );
+    guard.unlock().unwrap();
+}
+
 type Dirt = fn(&mut redis::Connection);
 
 /// What an application may leave on a connection.

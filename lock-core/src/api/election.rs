@@ -99,8 +99,9 @@ struct State {
     campaign: Option<Campaign>,
     /// The number of the newest campaign.
     last_number: u64,
-    /// Raised when the thread of the newest campaign has ended, and from then on.
-    ended: Arc<Signal>,
+    /// Raised when the thread of the newest campaign has ended, and from then on; `None` before the
+    /// first campaign.
+    ended: Option<Arc<Signal>>,
     /// Wakes the thread of the newest campaign from every wait except the wait for the lock. Each
     /// campaign has its own signal: the thread of a former campaign may still sleep, and would
     /// consume a shared signal.
@@ -179,7 +180,7 @@ impl Election {
             .spawn(move || thread.run())
             .map_err(|error| no_thread("cannot start the thread of an election", error));
         started.map_err(|error| error.on(core.lock.name()))?;
-        (state.last_number, state.ended) = (number, ended);
+        (state.last_number, state.ended) = (number, Some(ended));
         // The errors of the former campaign do not apply to this campaign.
         (state.last_error, state.told) = (None, None);
         state.campaign = Some(Campaign { number, interrupt });
@@ -206,9 +207,12 @@ impl Election {
             .map_err(|error| error.on(core.lock.name()))?;
         // The guard is taken out before the release is sent: from here on this client does not
         // lead.
-        let leadership = core.stop(&mut core.state.lock());
+        let mut state = core.state.lock();
+        let ended = state.ended.clone();
+        let leadership = core.stop(&mut state);
+        drop(state);
         let released = leadership.map_or(Ok(()), OwnedGuard::unlock);
-        core.wait_for_end();
+        core.wait_for_end(ended);
         released
     }
 
@@ -486,11 +490,12 @@ impl Drop for Handle {
         }
         let mut state = self.0.state.lock();
         state.has_ended = true;
+        let ended = state.ended.clone();
         let leadership = self.0.stop(&mut state);
         state.consumers.clear();
         drop(state);
         drop(leadership); // sends the release, outside the mutex
-        self.0.wait_for_end();
+        self.0.wait_for_end(ended);
     }
 }
 
@@ -550,21 +555,18 @@ impl Core {
         lost.or_else(|| state.leadership.take())
     }
 
-    /// Waits until the thread of the newest campaign, which was stopped, has ended, at most for the
-    /// command timeout. Otherwise a process that ends now could leave a grant, or a place in the
-    /// queue, in the store.
-    fn wait_for_end(&self) {
-        let state = self.state.lock();
-        if state.last_number == 0 || state.campaign.is_some() {
-            return;
-        }
-        let ended = Arc::clone(&state.ended);
-        drop(state);
+    /// Waits until the thread of a stopped campaign has ended, at most for the command timeout, and
+    /// then for the answers to requests that were sent without waiting. Otherwise a process that
+    /// ends now could leave a grant, or a place in the queue, in the store.
+    fn wait_for_end(&self, ended: Option<Arc<Signal>>) {
+        let Some(ended) = ended else { return };
         // The machine's time, because no test may have to advance a clock for this.
         let by = SystemClock.now() + self.engine.command_timeout();
         if SystemClock.wait(&ended, by) == Woken::Signalled {
             // For another thread that waits, too.
             ended.raise();
+            self.engine
+                .collect_async_releases(self.engine.command_deadline());
         }
     }
 
@@ -668,9 +670,16 @@ impl Thread {
             .interrupt(&self.interrupt)
             .progress(progress);
         let guard = self.core.lock.lock_with(&options)?;
+        if self.core.lock_for(self.number).is_none() {
+            let _unconfirmed = guard.unlock(); // waits for the answer, as `resign` waits for this
+            return Ok(());
+        }
         // Extends a short lease, as after a direct grant, to its full length before the leadership
         // is visible, so that no query of the state has to wait for that request.
-        guard.begin_lease()?;
+        if let Err(error) = guard.begin_lease() {
+            let _unconfirmed = guard.unlock();
+            return Err(error);
+        }
         let signal = Arc::clone(&self.signal);
         guard.on_loss(Listener::new(Wanted::always(), move |_| signal.raise()));
         let Some(mut state) = self.core.lock_for(self.number) else {

@@ -74,7 +74,9 @@ impl ConnectionLike for Connection {
                 Err(CallError::Unknown(self.server.superseded())),
             );
         }
-        if outcome.is_err() {
+        // A lent connection stays open if the deadline passed before anything was sent.
+        let stays = matches!(&self.open, Some(Link::Lent(lent)) if lent.connection_is_open());
+        if outcome.is_err() && !stays {
             self.close_link();
         }
         (replies, outcome)

@@ -130,8 +130,11 @@ impl LentPool {
                 return Err(self.late(failed));
             }
             // In slices, because each call makes a connection if there is room, and `r2d2` wakes no
-            // waiter when a closed connection leaves.
-            match self.pool.get_timeout(left.min(SLICE)) {
+            // waiter when a closed connection leaves. Longer ones if all are in use, because each
+            // slice ends the place among those who wait.
+            let is_full = self.pool.state().connections >= self.size();
+            let slice = if is_full { SLICE * 10 } else { SLICE };
+            match self.pool.get_timeout(left.min(slice)) {
                 Ok(connection) => {
                     return Ok(LentConnection {
                         connection: Some(connection),
@@ -147,7 +150,8 @@ impl LentPool {
     /// Closes the idle connections that do not lead to the server of now, after `changes` of the
     /// server. Otherwise one of them could be taken for a return of the server that was left.
     pub(super) fn close_idle(&self, changes: u64) {
-        if self.changes.swap(changes, Ordering::SeqCst) == changes {
+        // A pool that sends `PING` before it lends could hang with all these connections taken.
+        if self.may_hang() || self.changes.swap(changes, Ordering::SeqCst) == changes {
             return;
         }
         let idle: Vec<_> = (0..self.pool.state().idle_connections)
@@ -182,6 +186,11 @@ impl LentPool {
             };
             **connection = closed;
             drop(ManuallyDrop::into_inner(connection));
+            if !self.may_hang() {
+                // Fills the place, or wakes those who wait for one: `r2d2` does neither when a closed
+                // connection leaves.
+                drop(self.pool.get_timeout(Duration::ZERO));
+            }
         }
     }
 
@@ -239,6 +248,8 @@ impl LentConnection {
             return (replies, Err(CallError::NotSent(error)));
         }
         if let Err(error) = self.limit(clock, by, Connection::set_write_timeout) {
+            // A transaction stays open otherwise.
+            self.is_broken = preface.is_none();
             let error = server.io_error("take a request", error);
             return (replies, Err(CallError::NotSent(error)));
         }

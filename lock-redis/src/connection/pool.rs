@@ -81,14 +81,17 @@ impl<'a> BorrowedConnection<'a> {
         let PoolSlot {
             connection,
             failures_seen,
+            keeps_lent,
             ..
         } = &mut **slot;
         if let Some(connection) = connection
             && (connection.is_stale() || *failures_seen != failures)
         {
             connection.check_idle();
-            // A failure has closed it.
-            let _closed = connection.check_lent(by);
+            // Not on the one kept for renewals: if the server is slow, its place would be lost.
+            if !*keeps_lent {
+                let _closed_by_failure = connection.check_lent(by);
+            }
         }
         if connection
             .take_if(|connection| !connection.is_open())

@@ -276,7 +276,7 @@ impl Engine {
     /// Collects the answers to releases that no caller waits for. If a cleanup is pending, sends
     /// another request about the lock of the last such release, and waits for its answer until
     /// `by`: a server answers this request after the releases that were sent to it before.
-    pub(in crate::engine) fn collect_async_releases(&self, by: Moment) {
+    pub(crate) fn collect_async_releases(&self, by: Moment) {
         // A separate statement, so that the mutex is unlocked before the request is sent: a guard
         // that is dropped meanwhile must not wait for the answer.
         let name = self.async_release.lock().take();

@@ -113,7 +113,7 @@ impl Dialer {
             whole
         };
         if is_apart {
-            match PendingDial::start(&self.destination, end) {
+            match PendingDial::start(&self.destination, end, Destination::dial) {
                 Ok(dial) => {
                     let outcome = dial.wait(self.clock(), by).map(|outcome| outcome.result);
                     return outcome.unwrap_or_else(|| Err(self.leave(dial, refusal)));
@@ -129,6 +129,20 @@ impl Dialer {
         let outcome = self.destination.dial(by.min(whole), &<_>::default());
         let is_late = self.clock().now() >= by.min(whole);
         outcome.map_err(|failure| refusal.filter(|_| is_late).unwrap_or(failure))
+    }
+
+    /// As [`Destination::dial_any`], on a thread of its own if the wait could have no bound.
+    pub(crate) fn dial_any(&self, by: Moment) -> Result<Connection, Failure> {
+        if !self.lender().is_some_and(|pool| pool.may_hang()) {
+            return self.destination.dial_any(by);
+        }
+        let dial = PendingDial::start(&self.destination, by, |destination, by, _| {
+            destination.dial_any(by)
+        });
+        let dial =
+            dial.map_err(|error| Failure::NotSent(no_thread("cannot borrow a connection", error)))?;
+        let outcome = dial.wait(self.clock(), by).map(|outcome| outcome.result);
+        outcome.unwrap_or_else(|| Err(self.leave(dial, None)))
     }
 
     /// Removes and returns a dial that no caller waits for: a dial that has ended, otherwise the

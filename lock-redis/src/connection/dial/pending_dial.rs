@@ -32,8 +32,12 @@ pub(super) struct DialOutcome {
 }
 
 impl PendingDial {
-    /// Begins a dial with the deadline `by`. Fails if the system cannot start a thread.
-    pub(super) fn start(destination: &Arc<Destination>, by: Moment) -> io::Result<Arc<Self>> {
+    /// Begins `connect` with the deadline `by`. Fails if the system cannot start a thread.
+    pub(super) fn start(
+        destination: &Arc<Destination>,
+        by: Moment,
+        connect: fn(&Destination, Moment, &DialState) -> Result<Connection, Failure>,
+    ) -> io::Result<Arc<Self>> {
         let (began, destination) = (destination.clock().now(), Arc::clone(destination));
         let (state, outcome, ended, fetched) = <_>::default();
         let dial = Arc::new(Self {
@@ -45,10 +49,11 @@ impl PendingDial {
         });
         let pending = Arc::clone(&dial);
         run_in_background(move || {
-            let result = contain(|| destination.dial(by, &pending.state)).unwrap_or_else(|| {
-                let message = format!("connecting to {} panicked", destination.server());
-                Err(Failure::NotSent(Error::unavailable(message)))
-            });
+            let result =
+                contain(|| connect(&destination, by, &pending.state)).unwrap_or_else(|| {
+                    let message = format!("connecting to {} panicked", destination.server());
+                    Err(Failure::NotSent(Error::unavailable(message)))
+                });
             let at = destination.clock().now();
             let is_connected = result.is_ok();
             *pending.outcome.lock() = Some(DialOutcome { at, result });

@@ -410,8 +410,8 @@ impl Destination {
             if self.shutdown.is_shut() {
                 return Err(Failure::NotSent(self.retired()).into());
             }
-            pool.close_idle(self.changes());
             *state.step.lock() = DialStep::Lending;
+            pool.close_idle(self.changes());
             let lent = pool.borrow(&*self.clock, by).map_err(Failure::NotSent)?;
             *state.step.lock() = DialStep::Login;
             let (server, clock) = (Arc::clone(&self.server), Arc::clone(&self.clock));
