@@ -187,8 +187,8 @@ impl LentPool {
             **connection = closed;
             drop(ManuallyDrop::into_inner(connection));
             if !self.may_hang() {
-                // Fills the place, or wakes those who wait for one: `r2d2` does neither when a closed
-                // connection leaves.
+                // Fills the place, or wakes those who wait for one: `r2d2` does neither when a
+                // closed connection leaves.
                 drop(self.pool.get_timeout(Duration::ZERO));
             }
         }
