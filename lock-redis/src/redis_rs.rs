@@ -37,9 +37,11 @@ const FEWEST: u32 = 2;
 /// - Locks are in the database that the URL of the pool's client names. Each request selects it, so
 ///   a connection on which the application has selected another one goes back in this one.
 /// - A connection on which anything was late, cut or half read is closed and replaced in the pool.
-/// - When the address begins to lead to another server, all idle connections are closed. But one
-///   that the application uses just then, and gives back more than a lease later, can still lead
-///   back to the server that was left: keep such uses short, or set the pool's `max_lifetime`.
+/// - Connections of a pool may be older than a change of the server behind its address. With
+///   [`with_waking`](Self::with_waking) or [`of_client`](Self::of_client), a connection of our own
+///   confirms each change. Without, all idle connections are closed at a change, but one that the
+///   application uses just then, and gives back more than a lease later, can lead back to the
+///   server that was left: set the pool's `max_lifetime`.
 /// - Without [`with_waking`](Self::with_waking) waiters poll every 100 ms.
 /// - Losses are noticed at the next renewal, because no changes of keys are reported.
 ///

@@ -347,6 +347,48 @@ fn idle_connections_of_the_server_that_was_left_are_closed() {
     guard.unlock().unwrap();
 }
 
+/// Nor does a connection that the application used during the switch, and for long after it: a
+/// connection of our own shows where the address leads.
+#[test]
+fn connection_in_use_during_a_switch_does_not_lead_back() {
+    let lease = Duration::from_secs(1);
+    let (first, second) = (RedisServer::start(), RedisServer::start());
+    let proxy = Proxy::plain(first.port());
+    let client = redis::Client::open(format!("redis://127.0.0.1:{}", proxy.port())).unwrap();
+    let pool = r2d2::Pool::builder()
+        .max_size(8)
+        .min_idle(Some(0))
+        .test_on_check_out(false)
+        .build(client.clone())
+        .unwrap();
+    let connect = || {
+        let pool = RedisPool::new(pool.clone()).with_waking(&client).unwrap();
+        let builder = pool.builder().unwrap();
+        let builder = builder.configure(|config| config.with_watchdog(lease));
+        builder.connect().unwrap()
+    };
+    let locks = connect();
+    let lock = locks.mutex("it").unwrap();
+    lock.lock().unwrap().unlock().unwrap();
+    let old = [
+        pool.get().unwrap(),
+        pool.get().unwrap(),
+        pool.get().unwrap(),
+    ];
+    proxy.lead_to(second.port());
+    let guard = lock.try_lock_for(LONG).unwrap().expect("it is free");
+    guard.unlock().unwrap();
+    let_pass(lease * 2);
+    drop(old);
+    // A client that has never met a server is not misled either.
+    for lock in [lock, connect().mutex("it").unwrap()] {
+        let guard = lock.try_lock_for(LONG).unwrap().expect("it is free");
+        let is_there = second.probe().exists("it");
+        assert!(is_there, "the server that was left has granted it");
+        guard.unlock().unwrap();
+    }
+}
+
 type Dirt = fn(&mut redis::Connection);
 
 /// What an application may leave on a connection.

@@ -177,6 +177,7 @@ impl Destination {
             introduction.shown.run_id.as_deref()
         };
         let found = found.map(str::trim).filter(|id| !id.is_empty());
+        self.confirm(identity, found, by)?;
         self.identify(connection, identity, found, &introduction)?;
         connection.is_one_store = one_store.is_proven(probed, found);
         // `server_mode` is the name in Valkey. Envoy, which answers for the servers behind it,
@@ -195,6 +196,30 @@ impl Destination {
         }
         let message = format!("{error} (if this port is for TLS, the URL begins with `rediss://`)");
         Error::unavailable(message).with_source(error)
+    }
+
+    /// Refuses a lent connection to another server than the address leads to now. Such a connection
+    /// may be hours old, so it proves no change. A new connection of our own, which is judged
+    /// itself, shows the server of now.
+    fn confirm(
+        &self,
+        identity: &Identity,
+        found: Option<&str>,
+        by: Moment,
+    ) -> Result<(), NotDialed> {
+        let is_known = || identity.known().as_deref() == found;
+        let Some(confirming) = self.confirming.as_ref().filter(|_| !is_known()) else {
+            return Ok(());
+        };
+        drop(confirming.dial(by)?);
+        if is_known() {
+            return Ok(());
+        }
+        let message = format!(
+            "a connection of the application's pool leads to another server than {} now",
+            self.server
+        );
+        Err(Failure::NotSent(Error::unavailable(message)).into())
     }
 
     /// Compares the server's identity with the expected one, and records the server's generation in

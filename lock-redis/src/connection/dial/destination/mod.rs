@@ -4,6 +4,7 @@ mod handshake;
 
 pub(crate) use handshake::Login;
 
+use super::Dialer;
 use super::connect::{connect_to_any, prepare};
 use super::credentials::ProviderCalls;
 use super::resolve::{LookUpError, Resolver};
@@ -49,6 +50,8 @@ pub(crate) struct Destination {
     /// The expected server. If given, each connection of [`dial`](Self::dial) begins with a query
     /// of the server's identity.
     pub(super) identity: Option<Arc<Identity>>,
+    /// Makes connections of our own to the server of a pool that lends: see `confirm`.
+    pub(super) confirming: Option<Arc<Dialer>>,
     pub(super) one_store: OneStore,
     /// The time that the last successful dial took, without its earlier attempts.
     usual: Mutex<Option<Duration>>,
@@ -160,6 +163,7 @@ impl Destination {
             route,
             shutdown: ShutdownRegistry::default(),
             identity: None,
+            confirming: None,
             one_store: OneStore::Off,
             usual: Mutex::default(),
             loading: Mutex::new(Backoff::new(FIRST_PAUSE, LONGEST_LOADING_PAUSE)),
@@ -194,11 +198,13 @@ impl Destination {
         }
     }
 
-    /// Returns this destination with connections of the application's pool.
+    /// Returns this destination with connections of the application's pool, whose server is
+    /// confirmed by `confirming`, if it is known.
     #[cfg(feature = "redis-rs")]
-    pub(crate) fn lent_by(self, pool: LentPool) -> Self {
+    pub(crate) fn lent_by(self, pool: LentPool, confirming: Option<Arc<Dialer>>) -> Self {
         Self {
             route: Route::Lent(pool),
+            confirming,
             ..self
         }
     }
