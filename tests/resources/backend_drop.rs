@@ -63,7 +63,12 @@ fn nothing_is_left() {
         "distlock-sub",
         "distlock-sub",
     ];
-    assert_eq!(own_threads(), expected);
+    // Not the task that reads the reply to the query which follows the first attempt.
+    let lasting: Vec<_> = own_threads()
+        .into_iter()
+        .filter(|name| name != "distlock-task")
+        .collect();
+    assert_eq!(lasting, expected);
     assert_eq!(connections(), 2, "one for requests and one for messages");
 
     timed(0, |_| drop((used, unreachable, unused)));
