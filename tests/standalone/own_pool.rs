@@ -20,12 +20,18 @@ fn application(server: &RedisServer) -> redis::Client {
     redis::Client::open(server.url_as("")).unwrap()
 }
 
+/// Returns a client of the application behind a proxy.
+fn through(proxy: &Proxy) -> redis::Client {
+    redis::Client::open(format!("redis://127.0.0.1:{}", proxy.port())).unwrap()
+}
+
 fn pool(server: &RedisServer, size: u32, tests: bool) -> r2d2::Pool<redis::Client> {
+    pool_of(application(server), size, tests)
+}
+
+fn pool_of(client: redis::Client, size: u32, tests: bool) -> r2d2::Pool<redis::Client> {
     let builder = r2d2::Pool::builder().max_size(size).min_idle(Some(0));
-    builder
-        .test_on_check_out(tests)
-        .build(application(server))
-        .unwrap()
+    builder.test_on_check_out(tests).build(client).unwrap()
 }
 
 fn locks(pool: &r2d2::Pool<redis::Client>) -> Client {
@@ -145,14 +151,7 @@ fn fault_leaves_the_pool_clean(fault: Fault) {
         armed: AtomicBool::new(false),
     });
     let proxy = Proxy::new(server.port(), Arc::clone(&once) as Arc<dyn Plan>);
-    let client = redis::Client::open(format!("redis://127.0.0.1:{}", proxy.port())).unwrap();
-    let pool = r2d2::Pool::builder()
-        .max_size(3)
-        .min_idle(Some(0))
-        .test_on_check_out(false)
-        .connection_timeout(LONG)
-        .build(client)
-        .unwrap();
+    let pool = pool_of(through(&proxy), 3, false);
     let locks = RedisPool::new(pool.clone())
         .builder()
         .unwrap()
@@ -248,12 +247,7 @@ fn pool_outlives_a_restart_of_its_server() {
 fn server_of_the_pool_is_judged_again() {
     let (first, second) = (RedisServer::start(), RedisServer::start());
     let proxy = Proxy::plain(first.port());
-    let client = redis::Client::open(format!("redis://127.0.0.1:{}", proxy.port())).unwrap();
-    let pool = r2d2::Pool::builder()
-        .max_size(4)
-        .min_idle(Some(0))
-        .build(client)
-        .unwrap();
+    let pool = pool_of(through(&proxy), 4, true);
     let told = Arc::new(AtomicBool::new(false));
     let changed = Arc::clone(&told);
     let locks = RedisPool::new(pool)
@@ -285,13 +279,7 @@ fn server_of_the_pool_is_judged_again() {
 fn refused_connection_is_refused_again() {
     let (first, second) = (RedisServer::start(), RedisServer::start());
     let proxy = Proxy::plain(first.port());
-    let client = redis::Client::open(format!("redis://127.0.0.1:{}", proxy.port())).unwrap();
-    let pool = r2d2::Pool::builder()
-        .max_size(4)
-        .min_idle(Some(0))
-        .test_on_check_out(false)
-        .build(client)
-        .unwrap();
+    let pool = pool_of(through(&proxy), 4, false);
     let locks = locks(&pool);
     let is_free = |name: &str| {
         let free = locks.mutex(name).unwrap().try_lock();
@@ -313,13 +301,7 @@ fn idle_connections_of_the_server_that_was_left_are_closed() {
     let lease = Duration::from_secs(1);
     let (first, second) = (RedisServer::start(), RedisServer::start());
     let proxy = Proxy::plain(first.port());
-    let client = redis::Client::open(format!("redis://127.0.0.1:{}", proxy.port())).unwrap();
-    let pool = r2d2::Pool::builder()
-        .max_size(8)
-        .min_idle(Some(0))
-        .test_on_check_out(false)
-        .build(client)
-        .unwrap();
+    let pool = pool_of(through(&proxy), 8, false);
     let locks = RedisPool::new(pool.clone())
         .builder()
         .unwrap()
@@ -354,13 +336,8 @@ fn connection_in_use_during_a_switch_does_not_lead_back() {
     let lease = Duration::from_secs(1);
     let (first, second) = (RedisServer::start(), RedisServer::start());
     let proxy = Proxy::plain(first.port());
-    let client = redis::Client::open(format!("redis://127.0.0.1:{}", proxy.port())).unwrap();
-    let pool = r2d2::Pool::builder()
-        .max_size(8)
-        .min_idle(Some(0))
-        .test_on_check_out(false)
-        .build(client.clone())
-        .unwrap();
+    let client = through(&proxy);
+    let pool = pool_of(client.clone(), 8, false);
     let connect = || {
         let pool = RedisPool::new(pool.clone()).with_waking(&client).unwrap();
         let builder = pool.builder().unwrap();

@@ -207,10 +207,7 @@ impl Election {
             .map_err(|error| error.on(core.lock.name()))?;
         // The guard is taken out before the release is sent: from here on this client does not
         // lead.
-        let mut state = core.state.lock();
-        let ended = state.ended.clone();
-        let leadership = core.stop(&mut state);
-        drop(state);
+        let (leadership, ended) = core.stop(&mut core.state.lock());
         let released = leadership.map_or(Ok(()), OwnedGuard::unlock);
         core.wait_for_end(ended);
         released
@@ -490,8 +487,7 @@ impl Drop for Handle {
         }
         let mut state = self.0.state.lock();
         state.has_ended = true;
-        let ended = state.ended.clone();
-        let leadership = self.0.stop(&mut state);
+        let (leadership, ended) = self.0.stop(&mut state);
         state.consumers.clear();
         drop(state);
         drop(leadership); // sends the release, outside the mutex
@@ -540,9 +536,9 @@ impl Core {
         self.look_at_state(number)?
     }
 
-    /// Ends the campaign, and returns the leadership. The caller releases it after it has unlocked
-    /// the state, and then waits for the thread.
-    fn stop(&self, state: &mut State) -> Option<OwnedGuard> {
+    /// Ends the campaign. Returns the leadership, which the caller releases after it has unlocked
+    /// the state, and the end of the thread, which the caller then waits for.
+    fn stop(&self, state: &mut State) -> (Option<OwnedGuard>, Option<Arc<Signal>>) {
         if let Some(campaign) = state.campaign.take() {
             campaign.interrupt.fire();
         }
@@ -552,7 +548,8 @@ impl Core {
             state.tell(LeadershipChange::Resigned);
         }
         state.signal.raise();
-        lost.or_else(|| state.leadership.take())
+        let leadership = lost.or_else(|| state.leadership.take());
+        (leadership, state.ended.clone())
     }
 
     /// Waits until the thread of a stopped campaign has ended, at most for the command timeout, and

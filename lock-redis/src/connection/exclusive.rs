@@ -1,6 +1,6 @@
 //! [`Connection`]: a connection that one thread uses at a time.
 
-use super::lent::{Known, LentConnection};
+use super::lent::LentConnection;
 use super::transport::time_left;
 use super::{
     Batch, CallError, ConnectionLike, ReadBuffer, ReplyReader, Server, ServerGeneration, Transport,
@@ -39,6 +39,16 @@ enum Link {
     Own(Open),
     /// A connection of the application's pool.
     Lent(LentConnection),
+}
+
+/// What a client knows of a lent connection. It is kept with the connection while the application's
+/// pool has it.
+pub(super) struct Known {
+    pub(super) generation: ServerGeneration,
+    is_standalone: bool,
+    is_one_store: bool,
+    sent_scripts: ScriptSet,
+    last_used: Moment,
 }
 
 /// The parts of an open connection of our own.

@@ -12,8 +12,8 @@
 //! word, no reply is used.
 
 use super::error_mapping::{Asked, explain};
-use super::{Batch, CallError, Mark, Reply, Request, Server, ServerError, ServerGeneration, Text};
-use crate::lua::ScriptSet;
+use super::exclusive::Known;
+use super::{Batch, CallError, Mark, Reply, Request, Server, ServerError, Text};
 use lock_core::{Clock, Error, Moment};
 use parking_lot::Mutex;
 use r2d2::{Pool, PooledConnection};
@@ -64,15 +64,6 @@ pub(crate) struct LentConnection {
     connection: Option<PooledConnection<Client>>,
     pool: LentPool,
     is_broken: bool,
-}
-
-/// What a client knows of a connection. It is kept with the connection while the pool has it.
-pub(crate) struct Known {
-    pub(super) generation: ServerGeneration,
-    pub(super) is_standalone: bool,
-    pub(super) is_one_store: bool,
-    pub(super) sent_scripts: ScriptSet,
-    pub(super) last_used: Moment,
 }
 
 /// The knowledge of several clients, by their numbers.
@@ -135,15 +126,17 @@ impl LentPool {
             let is_full = self.pool.state().connections >= self.size();
             let slice = if is_full { SLICE * 10 } else { SLICE };
             match self.pool.get_timeout(left.min(slice)) {
-                Ok(connection) => {
-                    return Ok(LentConnection {
-                        connection: Some(connection),
-                        pool: self.clone(),
-                        is_broken: false,
-                    });
-                }
+                Ok(connection) => return Ok(self.lend(connection)),
                 Err(error) => failed = Some(error),
             }
+        }
+    }
+
+    fn lend(&self, connection: PooledConnection<Client>) -> LentConnection {
+        LentConnection {
+            connection: Some(connection),
+            pool: self.clone(),
+            is_broken: false,
         }
     }
 
@@ -158,11 +151,7 @@ impl LentPool {
             .filter_map(|_| self.pool.try_get())
             .collect();
         for connection in idle {
-            let mut lent = LentConnection {
-                connection: Some(connection),
-                pool: self.clone(),
-                is_broken: false,
-            };
+            let mut lent = self.lend(connection);
             match lent
                 .take_known()
                 .filter(|known| !known.generation.is_over())

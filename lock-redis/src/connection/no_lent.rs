@@ -1,7 +1,7 @@
 //! Replaces [`lent`](super) if the feature `redis-rs` is off: types without values.
 
-use super::{Batch, CallError, Reply, Server, ServerGeneration};
-use crate::lua::ScriptSet;
+use super::exclusive::Known;
+use super::{Batch, CallError, Reply, Server};
 use lock_core::{Clock, Error, Moment};
 use std::convert::Infallible;
 
@@ -31,14 +31,6 @@ impl LentPool {
 }
 
 pub(crate) enum LentConnection {}
-
-pub(crate) struct Known {
-    pub(super) generation: ServerGeneration,
-    pub(super) is_standalone: bool,
-    pub(super) is_one_store: bool,
-    pub(super) sent_scripts: ScriptSet,
-    pub(super) last_used: Moment,
-}
 
 impl LentConnection {
     pub(super) fn exchange(

@@ -97,11 +97,12 @@ impl Node {
     /// Returns the first connection for renewals that is not in use. If all are in use, or requests
     /// need `ASKING`, borrows a connection of the pool, and no key changes are reported.
     pub(super) fn renewal_connection(&self, by: Moment) -> Result<FramedConnection<'_>, Failure> {
-        if self.mode == RequestMode::Lent {
-            return self.lent_renewal_connection(by);
-        }
-        let is_direct = self.mode == RequestMode::Direct;
-        let Some(slot) = self.inner.renewals.free_slot().filter(|_| is_direct) else {
+        let free = match self.mode {
+            RequestMode::Lent => return self.lent_renewal_connection(by),
+            RequestMode::Asking => None,
+            RequestMode::Direct => self.inner.renewals.free_slot(),
+        };
+        let Some(slot) = free else {
             return self.borrow(by);
         };
         let mut connection = BorrowedConnection::new(Box::new(slot), &self.inner.dialer, by)?;

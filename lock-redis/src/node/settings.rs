@@ -240,21 +240,24 @@ impl NodeSettings {
     ) -> Result<Node, Error> {
         let pool = pool.of_new_client();
         let size = pool.size();
-        let is_known = place.is_some();
-        let place = place.unwrap_or(Endpoint::Lent);
         // Shared, so that the messages about releases come from the server of the pool.
         let identity = Arc::new(Identity::followed(self.terms.lease));
-        let receiver = self.destination(place.clone())?;
-        let receiver = Arc::new(Dialer::new(receiver.identified(Arc::clone(&identity))));
-        let confirming = is_known.then(|| Arc::clone(&receiver));
-        let destination = self.destination(place)?.lent_by(pool, confirming);
+        let receiver = match place.clone() {
+            Some(place) => {
+                let destination = self.destination(place)?.identified(Arc::clone(&identity));
+                Some(Arc::new(Dialer::new(destination)))
+            }
+            None => None,
+        };
+        let place = place.unwrap_or(Endpoint::Lent);
+        let destination = self.destination(place)?.lent_by(pool, receiver.clone());
         let destination = destination.identified(identity).proving(self.one_store);
         let node = self.node(destination, None, None, Arc::default())?;
         let mut inner = Arc::into_inner(node.inner).expect("it has no clones");
         // A connection that goes back is in the state in which it came.
         inner.terms.tracking = Tracking::Off;
         inner.pool = ConnectionPool::new(size, &self.thread, Arc::clone(&inner.dialer))?;
-        if is_known {
+        if let Some(receiver) = receiver {
             inner.subscriber = Subscriber::new(receiver, Tracking::Off);
         } else {
             let crate::wakeups::PollInterval { interval, jitter } = <_>::default();

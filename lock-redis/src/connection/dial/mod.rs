@@ -14,10 +14,12 @@ pub(crate) use destination::{Destination, Login, Timeouts};
 
 use super::history::{Noted, Shown, judge};
 use super::{Connection, ConnectionLike, HISTORY, Identity};
+use destination::DialState;
 use lock_core::Moment;
 use lock_core::backend::{Failure, no_thread};
 use parking_lot::Mutex;
-use pending_dial::{DialOutcome, PendingDial};
+use pending_dial::{Connect, DialOutcome, PendingDial};
+use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -113,16 +115,10 @@ impl Dialer {
             whole
         };
         if is_apart {
-            match PendingDial::start(&self.destination, end, Destination::dial) {
-                Ok(dial) => {
-                    let outcome = dial.wait(self.clock(), by).map(|outcome| outcome.result);
-                    return outcome.unwrap_or_else(|| Err(self.leave(dial, refusal)));
-                }
+            match self.dial_apart((by, end), Destination::dial, refusal.clone()) {
+                Ok(outcome) => return outcome,
                 // On this thread, the wait of the application's pool would have no bound.
-                Err(error) if lender.is_some() => {
-                    let error = no_thread("cannot borrow a connection", error);
-                    return Err(Failure::NotSent(error));
-                }
+                Err(error) if lender.is_some() => return Err(not_begun(error)),
                 Err(_) => {}
             }
         }
@@ -136,13 +132,22 @@ impl Dialer {
         if !self.lender().is_some_and(|pool| pool.may_hang()) {
             return self.destination.dial_any(by);
         }
-        let dial = PendingDial::start(&self.destination, by, |destination, by, _| {
-            destination.dial_any(by)
-        });
-        let dial =
-            dial.map_err(|error| Failure::NotSent(no_thread("cannot borrow a connection", error)))?;
+        let dial = |destination: &Destination, by, _: &DialState| destination.dial_any(by);
+        self.dial_apart((by, by), dial, None)
+            .unwrap_or_else(|error| Err(not_begun(error)))
+    }
+
+    /// Dials on a thread of its own until `end`, and waits for it until `by`. Fails if the system
+    /// cannot start a thread.
+    fn dial_apart(
+        &self,
+        (by, end): (Moment, Moment),
+        connect: Connect,
+        refusal: Option<Failure>,
+    ) -> io::Result<Result<Connection, Failure>> {
+        let dial = PendingDial::start(&self.destination, end, connect)?;
         let outcome = dial.wait(self.clock(), by).map(|outcome| outcome.result);
-        outcome.unwrap_or_else(|| Err(self.leave(dial, None)))
+        Ok(outcome.unwrap_or_else(|| Err(self.leave(dial, refusal))))
     }
 
     /// Removes and returns a dial that no caller waits for: a dial that has ended, otherwise the
@@ -227,6 +232,11 @@ impl Drop for Dialer {
         self.retire();
         self.unclaimed.lock().iter().for_each(|dial| dial.abandon());
     }
+}
+
+/// Returns the failure of a wait for the application's pool that no thread could be started for.
+fn not_begun(error: io::Error) -> Failure {
+    Failure::NotSent(no_thread("cannot borrow a connection", error))
 }
 
 #[cfg(test)]

@@ -14,6 +14,9 @@ use std::time::Duration;
 /// counts against the server's limit of clients.
 const KEPT: Duration = Duration::from_secs(10);
 
+/// Makes a connection until a deadline, and records its progress.
+pub(super) type Connect = fn(&Destination, Moment, &DialState) -> Result<Connection, Failure>;
+
 /// A dial under way, or its outcome.
 pub(super) struct PendingDial {
     began: Moment,
@@ -36,7 +39,7 @@ impl PendingDial {
     pub(super) fn start(
         destination: &Arc<Destination>,
         by: Moment,
-        connect: fn(&Destination, Moment, &DialState) -> Result<Connection, Failure>,
+        connect: Connect,
     ) -> io::Result<Arc<Self>> {
         let (began, destination) = (destination.clock().now(), Arc::clone(destination));
         let (state, outcome, ended, fetched) = <_>::default();

@@ -34,7 +34,7 @@ fn accept(listener: &TcpListener) -> TcpStream {
 fn no_other_connection(listener: &TcpListener) {
     listener.set_nonblocking(true).unwrap();
     let error = listener.accept().unwrap_err();
-    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+    assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
     listener.set_nonblocking(false).unwrap();
 }
 

@@ -93,6 +93,24 @@ pub(super) enum NotDialed {
     Failed(Failure),
 }
 
+impl NotDialed {
+    fn failure(&self) -> &Failure {
+        match self {
+            Self::Elsewhere(failure)
+            | Self::Loading(failure)
+            | Self::HungUp(failure)
+            | Self::Failed(failure) => failure,
+        }
+    }
+
+    /// Returns true if the server has answered with an error.
+    fn is_refusal(&self) -> bool {
+        use std::error::Error as _;
+        let source = self.failure().error().source();
+        source.is_some_and(|source| source.is::<ServerError>())
+    }
+}
+
 impl From<Failure> for NotDialed {
     fn from(failure: Failure) -> Self {
         Self::Failed(failure)
@@ -349,12 +367,7 @@ impl Destination {
                 dialed = dial(greeting);
             }
         }
-        dialed.map_err(|not_dialed| match not_dialed {
-            NotDialed::Elsewhere(failure)
-            | NotDialed::Loading(failure)
-            | NotDialed::HungUp(failure)
-            | NotDialed::Failed(failure) => failure,
-        })
+        dialed.map_err(|not_dialed| not_dialed.failure().clone())
     }
 
     fn dial_once(
@@ -426,8 +439,8 @@ impl Destination {
                 let checked = connection.check_lent(by).map_err(Failure::from);
                 checked.map_err(|failure| Failure::NotSent(failure.into_error()).into())
             } else {
-                let (nobody, extent) = (<_>::default(), (requirement, Greeting::Full));
-                self.handshake(&mut connection, &nobody, extent, by)
+                let (no_login, extent) = (<_>::default(), (requirement, Greeting::Full));
+                self.handshake(&mut connection, &no_login, extent, by)
             };
             let not_dialed = match accepted {
                 Ok(()) if connection.is_open() => return Ok(connection),
@@ -436,7 +449,7 @@ impl Destination {
                 Err(NotDialed::HungUp(failure)) => failure.into(),
                 Err(not_dialed) => not_dialed,
             };
-            let is_refused = connection.is_open() || is_refusal(&not_dialed);
+            let is_refused = connection.is_open() || not_dialed.is_refusal();
             connection.close_link();
             if is_refused || skipped == pool.size() || self.clock.now() >= by {
                 return Err(not_dialed);
@@ -552,15 +565,4 @@ pub(super) fn not_connected(error: Error) -> Failure {
     } else {
         Failure::NotSent(error)
     }
-}
-
-/// Returns true if the server has answered with an error.
-fn is_refusal(not_dialed: &NotDialed) -> bool {
-    use std::error::Error as _;
-    let (NotDialed::Elsewhere(failure)
-    | NotDialed::Loading(failure)
-    | NotDialed::HungUp(failure)
-    | NotDialed::Failed(failure)) = not_dialed;
-    let source = failure.error().source();
-    source.is_some_and(|source| source.is::<ServerError>())
 }
