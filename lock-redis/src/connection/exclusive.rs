@@ -1,5 +1,6 @@
 //! [`Connection`]: a connection that one thread uses at a time.
 
+use super::known::Known;
 use super::lent::LentConnection;
 use super::transport::time_left;
 use super::{
@@ -7,7 +8,7 @@ use super::{
     WriteBuffer,
 };
 use crate::connection::Reply;
-use crate::lua::{Script, ScriptSet};
+use crate::lua::Script;
 use lock_core::{Clock, Error, Moment};
 use std::io;
 use std::sync::Arc;
@@ -19,19 +20,10 @@ pub(crate) struct Connection {
     open: Option<Link>,
     pub(super) server: Arc<Server>,
     pub(super) clock: Arc<dyn Clock>,
-    last_used: Moment,
+    pub(super) known: Known,
     /// The client ID of the connection to which the server reports changes of keys that are read on
     /// this connection; 0 if there is none.
     pub(crate) reports_to: u64,
-    /// The scripts that were sent on this connection.
-    sent_scripts: ScriptSet,
-    /// The generation of the endpoint's server to which this connection leads.
-    pub(super) generation: ServerGeneration,
-    /// True if the server has reported its identity, and the mode `standalone`: it is not a node of
-    /// a cluster.
-    pub(super) is_standalone: bool,
-    /// True if scripts have proven that all keys are in one store.
-    pub(super) is_one_store: bool,
 }
 
 /// The open connection.
@@ -39,16 +31,6 @@ enum Link {
     Own(Open),
     /// A connection of the application's pool.
     Lent(LentConnection),
-}
-
-/// What a client knows of a lent connection. It is kept with the connection while the application's
-/// pool has it.
-pub(super) struct Known {
-    pub(super) generation: ServerGeneration,
-    is_standalone: bool,
-    is_one_store: bool,
-    sent_scripts: ScriptSet,
-    last_used: Moment,
 }
 
 /// The parts of an open connection of our own.
@@ -61,7 +43,7 @@ struct Open {
 
 impl ConnectionLike for Connection {
     fn exchange(&mut self, batch: &Batch, by: Moment) -> (Vec<Reply>, Result<(), CallError>) {
-        if self.generation.is_over() {
+        if self.known.generation.is_over() {
             self.close_link();
         }
         let (replies, outcome) = match &mut self.open {
@@ -76,8 +58,8 @@ impl ConnectionLike for Connection {
                 (replies, outcome)
             }
         };
-        self.last_used = self.clock.now();
-        if self.generation.is_over() {
+        self.known.last_used = self.clock.now();
+        if self.known.generation.is_over() {
             self.close_link();
             return (
                 Vec::new(),
@@ -93,15 +75,15 @@ impl ConnectionLike for Connection {
     }
 
     fn is_first_use(&mut self, script: &Script) -> bool {
-        self.sent_scripts.insert(script)
+        self.known.sent_scripts.insert(script)
     }
 
     fn is_one_store(&self) -> bool {
-        self.is_one_store
+        self.known.is_one_store
     }
 
     fn history(&self) -> Option<&ServerGeneration> {
-        Some(&self.generation).filter(|generation| generation.shows_history)
+        Some(&self.known.generation).filter(|generation| generation.shows_history)
     }
 
     fn server(&self) -> &Arc<Server> {
@@ -149,18 +131,7 @@ impl Connection {
         if known.generation.is_over() {
             connection.close_link();
         }
-        let Known {
-            generation,
-            is_standalone,
-            is_one_store,
-            sent_scripts,
-            last_used,
-        } = known;
-        connection.generation = generation;
-        connection.is_standalone = is_standalone;
-        connection.is_one_store = is_one_store;
-        connection.sent_scripts = sent_scripts;
-        connection.last_used = last_used;
+        connection.known = known;
         (connection, true)
     }
 
@@ -180,14 +151,10 @@ impl Connection {
     fn on(link: Link, server: Arc<Server>, clock: Arc<dyn Clock>) -> Self {
         Self {
             open: Some(link),
-            last_used: clock.now(),
+            known: Known::nothing(clock.now()),
             server,
             clock,
             reports_to: 0,
-            sent_scripts: ScriptSet::default(),
-            generation: ServerGeneration::default(),
-            is_standalone: false,
-            is_one_store: false,
         }
     }
 
@@ -207,17 +174,17 @@ impl Connection {
 
     /// Returns `true` if the connection is not known to be unusable.
     pub(crate) fn is_open(&self) -> bool {
-        self.open.is_some() && !self.generation.is_over()
+        self.open.is_some() && !self.known.generation.is_over()
     }
 
     /// Returns `true` if requests for several locks may be joined into one.
     pub(super) fn can_join(&self) -> bool {
-        self.is_standalone && self.is_one_store
+        self.known.is_standalone && self.known.is_one_store
     }
 
     /// Returns the generation of the endpoint's server to which this connection leads.
     pub(crate) fn generation(&self) -> &ServerGeneration {
-        &self.generation
+        &self.known.generation
     }
 
     /// Returns `true` if the connection was idle for so long that the server may have closed it.
@@ -227,7 +194,7 @@ impl Connection {
 
     /// Returns `true` if the connection was idle for more than this time.
     pub(super) fn is_idle_for(&self, time: Duration) -> bool {
-        self.clock.now().since(self.last_used) > time
+        self.clock.now().since(self.known.last_used) > time
     }
 
     /// Closes the connection if the server has closed it, or has sent unrequested bytes. Does not
@@ -336,15 +303,10 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         if let Some(Link::Lent(lent)) = &mut self.open
-            && self.generation.is_judged()
+            && self.known.generation.is_judged()
         {
-            lent.keep(Known {
-                generation: self.generation.clone(),
-                is_standalone: self.is_standalone,
-                is_one_store: self.is_one_store,
-                sent_scripts: std::mem::take(&mut self.sent_scripts),
-                last_used: self.last_used,
-            });
+            let nothing = Known::nothing(self.known.last_used);
+            lent.keep(std::mem::replace(&mut self.known, nothing));
         }
     }
 }

@@ -12,7 +12,7 @@
 //! word, no reply is used.
 
 use super::error_mapping::{Asked, explain};
-use super::exclusive::Known;
+use super::known::Known;
 use super::{Batch, CallError, Mark, Reply, Request, Server, ServerError, Text};
 use lock_core::{Clock, Error, Moment};
 use parking_lot::Mutex;

@@ -33,6 +33,7 @@ mod framed;
 pub(crate) mod history;
 mod identity;
 mod io_error;
+mod known;
 #[cfg_attr(not(feature = "redis-rs"), path = "no_lent.rs")]
 mod lent;
 mod multiplexed;

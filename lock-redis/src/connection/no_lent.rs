@@ -1,6 +1,6 @@
 //! Replaces [`lent`](super) if the feature `redis-rs` is off: types without values.
 
-use super::exclusive::Known;
+use super::known::Known;
 use super::{Batch, CallError, Reply, Server};
 use lock_core::{Clock, Error, Moment};
 use std::convert::Infallible;

@@ -206,7 +206,7 @@ impl MultiplexedConnection {
             Arc::clone(&connection.clock),
         );
         let generation = connection.generation().clone();
-        let is_one_store = connection.is_one_store;
+        let is_one_store = connection.is_one_store();
         let transport = connection.into_transport().ok_or(ErrorKind::NotConnected)?;
         Ok(Self {
             pending: Mutex::new(PendingRequests::new(

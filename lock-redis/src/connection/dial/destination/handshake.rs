@@ -162,7 +162,7 @@ impl Destination {
         }
         let probed = replies.get(taken.len()..).unwrap_or_default();
         let Some(identity) = identity else {
-            connection.is_one_store = one_store.is_proven(probed, None);
+            connection.known.is_one_store = one_store.is_proven(probed, None);
             return Ok(());
         };
         let info = info.unwrap_or_default();
@@ -179,13 +179,14 @@ impl Destination {
         let found = found.map(str::trim).filter(|id| !id.is_empty());
         self.confirm(identity, found, by)?;
         self.identify(connection, identity, found, &introduction)?;
-        connection.is_one_store = one_store.is_proven(probed, found);
+        connection.known.is_one_store = one_store.is_proven(probed, found);
         // `server_mode` is the name in Valkey. Envoy, which answers for the servers behind it,
         // reports a cluster.
         let mode = ["redis_mode", "server_mode"]
             .iter()
             .find_map(|name| info_field(&info, name));
-        connection.is_standalone = found.is_some() && mode.map(str::trim) == Some("standalone");
+        connection.known.is_standalone =
+            found.is_some() && mode.map(str::trim) == Some("standalone");
         Ok(())
     }
 
@@ -240,7 +241,7 @@ impl Destination {
             return Err(Failure::NotSent(Error::unavailable(message)).into());
         }
         let admitted = identity.admit(&self.server, found, introduction);
-        connection.generation = admitted.map_err(|refusal| match refusal {
+        connection.known.generation = admitted.map_err(|refusal| match refusal {
             Refusal::Elsewhere(error) if introduction.shown.is_loading == Some(true) => {
                 NotDialed::Loading(Failure::NotSent(error))
             }
