@@ -74,6 +74,8 @@ pub mod admin {
         QuorumBackend, QuorumNodeStatus, QuorumVote, quorum_status, set_up as set_up_quorum,
     };
     pub use lock_core::admin::*;
+    #[cfg(feature = "postgres")]
+    pub use lock_postgres::{Initialised, init as init_postgres, schema_sql as postgres_schema};
 }
 
 #[cfg(feature = "redis-rs")]
@@ -101,12 +103,13 @@ struct Recipes;
 /// | `rediss+cluster://..` | the same over TLS |
 /// | `redlock://HOST,HOST,HOST[/database]` | a quorum of Redis servers; see [`set_up_quorum`] |
 /// | `redlocks://..` | the same over TLS |
+/// | `postgres://HOST,HOST,../database` | PostgreSQL; see `admin::init_postgres` |
 ///
 /// [`set_up_quorum`]: admin::set_up_quorum
 ///
 /// `HOST` is `host[:port]`, the first one with `user:password@` before it if needed. `redis` URLs
 /// need the feature `redis`, URLs of clusters and quorums the feature `cluster` (both on by
-/// default), and TLS the feature `tls`.
+/// default), `postgres` URLs the feature `postgres`, and TLS the feature `tls`.
 ///
 /// A TLS server is trusted if its certificate names the host that the client connects to, and is
 /// signed by an authority that the system trusts. Options override this: `tls_ca=FILE` (the
@@ -207,6 +210,8 @@ pub fn schemes() -> backend::Schemes {
         .with(lock_cluster::ClusterScheme::tls())
         .with(lock_cluster::RedlockScheme::new())
         .with(lock_cluster::RedlockScheme::tls());
+    #[cfg(feature = "postgres")]
+    let schemes = schemes.with(lock_postgres::PostgresScheme::new());
     schemes
 }
 

@@ -2,6 +2,7 @@
 
 use distlock_tests::authority::Authority;
 use distlock_tests::cluster::Cluster;
+use distlock_tests::postgres::PostgresServer;
 use distlock_tests::probe::Probe;
 use distlock_tests::replicas::Replicated;
 use distlock_tests::rights;
@@ -13,6 +14,7 @@ use distlock_tests::subjects::format::{
 };
 use distlock_tests::subjects::mount::{self, Extent, Mount, Pool, Shared};
 use distlock_tests::subjects::own_pool::OwnPool;
+use distlock_tests::subjects::postgres::Database;
 use distlock_tests::subjects::quorum::{Nodes, Quorum, only_field};
 use distlock_tests::subjects::store::{Servers, Sharded, Single, Watched, borrowed, shared};
 use libtest_mimic::Trial;
@@ -41,6 +43,7 @@ pub(crate) fn all() -> Vec<Mount> {
     [
         single_server(),
         own_pool(),
+        postgres(),
         replicas(),
         cluster(),
         sentinel(),
@@ -163,6 +166,22 @@ fn own_pool() -> Vec<Mount> {
         mount("own_pool_token", TOKEN, Core, false),
         mount("own_pool_counter_multi", COUNTER_MULTI, Core, false),
         mount("own_pool_that_polls", REDISSON, Core, true),
+    ]
+}
+
+/// Returns the mounts on a PostgreSQL server.
+fn postgres() -> Vec<Mount> {
+    let server = Shared::new(PostgresServer::start);
+    let mount = |name, extent, options: &'static str| {
+        let server = server.clone();
+        let open = move || Database::new(server.get(), options);
+        Mount::new(name, extent, NEEDS_REPLICAS.to_vec(), move || {
+            Arc::new(open()) as Arc<dyn Subject>
+        })
+    };
+    vec![
+        mount("postgres", Extent::Full, ""),
+        mount("postgres_that_polls", Extent::Core, "waking=poll"),
     ]
 }
 

@@ -34,6 +34,7 @@ pub mod lifeline;
 pub mod log;
 pub mod metrics;
 pub mod own_process;
+pub mod postgres;
 pub mod probe;
 pub mod process;
 pub mod proxy;

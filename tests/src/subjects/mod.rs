@@ -4,5 +4,6 @@ pub mod format;
 pub mod memory;
 pub mod mount;
 pub mod own_pool;
+pub mod postgres;
 pub mod quorum;
 pub mod store;

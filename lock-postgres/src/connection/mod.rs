@@ -1,0 +1,129 @@
+//! Connections to a PostgreSQL server: each request has a deadline, and a known outcome if it fails.
+//!
+//! - `socket`: the deadline of reads and writes, below TLS
+//! - `sqlstate`: what the errors of a server mean for a request
+//! - `history`: which server has the data of the locks
+//! - `dialer`: makes connections to the server that can be written
+//! - `pool`: lends them
+
+mod dialer;
+mod history;
+mod pool;
+mod settings;
+mod socket;
+mod sqlstate;
+
+pub(crate) use dialer::Dialer;
+pub(crate) use pool::{ConnectionPool, PoolThread};
+pub(crate) use settings::{OPTIONS, Settings};
+pub(crate) use socket::Deadline;
+
+use lock_core::backend::Failure;
+use lock_core::{Error, Moment, OpenConnection};
+use postgres::types::{ToSql, Type};
+use postgres::{Client, Row};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A parameter of a statement, with its type: so that no round trip is needed to ask for it.
+pub(crate) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
+
+/// The longest wait for the farewell on a connection that is closed, because nobody needs it.
+const FAREWELL: Duration = Duration::from_millis(50);
+
+/// The pause before a statement is repeated that another transaction was in the way of, because
+/// that transaction takes about as long.
+pub(crate) const PAUSE: Duration = Duration::from_millis(2);
+
+/// A connection, used by one thread at a time. It closes after every failure except an error that
+/// the server reported.
+pub(crate) struct Connection {
+    client: Client,
+    deadline: Arc<Deadline>,
+    dialer: Arc<Dialer>,
+    /// The number of changes of the server before this connection was made.
+    generation: u64,
+    server: String,
+    _counted: OpenConnection,
+}
+
+impl Connection {
+    /// Sends one statement, and waits for its rows until `by`.
+    pub(crate) fn query(
+        &mut self,
+        statement: &str,
+        parameters: &[Parameter<'_>],
+        by: Moment,
+    ) -> Result<Vec<Row>, Failure> {
+        let outcome = loop {
+            self.deadline.begin(by);
+            match self.client.query_typed(statement, parameters) {
+                // The server has undone the statement, because of another transaction.
+                Err(error) if sqlstate::is_conflict(&error) && !self.deadline.is_over(PAUSE) => {
+                    std::thread::sleep(PAUSE);
+                }
+                outcome => break outcome,
+            }
+        };
+        let outcome = outcome.map_err(|error| {
+            sqlstate::failure(&error, &self.server, self.deadline.has_written())
+        });
+        // What a server that was left has answered is not what the store contains.
+        if self.is_superseded() {
+            let why = Error::unavailable(format!("{} was left while it answered", self.server));
+            return match outcome {
+                Err(Failure::NotSent(_)) => Err(Failure::NotSent(why)),
+                _ => Err(Failure::Unknown(why)),
+            };
+        }
+        outcome
+    }
+
+    /// Sends statements without parameters, and waits for their end until `by`.
+    pub(crate) fn run(&mut self, statements: &str, by: Moment) -> Result<(), Failure> {
+        self.deadline.begin(by);
+        self.client.batch_execute(statements).map_err(|error| {
+            sqlstate::failure(&error, &self.server, self.deadline.has_written())
+        })
+    }
+
+    /// Waits for a notification until `by`. Returns its channel and payload; `None` if none came,
+    /// or if the connection has closed.
+    pub(crate) fn next_notification(
+        &mut self,
+        time: Duration,
+        by: Moment,
+    ) -> Option<(String, String)> {
+        use postgres::fallible_iterator::FallibleIterator;
+        self.deadline.begin(by);
+        let mut notifications = self.client.notifications();
+        let next = notifications.timeout_iter(time).next().ok()??;
+        Some((next.channel().to_owned(), next.payload().to_owned()))
+    }
+
+    /// Returns false if the connection has failed, or leads to a server that was left.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.client.is_closed() && !self.is_superseded()
+    }
+
+    fn is_superseded(&self) -> bool {
+        self.dialer.generation() != self.generation
+    }
+
+    /// Returns the deadline, by which another thread can end a wait on this connection. That closes
+    /// the connection.
+    pub(crate) fn deadline(&self) -> Arc<Deadline> {
+        Arc::clone(&self.deadline)
+    }
+
+    /// Returns the server, for messages.
+    pub(crate) fn server(&self) -> &str {
+        &self.server
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.deadline.begin_in(FAREWELL);
+    }
+}

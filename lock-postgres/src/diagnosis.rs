@@ -1,0 +1,123 @@
+//! The findings about a server's settings and state.
+
+use crate::store::PostgresStore;
+use lock_core::backend::Failure;
+use lock_core::{Finding, FindingLevel, Moment};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The largest difference between the clocks that needs no mention: times of leases are the
+/// server's, so a difference matters to people only.
+const CLOCKS: Duration = Duration::from_secs(2);
+
+pub(crate) fn diagnose(store: &PostgresStore, by: Moment) -> Result<Vec<Finding>, Failure> {
+    let statement = "SELECT current_setting('server_version'), \
+        (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, \
+        current_setting('max_connections')::bigint, \
+        (SELECT count(*) FROM pg_stat_activity), \
+        current_setting('synchronous_commit'), \
+        current_setting('synchronous_standby_names'), \
+        (SELECT count(*) FROM pg_stat_replication), \
+        current_setting('statement_timeout'), \
+        current_setting('autovacuum'), \
+        current_setting('fsync'), \
+        current_setting('default_transaction_isolation')";
+    let mut findings = Vec::new();
+    let (rows, server) = store.pool.with(by, |connection| {
+        let rows = connection.query(statement, &[], by)?;
+        Ok((rows, connection.server().to_owned()))
+    })?;
+    let Some(row) = rows.first() else {
+        return Ok(findings);
+    };
+    let text = |at: usize| -> String { row.get(at) };
+    let number = |at: usize| -> i64 { row.get(at) };
+    findings.push(Finding::ok("version", &server, text(0)));
+
+    let here = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let there = Duration::from_micros(u64::try_from(number(1)).unwrap_or_default());
+    let difference = here.abs_diff(there);
+    findings.push(match difference > CLOCKS {
+        false => Finding::ok("clock", &server, "as here"),
+        true => Finding::new(
+            FindingLevel::Warning,
+            "clock",
+            &server,
+            format!("differs by {difference:.1?}"),
+        )
+        .why("leases are measured by the server's clock, and new tokens begin with it")
+        .remedy("synchronise the clocks by NTP"),
+    });
+
+    let (most, used) = (number(2), number(3));
+    findings.push(match used * 10 > most * 9 {
+        false => Finding::ok("connections", &server, format!("{used} of {most}")),
+        true => Finding::new(
+            FindingLevel::Warning,
+            "connections",
+            &server,
+            format!("{used} of {most}"),
+        )
+        .why("without a free connection no lock is granted, and lost ones are not renewed")
+        .remedy("raise max_connections, or lower `pool=` in the clients"),
+    });
+
+    let (commit, names, standbys) = (text(4), text(5), number(6));
+    let seen = format!("synchronous_commit={commit}, {standbys} standbys, named: {names:?}");
+    let waits = !names.is_empty() && !matches!(commit.as_str(), "off" | "local");
+    findings.push(match (commit.as_str(), standbys > 0 && !waits) {
+        ("off", _) => Finding::new(FindingLevel::Danger, "durability", &server, seen)
+            .why("after a crash the last grants are missing, and are granted again")
+            .remedy("add `synchronous_commit=on` to the URL"),
+        (_, true) => Finding::new(FindingLevel::Warning, "durability", &server, seen)
+            .why("a promoted standby may lack the last grants, and grant these locks again")
+            .remedy("set synchronous_standby_names"),
+        _ => Finding::ok("durability", &server, seen),
+    });
+    findings.push(switch("fsync", &server, &text(9), FindingLevel::Danger).why_unless_on(
+        "after a crash of the machine the data may be broken, locks included",
+    ));
+    findings.push(switch("autovacuum", &server, &text(8), FindingLevel::Warning).why_unless_on(
+        "the rows of locks are updated all the time, and their old versions stay",
+    ));
+
+    let limit = text(7);
+    findings.push(match limit.as_str() {
+        "0" => Finding::ok("statement_timeout", &server, "none"),
+        _ => Finding::new(FindingLevel::Warning, "statement_timeout", &server, &limit)
+            .why("a request that waits for a row lock longer than this is cancelled")
+            .remedy("add `options=-c statement_timeout=0` to the URL: requests have their own"),
+    });
+    let isolation = text(10);
+    findings.push(match isolation.as_str() {
+        "read committed" => Finding::ok("isolation", &server, isolation),
+        _ => Finding::new(FindingLevel::Warning, "isolation", &server, isolation)
+            .why("requests for one lock at the same time fail, and are repeated")
+            .remedy(
+                "ALTER ROLE .. SET default_transaction_isolation = 'read committed' for the role \
+                 of the locks",
+            ),
+    });
+    Ok(findings)
+}
+
+/// The finding about a setting that should be on.
+struct Switch(Finding, bool);
+
+fn switch(id: &'static str, server: &str, value: &str, level: FindingLevel) -> Switch {
+    match value {
+        "on" => Switch(Finding::ok(id, server, "on"), true),
+        _ => Switch(Finding::new(level, id, server, value), false),
+    }
+}
+
+impl Switch {
+    fn why_unless_on(self, why: &str) -> Finding {
+        match self.1 {
+            true => self.0,
+            false => {
+                let remedy = format!("set {} = on", self.0.id);
+                self.0.why(why).remedy(remedy)
+            }
+        }
+    }
+}
