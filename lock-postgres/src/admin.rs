@@ -87,7 +87,7 @@ impl Admin for PostgresStore {
         };
         let info = |(name, stored): (&LockName, Result<String, Failure>)| {
             stored?;
-            inspected.next().unwrap_or_default().info(name)
+            inspected.next().unwrap_or_default().whole_info(name)
         };
         names.iter().zip(stored).map(info).collect()
     }

@@ -14,7 +14,7 @@ pub(crate) struct Inspected {
     token: Option<i64>,
     limit: Option<u32>,
     writer_waits: bool,
-    queued: u64,
+    waiters: Option<u64>,
 }
 
 /// Sorts the rows by the names that were asked for, of which there were `count`.
@@ -41,7 +41,8 @@ impl Inspected {
         self.token = row.get(8);
         self.limit = row.get::<_, Option<i32>>(9).map(number);
         self.writer_waits = row.get(10);
-        self.queued = u64::try_from(row.get::<_, i64>(11)).unwrap_or_default();
+        let waiters: Option<i64> = row.get(11);
+        self.waiters = waiters.and_then(|it| u64::try_from(it).ok());
         let Some(owner) = row.get::<_, Option<String>>(1) else {
             return;
         };
@@ -73,6 +74,15 @@ impl Inspected {
         )))
     }
 
+    /// Returns the state of the lock with its number of waiters and its largest token.
+    pub(crate) fn whole_info(self, name: &LockName) -> Result<LockInfo, Failure> {
+        let token = self.token.and_then(|it| u64::try_from(it).ok());
+        let token = token.map(FencingToken::new);
+        let waiters = self.waiters;
+        let info = self.info(name)?.waiters(waiters);
+        Ok(info.largest_token(token.filter(|_| name.kind().permits().is_none())))
+    }
+
     /// Returns the state of the lock. The holder whose lease ends last comes first in the rows.
     pub(crate) fn info(self, name: &LockName) -> Result<LockInfo, Failure> {
         self.refuse_other_use(name)?;
@@ -85,12 +95,10 @@ impl Inspected {
                 LockInfo::held(holder).holders(taken)
             });
             let free = limit.saturating_sub(u32::try_from(taken).unwrap_or(u32::MAX));
-            return Ok(info
-                .permits(Permits::new(limit, free))
-                .waiters(Some(self.queued)));
+            return Ok(info.permits(Permits::new(limit, free)));
         }
         let has_readers = !self.shares.is_empty();
-        let info = match self.holder {
+        Ok(match self.holder {
             Some(holder) if !kind.is_reader() => {
                 let info = LockInfo::held(holder);
                 match self.is_writer || kind.is_writer() {
@@ -108,11 +116,7 @@ impl Inspected {
                     false => info,
                 }
             }
-        };
-        let token = self.token.and_then(|it| u64::try_from(it).ok());
-        Ok(info
-            .waiters(Some(self.queued))
-            .largest_token(token.map(FencingToken::new)))
+        })
     }
 
     /// Returns what this owner holds, if it holds all of it: `count` permits, or a reader's share.

@@ -208,13 +208,14 @@ BEGIN
             rest := @s@.micros(l.expires_at - t);
             RETURN;
         END IF;
-        IF l.name IS NULL AND random() < 0.02 THEN
-            PERFORM @s@.sweep(retention);
-        END IF;
     END IF;
 
     l := @s@.lock_row(p_name, patience, true);
     t := clock_timestamp();
+    -- Only new names make the table grow. No statement of a sweep waits for a row lock.
+    IF l.used_at >= transaction_timestamp() AND random() < 0.02 THEN
+        PERFORM @s@.sweep(retention);
+    END IF;
     until := @s@.later(t, lease);
     IF l.closed_until > t AND EXISTS (SELECT FROM @s@.tombstones d
         WHERE d.name = p_name AND d.owner = p_owner AND d.ends_at > t) THEN
@@ -523,14 +524,15 @@ END $$;
 CREATE FUNCTION @s@.watch_again(names text[], span bigint) RETURNS void LANGUAGE sql AS $$
     UPDATE @s@.locks l SET watched_until = @s@.later(clock_timestamp(), span)
         WHERE l.name IN (SELECT r.name FROM @s@.locks r WHERE r.name = ANY (names)
-            AND r.watched_until < @s@.later(clock_timestamp(), span * 3 / 4)
+            AND coalesce(r.watched_until, '-infinity')
+                < @s@.later(clock_timestamp(), span * 3 / 4)
             FOR NO KEY UPDATE SKIP LOCKED) $$;
 
 -- The state of a lock, without row locks: one row for each holder, or one without an owner.
 CREATE FUNCTION @s@.inspect(names text[]) RETURNS TABLE (
     at integer, owner text, rest bigint, count integer, is_share boolean, is_writer boolean,
     label text, label_at bigint, token bigint, permits integer, writer_waits boolean,
-    queued bigint)
+    waiters bigint)
     LANGUAGE sql STABLE AS $$
     WITH now AS MATERIALIZED (SELECT clock_timestamp() AS t),
     l AS (
@@ -548,8 +550,10 @@ CREATE FUNCTION @s@.inspect(names text[]) RETURNS TABLE (
         coalesce(l.waiting_writer IS NOT NULL AND l.waiting_until > t, false)
             OR l.queued_until > t AND EXISTS (SELECT FROM @s@.waiters w
                 WHERE w.name = l.name AND w.is_writer AND w.present_until > t),
+        -- NULL: some client waits or did so a moment ago, and it is unknown how many do.
         CASE WHEN l.queued_until > t THEN (SELECT count(*) FROM @s@.waiters w
-            WHERE w.name = l.name AND w.present_until > t) ELSE 0 END
+            WHERE w.name = l.name AND w.present_until > t)
+            WHEN l.watched_until > t THEN NULL ELSE 0 END
         FROM l LEFT JOIN h USING (at) ORDER BY l.at, h.expires_at DESC $$;
 
 -- The names of held locks that match a regular expression, after `previous`, in their order.

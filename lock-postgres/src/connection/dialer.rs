@@ -23,6 +23,8 @@ pub(crate) struct Dialer {
     history: Mutex<History>,
     /// The number of changes of the server.
     generation: AtomicU64,
+    /// The number of connections that have failed.
+    failures: AtomicU64,
     /// The host to which the last connection was made.
     last_host: AtomicUsize,
     /// The longest lease of this client's locks that another server may still have.
@@ -39,6 +41,9 @@ const IDENTITY: &str = "SELECT pg_is_in_recovery(), s.system_identifier, \
     current_setting('server_encoding'), \
     obj_description(to_regclass($1), 'pg_class') \
     FROM pg_control_system() s";
+
+/// The time after which the system probes an idle connection, so that a firewall does not forget it.
+const KEEPALIVE: Duration = Duration::from_secs(30);
 
 /// What must be known before a connection to a host is made.
 struct Prepared {
@@ -74,6 +79,7 @@ impl Dialer {
             notices: context.notices.clone(),
             history: Mutex::default(),
             generation: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
             last_host: AtomicUsize::new(0),
             lease,
             grace,
@@ -95,6 +101,14 @@ impl Dialer {
 
     pub(super) fn generation(&self) -> u64 {
         self.generation.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count_failure(&self) {
+        self.failures.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns the time for which nothing is to be granted, because the server was replaced.
@@ -174,6 +188,8 @@ impl Dialer {
                         deadline,
                         dialer: Arc::clone(self),
                         generation: self.generation(),
+                        failures: self.failures(),
+                        is_read_only: false,
                         server,
                         _counted: self.notices.connected(),
                     };
@@ -229,6 +245,7 @@ impl Dialer {
             .dbname(database)
             .application_name(client_name)
             .connect_timeout(left)
+            .keepalives_idle(KEEPALIVE)
             // The socket's deadline is below TLS, so the connector negotiates it: see `socket`.
             .ssl_mode(SslMode::Require)
             .ssl_negotiation(SslNegotiation::Direct);

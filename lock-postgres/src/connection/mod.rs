@@ -43,6 +43,10 @@ pub(crate) struct Connection {
     dialer: Arc<Dialer>,
     /// The number of changes of the server before this connection was made.
     generation: u64,
+    /// The number of connections that had failed when this one was last used.
+    failures: u64,
+    /// True if the server takes no writes any more, so that another one must be found.
+    is_read_only: bool,
     server: String,
     _counted: OpenConnection,
 }
@@ -65,9 +69,16 @@ impl Connection {
                 outcome => break outcome,
             }
         };
+        if let Err(error) = &outcome {
+            self.is_read_only = sqlstate::is_read_only(error);
+            if self.client.is_closed() {
+                self.dialer.count_failure();
+            }
+        }
         let outcome = outcome.map_err(|error| {
             sqlstate::failure(&error, &self.server, self.deadline.has_written())
         });
+        self.failures = self.dialer.failures();
         // What a server that was left has answered is not what the store contains.
         if self.is_superseded() {
             let why = Error::unavailable(format!("{} was left while it answered", self.server));
@@ -103,7 +114,13 @@ impl Connection {
 
     /// Returns false if the connection has failed, or leads to a server that was left.
     pub(crate) fn is_open(&self) -> bool {
-        !self.client.is_closed() && !self.is_superseded()
+        !self.client.is_closed() && !self.is_superseded() && !self.is_read_only
+    }
+
+    /// Returns whether another connection has failed since this one was used: then this one may
+    /// have failed, too, which a request would notice at its deadline only.
+    pub(crate) fn is_doubtful(&self) -> bool {
+        self.dialer.failures() != self.failures
     }
 
     fn is_superseded(&self) -> bool {

@@ -94,7 +94,8 @@ impl ConnectionPool {
     ) -> Result<T, Failure> {
         loop {
             let mut place = Place(self.place(by)?);
-            let is_old = place.0.as_ref().is_some_and(Connection::is_open);
+            let is_usable = |it: &Connection| it.is_open() && !it.is_doubtful();
+            let is_old = place.0.as_ref().is_some_and(is_usable);
             if !is_old {
                 *place.0 = None;
                 *place.0 = Some(self.dialer.dial(by)?);

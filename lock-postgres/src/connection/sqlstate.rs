@@ -81,6 +81,11 @@ pub(super) fn is_conflict(error: &postgres::Error) -> bool {
     state.is_some_and(|it| it.starts_with("40"))
 }
 
+/// Returns whether the server takes no writes.
+pub(super) fn is_read_only(error: &postgres::Error) -> bool {
+    error.code() == Some(&postgres::error::SqlState::READ_ONLY_SQL_TRANSACTION)
+}
+
 /// Returns the failure of a request. `has_written`: a part of the request was written.
 pub(super) fn failure(error: &postgres::Error, server: &str, has_written: bool) -> Failure {
     let unknown = |error| match has_written {
