@@ -68,6 +68,12 @@ pub(crate) enum Task {
         #[command(subcommand)]
         task: QuorumTask,
     },
+    /// Prepares a PostgreSQL database
+    #[command(after_long_help = help::POSTGRES)]
+    Postgres {
+        #[command(subcommand)]
+        task: PostgresTask,
+    },
     /// Writes the completions for a shell to standard output
     Completions {
         /// The shell
@@ -107,6 +113,22 @@ pub(crate) enum QuorumTask {
     /// Shows which servers vote
     #[command(after_long_help = help::QUORUM_STATUS)]
     Status(QuorumStatusArguments),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PostgresTask {
+    /// Makes the tables and functions that locks need
+    #[command(after_long_help = help::POSTGRES_INIT)]
+    Init(PostgresInitArguments),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct PostgresInitArguments {
+    #[command(flatten)]
+    pub(crate) store: StoreArguments,
+    /// Print the statements instead
+    #[arg(long)]
+    pub(crate) dry_run: bool,
 }
 
 #[derive(Args, Debug)]

@@ -8,6 +8,7 @@ environment variable DISTLOCK_URL:
   redis+sentinel://s1,s2,s3/master  the master that Sentinel names
   redis+cluster://n1:7000,n2:7001   Redis Cluster
   redlock://a,b,c                   a quorum of independent servers
+  postgres://user@host/database     PostgreSQL, after `distlock postgres init`
 
 There is no default. memory:// is refused: no other process sees a lock in this
 process's memory. Settings follow as in redis://host?watchdog=10s or, if the URL
@@ -182,6 +183,16 @@ the line and what is accepted.";
 
 pub(crate) const QUORUM: &str = "\
 For a URL as in redlock://a,b,c. Other stores need no set-up.";
+
+pub(crate) const POSTGRES: &str = "\
+For a URL as in postgres://user@host/database.";
+
+pub(crate) const POSTGRES_INIT: &str = "\
+Makes the tables and functions in the schema `distlock`, or in that of the URL's
+option schema=.., in one transaction, and changes nothing if they are there. The
+role needs the right to make the schema, or owns it. --dry-run prints the
+statements and, behind them, the rights of a role that only uses locks. Exit
+status: 0 they are there, or one of `distlock --help`.";
 
 pub(crate) const INIT: &str = "\
 Declares that no lock was held on these servers within the last max_lease, and

@@ -39,6 +39,8 @@ mod output;
 // The process group of a command, and its descendants.
 mod processes;
 
+// The subcommand `postgres init`.
+mod postgres;
 // The subcommands `quorum init` and `quorum status`.
 mod quorum;
 
@@ -73,7 +75,7 @@ mod trial;
 // The subcommand `watch`.
 mod watch;
 
-use arguments::{Arguments, ConfigTask, QuorumTask, Task};
+use arguments::{Arguments, ConfigTask, PostgresTask, QuorumTask, Task};
 use clap::Parser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use exit::Failure;
@@ -121,6 +123,9 @@ fn perform(task: Task) -> Result<u8, Failure> {
         Task::Config {
             task: ConfigTask::Check(arguments),
         } => config::check(&arguments),
+        Task::Postgres {
+            task: PostgresTask::Init(arguments),
+        } => postgres::init(&arguments),
         Task::Quorum {
             task: QuorumTask::Init(arguments),
         } => quorum::init(&arguments),

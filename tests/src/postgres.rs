@@ -149,6 +149,15 @@ impl PostgresServer {
         assert!(promoted.get::<_, bool>(0), "promoted");
     }
 
+    /// Changes a setting of the running server, as in `work_mem=8MB`.
+    pub fn set(&self, setting: &str) {
+        let (name, value) = setting.split_once('=').expect("name=value");
+        let mut admin = self.admin_of("postgres");
+        let statement = format!("ALTER SYSTEM SET {name} = '{value}'");
+        admin.batch_execute(&statement).unwrap();
+        admin.batch_execute("SELECT pg_reload_conf()").unwrap();
+    }
+
     fn run(&mut self) {
         let settings = [
             "listen_addresses=127.0.0.1",

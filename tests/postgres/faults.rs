@@ -1,0 +1,271 @@
+//! What a fault of the server or of a connection does to a request, a hold and a wait.
+
+use crate::wire::{HARMS, Harm, Wire};
+use distlock::{Client, LockOptions};
+use distlock_tests::postgres::PostgresServer;
+use distlock_tests::time::{eventually, let_pass, ms, within};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const SOON: Duration = Duration::from_secs(10);
+
+fn client_at(url: &str, options: &str) -> Client {
+    distlock::connect(&format!("{url}?{options}")).unwrap()
+}
+
+/// Whatever happens to the first attempt, `lock()` gets the lock, and it is free after `unlock`.
+#[test]
+fn harmed_attempt_is_repeated_and_leaves_nothing_behind() {
+    let server = PostgresServer::start();
+    let near = client_at(&server.url(), "");
+    for (n, harm) in HARMS.into_iter().enumerate() {
+        let wire = Wire::new(server.port(), ".acquire(", harm, 1);
+        let far = client_at(&server.url_at(wire.port()), "command_timeout=500ms");
+        let name = format!("harmed attempt {n}");
+        let lock = far.mutex(&name).unwrap();
+        let guard = within(SOON, || lock.lock().unwrap());
+        assert!(wire.is_done() && guard.is_valid(), "{harm:?}");
+        guard.unlock().unwrap();
+        // Longer than the copy that arrives late.
+        let lock = near.mutex(&name).unwrap();
+        for _ in 0..25 {
+            let guard = lock.try_lock().unwrap();
+            drop(guard.unwrap_or_else(|| panic!("{harm:?}: someone has it")));
+            let_pass(ms(100));
+        }
+    }
+}
+
+/// A `try_lock` whose answer is lost reports an error, and its lock does not stay behind.
+#[test]
+fn try_lock_without_an_answer_locks_for_nobody() {
+    let server = PostgresServer::start();
+    let near = client_at(&server.url(), "");
+    for (n, harm) in HARMS.into_iter().enumerate() {
+        let wire = Wire::new(server.port(), ".acquire(", harm, 100);
+        let far = client_at(&server.url_at(wire.port()), "command_timeout=300ms&watchdog=60s");
+        let name = format!("no answer {n}");
+        let error = far.mutex(&name).unwrap().try_lock().unwrap_err();
+        assert!(error.is_unavailable(), "{harm:?}: {error}");
+        let lock = near.mutex(&name).unwrap();
+        eventually("the rest of the attempt is gone", SOON, || {
+            lock.try_lock().unwrap().is_some()
+        });
+        if harm == HARMS[1] {
+            let_pass(ms(2_000));
+            assert!(lock.try_lock().unwrap().is_some(), "a late copy has it");
+        }
+    }
+}
+
+#[test]
+fn harmed_release_is_repeated() {
+    let server = PostgresServer::start();
+    let near = client_at(&server.url(), "");
+    for (n, harm) in HARMS.into_iter().enumerate() {
+        let wire = Wire::new(server.port(), ".release(", harm, 1);
+        let far = client_at(
+            &server.url_at(wire.port()),
+            "command_timeout=500ms&watchdog=60s",
+        );
+        let name = format!("harmed release {n}");
+        let guard = far.mutex(&name).unwrap().lock().unwrap();
+        drop(guard);
+        assert!(wire.is_done());
+        let lock = near.mutex(&name).unwrap();
+        eventually("it is free", SOON, || lock.try_lock().unwrap().is_some());
+    }
+}
+
+#[test]
+fn held_lock_survives_ended_sessions_and_a_crash_of_the_server() {
+    let mut server = PostgresServer::start();
+    let client = client_at(&server.url(), "watchdog=9s");
+    let guard = client.mutex("held").unwrap().lock().unwrap();
+    let token = guard.fencing_token();
+    let other = client_at(&server.url(), "");
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| other.mutex("held").unwrap().lock().unwrap().fencing_token());
+        let ends = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+            WHERE application_name <> '' AND pid <> pg_backend_pid()";
+        for _ in 0..5 {
+            server.admin().batch_execute(ends).unwrap();
+            let_pass(ms(300));
+            assert!(guard.is_valid());
+        }
+        server.stop();
+        let_pass(ms(500));
+        server.start_again();
+        let_pass(ms(4_000));
+        assert!(guard.is_valid(), "{:?}", guard.loss());
+        assert!(!waiting.is_finished(), "it has no end");
+        guard.unlock().unwrap();
+        let next = within(SOON, || waiting.join().unwrap());
+        assert!(next > token);
+    });
+}
+
+#[test]
+fn frozen_server_overruns_no_deadline_and_thaws_without_harm() {
+    let server = PostgresServer::start();
+    let client = client_at(&server.url(), "command_timeout=500ms&watchdog=20s");
+    let lock = client.mutex("frozen").unwrap();
+    drop(lock.lock().unwrap());
+    let guard = client.mutex("held").unwrap().lock().unwrap();
+    server.freeze(true);
+    for wait in [0, 1_000] {
+        let began = Instant::now();
+        let error = lock.try_lock_for(ms(wait)).unwrap_err();
+        let took = began.elapsed();
+        assert!(error.is_unavailable(), "{error}");
+        assert!(took < ms(wait + 1_200), "{took:?} for a wait of {wait} ms");
+    }
+    server.freeze(false);
+    let free = within(SOON, || lock.lock().unwrap());
+    assert!(guard.is_valid());
+    drop((free, guard));
+}
+
+/// A row that an open transaction has locked makes no request wait beyond its deadline, and no
+/// renewal of another lock late.
+#[test]
+fn locked_row_delays_its_own_lock_only() {
+    let server = PostgresServer::start();
+    let client = client_at(&server.url(), "command_timeout=1s&watchdog=3s");
+    let free = client.mutex("free").unwrap();
+    drop(free.lock().unwrap());
+    let others = client.mutex("other").unwrap().lock().unwrap();
+    let held = client.mutex("held").unwrap().lock().unwrap();
+    let mut admin = server.admin();
+    let mut transaction = admin.transaction().unwrap();
+    transaction
+        .execute(
+            "SELECT FROM distlock.locks WHERE name IN ('free', 'held') FOR UPDATE",
+            &[],
+        )
+        .unwrap();
+    let began = Instant::now();
+    let error = free.try_lock().unwrap_err();
+    assert!(began.elapsed() < ms(1_200));
+    assert!(error.to_string().contains("row"), "{error}");
+    eventually("the lock that is not renewed is lost", SOON, || {
+        !held.is_valid()
+    });
+    assert!(others.is_valid(), "{:?}", others.loss());
+    transaction.rollback().unwrap();
+    drop(within(SOON, || free.lock().unwrap()));
+    assert!(others.is_valid());
+}
+
+#[test]
+fn full_server_is_unavailable_and_says_so() {
+    let server = PostgresServer::start_with(&["max_connections=12"]);
+    let client = client_at(&server.url(), "watchdog=9s&outage_limit=30s");
+    let held = client.mutex("held").unwrap().lock().unwrap();
+    let mut taken = Vec::new();
+    while let Ok(connection) = std::panic::catch_unwind(|| server.admin()) {
+        taken.push(connection);
+        assert!(taken.len() < 20);
+    }
+    let other = client_at(&server.url(), "");
+    let error = other.mutex("held").unwrap().try_lock().unwrap_err();
+    assert!(error.is_unavailable(), "{error}");
+    assert!(error.to_string().contains("max_connections"), "{error}");
+    let_pass(ms(1_000));
+    assert!(held.is_valid());
+    drop(taken);
+    assert!(within(SOON, || other.mutex("held").unwrap().try_lock().unwrap()).is_none());
+}
+
+#[test]
+fn read_only_server_grants_nothing_and_comes_back() {
+    let server = PostgresServer::start();
+    let client = client_at(&server.url(), "");
+    let lock = client.mutex("it").unwrap();
+    drop(lock.lock().unwrap());
+    let switch = |value: &str| {
+        let statement = format!("ALTER SYSTEM SET default_transaction_read_only = {value}");
+        let mut admin = server.admin();
+        admin.batch_execute("SET default_transaction_read_only = off").unwrap();
+        admin.batch_execute(&statement).unwrap();
+        admin.batch_execute("SELECT pg_reload_conf()").unwrap();
+    };
+    switch("on");
+    eventually("it grants nothing", SOON, || match lock.try_lock() {
+        Err(error) => error.is_unavailable() && error.to_string().contains("25006"),
+        Ok(_) => false,
+    });
+    switch("off");
+    eventually("it grants again", SOON, || {
+        matches!(lock.try_lock(), Ok(Some(_)))
+    });
+}
+
+/// A release wakes a waiter of another client at once, also after the connection that listens has
+/// failed.
+#[test]
+fn waiters_are_woken_at_once() {
+    let server = PostgresServer::start();
+    let [one, two] = ["", ""].map(|it| client_at(&server.url(), it));
+    for round in 0..6 {
+        if round == 3 {
+            let ends = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                WHERE query LIKE 'LISTEN%'";
+            server.admin().batch_execute(ends).unwrap();
+        }
+        let guard = one.mutex("woken").unwrap().lock().unwrap();
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                let guard = two.mutex("woken").unwrap().lock().unwrap();
+                let now = Instant::now();
+                drop(guard);
+                now
+            });
+            let_pass(ms(700));
+            assert!(!waiting.is_finished());
+            let freed = Instant::now();
+            guard.unlock().unwrap();
+            let took = waiting.join().unwrap().duration_since(freed);
+            assert!(took < ms(250), "woken after {took:?}");
+        });
+    }
+}
+
+/// Under other isolation levels concurrent requests fail, and are repeated.
+#[test]
+fn other_isolation_levels_only_cost_repetitions() {
+    let server = PostgresServer::start();
+    for level in ["serializable", "repeatable read"] {
+        let escaped = level.replace(' ', r"\%20");
+        let options = format!("options=-c default_transaction_isolation={escaped}");
+        let options = options.replace(' ', "%20");
+        let clients: Vec<_> = (0..4).map(|_| client_at(&server.url(), &options)).collect();
+        let name = format!("under {level}");
+        let inside = std::sync::atomic::AtomicBool::new(false);
+        thread::scope(|scope| {
+            for client in &clients {
+                scope.spawn(|| {
+                    let lock = client.mutex(&name).unwrap();
+                    for _ in 0..40 {
+                        let guard = lock.lock().unwrap();
+                        assert!(!inside.swap(true, std::sync::atomic::Ordering::SeqCst));
+                        inside.store(false, std::sync::atomic::Ordering::SeqCst);
+                        guard.unlock().unwrap();
+                    }
+                });
+            }
+        });
+    }
+}
+
+/// The harms are what they are meant to be: without a repetition the attempt fails.
+#[test]
+fn harmed_attempt_is_seen() {
+    let server = PostgresServer::start();
+    let wire = Wire::new(server.port(), ".acquire(", Harm::LosesReply, 1);
+    let far = client_at(&server.url_at(wire.port()), "");
+    let lock = far.mutex("seen").unwrap();
+    let options = LockOptions::new();
+    assert!(lock.try_lock_with(&options).is_err());
+    assert!(wire.is_done());
+}
