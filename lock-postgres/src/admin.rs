@@ -146,7 +146,9 @@ impl PostgresStore {
     ) -> Result<PermitOutcome, Failure> {
         let stored = self.names.stored(name)?;
         let (identity, number) = id.as_bytes().split_at(PermitId::COMMON_BYTES);
-        let number = number.iter().fold(0, |all, byte| all << 8 | i32::from(*byte));
+        let number = number
+            .iter()
+            .fold(0, |all, byte| all << 8 | i32::from(*byte));
         let parameters: &[Parameter<'_>] = &[
             (&stored, Type::TEXT),
             (&identity, Type::BYTEA),

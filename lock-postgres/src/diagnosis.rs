@@ -5,8 +5,8 @@ use lock_core::backend::Failure;
 use lock_core::{Finding, FindingLevel, Moment};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The largest difference between the clocks that needs no mention: times of leases are the
-/// server's, so a difference matters to people only.
+/// The largest difference between the clocks that needs no mention, because leases are measured by
+/// the server's clock alone.
 const CLOCKS: Duration = Duration::from_secs(2);
 
 pub(crate) fn diagnose(store: &PostgresStore, by: Moment) -> Result<Vec<Finding>, Failure> {
@@ -33,7 +33,9 @@ pub(crate) fn diagnose(store: &PostgresStore, by: Moment) -> Result<Vec<Finding>
     let number = |at: usize| -> i64 { row.get(at) };
     findings.push(Finding::ok("version", &server, text(0)));
 
-    let here = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let here = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     let there = Duration::from_micros(u64::try_from(number(1)).unwrap_or_default());
     let difference = here.abs_diff(there);
     findings.push(match difference > CLOCKS {
@@ -73,12 +75,15 @@ pub(crate) fn diagnose(store: &PostgresStore, by: Moment) -> Result<Vec<Finding>
             .remedy("set synchronous_standby_names"),
         _ => Finding::ok("durability", &server, seen),
     });
-    findings.push(switch("fsync", &server, &text(9), FindingLevel::Danger).why_unless_on(
-        "after a crash of the machine the data may be broken, locks included",
-    ));
-    findings.push(switch("autovacuum", &server, &text(8), FindingLevel::Warning).why_unless_on(
-        "the rows of locks are updated all the time, and their old versions stay",
-    ));
+    findings.push(
+        switch("fsync", &server, &text(9), FindingLevel::Danger)
+            .why_unless_on("after a crash of the machine the data may be broken, locks included"),
+    );
+    findings.push(
+        switch("autovacuum", &server, &text(8), FindingLevel::Warning).why_unless_on(
+            "the rows of locks are updated all the time, and their old versions stay",
+        ),
+    );
 
     let limit = text(7);
     findings.push(match limit.as_str() {

@@ -127,7 +127,10 @@ impl Inspected {
         count: u32,
     ) -> Result<Option<HolderInfo>, Failure> {
         self.refuse_other_use(name)?;
-        let own = self.shares.into_iter().filter(|it| owner.matches(&it.owner));
+        let own = self
+            .shares
+            .into_iter()
+            .filter(|it| owner.matches(&it.owner));
         let own: Vec<_> = own.collect();
         let held: u64 = own.iter().map(|it| it.holds).sum();
         let first = own.into_iter().min_by_key(|it| it.remaining);

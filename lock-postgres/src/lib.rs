@@ -2,7 +2,8 @@
 //!
 //! - `scheme`: [`PostgresScheme`], the store that a `postgres://` URL names
 //! - `store`: [`PostgresStore`], the backend: one call of one function of the schema per request
-//! - `schema`: the tables and functions, and [`init`], which makes them
+//! - `schema`: the tables and functions; [`init`] makes them
+//! - `session`: locks of sessions, without tables
 //! - `watches`: the notification of waiters
 //! - `connection`: the connections, their deadlines, and the pool
 //!
@@ -14,12 +15,15 @@
 mod admin;
 mod connection;
 mod diagnosis;
+mod init;
 mod inspection;
+mod names;
 mod schema;
 mod scheme;
+mod session;
 mod store;
 mod watches;
 
-pub use schema::{Initialised, init, schema_sql};
+pub use init::{Initialised, init, schema_sql};
 pub use scheme::PostgresScheme;
 pub use store::PostgresStore;

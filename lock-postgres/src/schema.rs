@@ -1,10 +1,6 @@
-//! The tables and functions of distlock in a database: [`init`] makes them.
+//! The text of the tables and functions, and their version.
 
-use crate::connection::{Dialer, Settings};
-use lock_core::{ClientId, Clock, Config, Context, Error, SystemClock};
-use postgres::types::Type;
-use std::sync::Arc;
-use std::time::Duration;
+use lock_core::Error;
 
 /// The version of the tables and functions. A client works with this version only.
 pub(crate) const VERSION: &str = "distlock 1";
@@ -13,95 +9,17 @@ pub(crate) const VERSION: &str = "distlock 1";
 /// `@v@` for the version.
 const STATEMENTS: &str = include_str!("schema.sql");
 
-/// What [`init`] has done.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum Initialised {
-    /// The tables and functions were made.
-    Made,
-    /// They were there, in the version of this library.
-    Present,
-}
-
 /// Returns the beginning of the names of the channels on which releases are published.
 pub(crate) fn channel_prefix(schema: &str) -> String {
     format!("distlock:{schema}:")
 }
 
-/// Returns the SQL statements that make the tables and functions for a `postgres://` URL, and, as
-/// comments, the rights that a role needs that uses locks but does not own the schema.
-///
-/// # Errors
-///
-/// [`Error::is_configuration`] if a setting is not accepted.
-pub fn schema_sql(config: &Config) -> Result<String, Error> {
-    let schema = Settings::read(config)?.schema;
-    Ok(format!(
-        "CREATE SCHEMA IF NOT EXISTS \"{schema}\";\n\n{}\n\
-         -- For a role that uses locks, and does not own the schema:\n\
-         --   GRANT USAGE ON SCHEMA \"{schema}\" TO that_role;\n\
-         --   GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA \"{schema}\" TO \
-         that_role;\n\
-         --   GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA \"{schema}\" TO that_role;\n",
-        statements(&schema)
-    ))
-}
-
-fn statements(schema: &str) -> String {
+/// Returns the statements that make the tables and functions.
+pub(crate) fn statements(schema: &str) -> String {
     STATEMENTS
         .replace("@s@", &format!("\"{schema}\""))
         .replace("@c@", &format!("''{}''", channel_prefix(schema)))
         .replace("@v@", VERSION.trim_start_matches("distlock "))
-}
-
-/// Makes the tables and functions in the database that a `postgres://` URL names, in one
-/// transaction. Changes nothing if they are there.
-///
-/// # Blocking
-///
-/// Waits for the server for at most `connect_timeout` and ten seconds more.
-///
-/// # Errors
-///
-/// [`Error::is_unavailable`] if the server cannot be reached, and [`Error::is_configuration`] if it
-/// refuses the statements, if a setting is not accepted, or if the tables are of another version.
-pub fn init(config: &Config) -> Result<Initialised, Error> {
-    const TIME: Duration = Duration::from_secs(10);
-    config.check()?;
-    let settings = Settings::read(config)?;
-    let schema = settings.schema.clone();
-    let context = Context::new(Arc::new(SystemClock), ClientId::random());
-    let dialer = Dialer::new(settings, &context, Duration::ZERO, Duration::ZERO);
-    let by = SystemClock.now() + config.connect_timeout() + TIME;
-    let fail = lock_core::backend::Failure::into_error;
-    let mut connection = dialer.dial_without_schema(by).map_err(fail)?;
-    let found = connection.query(
-        "SELECT to_regnamespace($1) IS NULL, obj_description(to_regclass($2), 'pg_class'), \
-         to_regclass($2) IS NULL",
-        &[
-            (&format!("\"{schema}\""), Type::TEXT),
-            (&format!("\"{schema}\".locks"), Type::TEXT),
-        ],
-        by,
-    );
-    let found = found.map_err(fail)?;
-    let row = found
-        .first()
-        .ok_or_else(|| Error::unavailable("the server has answered nothing"))?;
-    let version: Option<String> = row.get(1);
-    let has_no_schema: bool = row.get(0);
-    let has_table: bool = !row.get::<_, bool>(2);
-    if has_table {
-        check(version.as_deref(), &schema, connection.server())?;
-        return Ok(Initialised::Present);
-    }
-    let create = match has_no_schema {
-        true => format!("CREATE SCHEMA \"{schema}\";"),
-        false => String::new(),
-    };
-    let statements = format!("BEGIN;{create}{}COMMIT;", statements(&schema));
-    connection.run(&statements, by).map_err(fail)?;
-    Ok(Initialised::Made)
 }
 
 /// Checks the version of the tables that a server has. `found` is the comment on the table.

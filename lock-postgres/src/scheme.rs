@@ -1,6 +1,7 @@
 //! [`PostgresScheme`]: the store that a `postgres://` URL names.
 
-use crate::connection::{OPTIONS, Settings};
+use crate::connection::{FORM, OPTIONS, Settings};
+use crate::session::SessionStore;
 use crate::store::PostgresStore;
 use lock_core::{Backend, Config, Context, Error, Scheme};
 use std::sync::Arc;
@@ -11,6 +12,8 @@ use std::sync::Arc;
 /// Of several hosts, the one that takes writes is used. The tables must be there: see
 /// [`init`](crate::init). Options, besides the settings of every store:
 ///
+/// - `form=table|session`: leases in the tables, or locks of sessions (`pg_advisory_lock`), which
+///   need no tables, take one connection for each held lock, have no tokens, and are mutexes only
 /// - `schema=distlock`: the schema of the tables
 /// - `synchronous_commit=on|off|local|remote_write|remote_apply`: what a grant waits for; by default
 ///   what the server or the role says
@@ -26,6 +29,13 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct PostgresScheme;
+
+/// How locks are held.
+#[derive(Clone, Copy)]
+enum Form {
+    Table,
+    Session,
+}
 
 impl PostgresScheme {
     /// Returns the scheme.
@@ -46,6 +56,10 @@ impl Scheme for PostgresScheme {
 
     fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {
         let settings = Settings::read(config)?;
-        Ok(Arc::new(PostgresStore::new(settings, config, context)?))
+        let forms = [("table", Form::Table), ("session", Form::Session)];
+        Ok(match config.scheme_word(FORM, &forms)? {
+            Form::Table => Arc::new(PostgresStore::new(settings, config, context)?),
+            Form::Session => Arc::new(SessionStore::new(settings, config, context)),
+        })
     }
 }

@@ -4,15 +4,16 @@ use crate::connection::{
     Connection, ConnectionPool, Dialer, PAUSE, Parameter, PoolThread, Settings,
 };
 use crate::inspection::{self, Inspected};
+use crate::names::Names;
 use crate::watches::Watches;
 use lock_core::backend::{
     Abilities, AcquisitionId, Admin, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, NodeId,
-    RENEW_BATCH, Release, ReleaseOptions, Renewal, RenewalRequest, RetryCause, TokenRange,
-    Tokens, Tombstone, Wake, Watch,
+    RENEW_BATCH, Release, ReleaseOptions, Renewal, RenewalRequest, RetryCause, TokenRange, Tokens,
+    Tombstone, Wake, Watch,
 };
 use lock_core::{
-    Backend, Clock, Config, Context, Error, FencingToken, LockKind, LockName, Moment, PermitId, TokenPolicy,
-    WriterPriority,
+    Backend, Clock, Config, Context, Error, FencingToken, LockKind, LockName, Moment, PermitId,
+    TokenPolicy, WriterPriority,
 };
 use postgres::Row;
 use postgres::types::Type;
@@ -35,31 +36,12 @@ pub struct PostgresStore {
     writers_first: bool,
 }
 
-/// The names of locks in the tables.
-#[derive(Clone)]
-pub(crate) struct Names {
-    pub(crate) prefix: String,
-}
-
 /// The statements, which contain the name of the schema.
 struct Calls {
     acquire: String,
     renew: String,
     release: String,
     inspect: String,
-}
-
-impl Names {
-    /// Returns the stored name.
-    pub(crate) fn stored(&self, name: &LockName) -> Result<String, Failure> {
-        let stored = [&self.prefix, name.as_str()].concat();
-        if stored.contains('\0') {
-            return Err(Failure::NotSent(Error::misuse(
-                "PostgreSQL has no texts with the character U+0000: choose another name",
-            )));
-        }
-        Ok(stored)
-    }
 }
 
 /// Returns the properties of a kind in the way in which the functions read them.
@@ -112,18 +94,14 @@ impl PostgresStore {
                  $13, $14, $15)"
             ),
             renew: format!("SELECT {schema}.renew($1, $2, $3, $4, $5, $6)"),
-            release: format!(
-                "SELECT {schema}.release($1, $2, $3, $4, $5, $6, $7, $8, $9)"
-            ),
+            release: format!("SELECT {schema}.release($1, $2, $3, $4, $5, $6, $7, $8, $9)"),
             inspect: format!("SELECT * FROM {schema}.inspect($1)"),
         };
         Ok(Self {
             pool,
             renewals,
             watches,
-            names: Names {
-                prefix: config.prefix().to_owned(),
-            },
+            names: Names::new(config),
             calls,
             retention: match config.tokens() {
                 TokenPolicy::Keep => Duration::from_micros(i64::MAX as u64 / 2),
@@ -178,7 +156,9 @@ impl PostgresStore {
         let each = || batch.iter().map(|(_, request)| request);
         let names: Vec<_> = batch.iter().map(|(name, _)| name.as_str()).collect();
         let owners: Vec<_> = each().map(|it| it.acquisition.owner.to_string()).collect();
-        let counts: Vec<_> = each().map(|it| shares_of(it.acquisition.name.kind())).collect();
+        let counts: Vec<_> = each()
+            .map(|it| shares_of(it.acquisition.name.kind()))
+            .collect();
         let lease = |it: &&RenewalRequest| micros(it.acquisition.lease.duration());
         let leases: Vec<_> = each().map(lease).collect();
         let labels = each().map(|it| it.label.as_ref().map(|label| label.text.as_ref()));
@@ -276,7 +256,9 @@ impl Backend for PostgresStore {
         }
         let token = |at| {
             let token: Option<i64> = row.get(at);
-            token.and_then(|it| u64::try_from(it).ok()).map(FencingToken::new)
+            token
+                .and_then(|it| u64::try_from(it).ok())
+                .map(FencingToken::new)
         };
         let range = token(2).zip(token(3));
         let range = range.and_then(|(first, last)| TokenRange::new(first, last));
@@ -328,7 +310,7 @@ impl Backend for PostgresStore {
                 };
             }
             if outcomes.iter().any(Option::is_none) {
-                std::thread::sleep(PAUSE);
+                self.pool.dialer().pause_for(PAUSE);
             }
         }
         outcomes.into_iter().flatten().collect()
@@ -402,7 +384,7 @@ impl Backend for PostgresStore {
     }
 }
 
-fn paused(left: Duration) -> Answer {
+pub(crate) fn paused(left: Duration) -> Answer {
     let why = "the server was replaced, and nothing is granted until the leases of before are over \
                (`restart_grace`)";
     let why = Error::unavailable(why);

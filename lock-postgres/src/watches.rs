@@ -6,7 +6,8 @@
 //! exclude each other when they commit.
 //!
 //! A statement cannot be sent on a connection that waits for notifications. So there is a channel
-//! for each client, on which it notifies itself when it wants to listen on one more. Behind a pooler
+//! for each client, on which it notifies itself when it wants to listen on one more. Behind a
+//! pooler
 //! that lends a connection for a transaction only, no notification arrives, this one included: then
 //! the waiters are woken at an interval.
 
@@ -19,14 +20,14 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The time for which an interest is registered. A client that has died costs a notification for
-/// each release until then.
+/// The time for which an interest is registered, because a client that has died costs a notification
+/// for each release until then.
 const INTEREST: Duration = Duration::from_secs(60);
 /// The time after which interests are registered again, so that one failure does not end them.
 const REGISTERING: Duration = Duration::from_secs(15);
 /// The longest time without a sign of the server, so that a dead connection is noticed.
 const SILENCE: Duration = Duration::from_secs(5);
-/// The time within which a notification to oneself arrives, unless none does.
+/// The time within which a notification to oneself arrives, so that one that does not is noticed.
 const ECHO: Duration = Duration::from_secs(1);
 /// The time between two wake-ups where no notifications arrive, because a release is then noticed
 /// by a new attempt only.
@@ -49,7 +50,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     /// The watches by the stored name of the lock.
-    by_name: HashMap<String, Vec<(u64, Arc<dyn Wake>)>>,
+    by_name: HashMap<String, Vec<Registered>>,
     next: u64,
     /// The channels of the watched names.
     wanted: HashSet<String>,
@@ -61,6 +62,9 @@ struct State {
     waiting: Option<Arc<Deadline>>,
     is_closed: bool,
 }
+
+/// A callback, and the number of its watch.
+type Registered = (u64, Arc<dyn Wake>);
 
 /// The state of the connection.
 #[derive(Default)]
@@ -87,7 +91,10 @@ impl State {
             Some(name) => self.by_name.get(name).into_iter().flatten().collect(),
             None => self.by_name.values().flatten().collect(),
         };
-        watches.into_iter().map(|(_, wake)| Arc::clone(wake)).collect()
+        watches
+            .into_iter()
+            .map(|(_, wake)| Arc::clone(wake))
+            .collect()
     }
 }
 
@@ -123,7 +130,11 @@ impl Watches {
         let mut state = shared.state.lock();
         let id = state.next;
         state.next += 1;
-        state.by_name.entry(name.clone()).or_default().push((id, wake));
+        state
+            .by_name
+            .entry(name.clone())
+            .or_default()
+            .push((id, wake));
         drop(state);
         let watching = Watching {
             shared: Arc::clone(shared),
@@ -306,7 +317,7 @@ impl Shared {
         let end = self.clock().now() + time;
         while self.clock().now() < end && !self.is_over() {
             let jitter = Duration::from_millis(fastrand::u64(..20));
-            std::thread::sleep(POLLING + jitter);
+            self.pause(POLLING + jitter);
             self.wake(None);
         }
         Ok(())

@@ -14,7 +14,7 @@ use distlock_tests::subjects::format::{
 };
 use distlock_tests::subjects::mount::{self, Extent, Mount, Pool, Shared};
 use distlock_tests::subjects::own_pool::OwnPool;
-use distlock_tests::subjects::postgres::Database;
+use distlock_tests::subjects::postgres::{Database, Sessions};
 use distlock_tests::subjects::quorum::{Nodes, Quorum, only_field};
 use distlock_tests::subjects::store::{Servers, Sharded, Single, Watched, borrowed, shared};
 use libtest_mimic::Trial;
@@ -169,6 +169,32 @@ fn own_pool() -> Vec<Mount> {
     ]
 }
 
+/// The cases that a lock of a session cannot run: `tests/postgres/session.rs` tests its leases.
+const NEEDS_A_STORED_LEASE: &[(&str, &str)] = &[
+    ("queries_agree_with_store", OWN_LEASE),
+    ("reentry_with_longer_lease_extends_it", OWN_LEASE),
+    ("nested_unlock_keeps_remaining_lease", OWN_LEASE),
+    ("extend_lengthens_lease", OWN_LEASE),
+    ("watchdog_keeps_extended_lease", OWN_LEASE),
+    ("granted_lease_is_as_long_as_asked", OWN_LEASE),
+    ("repeated_attempt_has_full_lease", OWN_LEASE),
+    ("repeated_attempt_never_shortens_lease", OWN_LEASE),
+    ("repeated_keeping_release_reports_the_same", OWN_LEASE),
+    ("inspect_changes_nothing", OWN_LEASE),
+    ("renewal_extends_lease", OWN_LEASE),
+    ("renewal_never_shortens_lease", OWN_LEASE),
+    ("renewal_by_other_owner_is_refused", OWN_LEASE),
+    ("batch_renews_each_lock_independently", OWN_LEASE),
+    ("full_batch_renews_every_lock", OWN_LEASE),
+    ("waiter_gives_up_at_deadline", ENDS_WITH_CLIENT),
+    ("waiter_takes_lock_whose_lease_ends", ENDS_WITH_CLIENT),
+    ("try_does_not_overtake_local_waiter", ENDS_WITH_CLIENT),
+    ("abandoned_lock_is_free_after_lease", ENDS_WITH_CLIENT),
+];
+
+const OWN_LEASE: &str = "only the client that holds the lock knows its lease";
+const ENDS_WITH_CLIENT: &str = "the lock ends with its client, and not with its lease";
+
 /// Returns the mounts on a PostgreSQL server.
 fn postgres() -> Vec<Mount> {
     let server = Shared::new(PostgresServer::start);
@@ -179,7 +205,23 @@ fn postgres() -> Vec<Mount> {
             Arc::new(open()) as Arc<dyn Subject>
         })
     };
+    let sessions = server.clone();
+    let sessions = move || Sessions::new(sessions.get());
+    let cannot = [
+        NEEDS_REPLICAS,
+        NEEDS_TOKENS,
+        NEEDS_ALL_KINDS,
+        NEEDS_A_QUEUE,
+        NEEDS_NOTIFICATION,
+        NEEDS_A_STORED_LEASE,
+    ];
     vec![
+        Mount::new(
+            "postgres_sessions",
+            Extent::Full,
+            cannot.concat(),
+            move || Arc::new(sessions()) as Arc<dyn Subject>,
+        ),
         mount("postgres", Extent::Full, ""),
         mount("postgres_that_polls", Extent::Core, "waking=poll"),
     ]

@@ -59,7 +59,10 @@ fn contending_processes_exclude_each_other_for_long() {
 
 #[test]
 fn contending_processes_that_poll_exclude_each_other() {
-    contend(|server| format!("{}?watchdog=2s&waking=poll", server.url()), 3);
+    contend(
+        |server| format!("{}?watchdog=2s&waking=poll", server.url()),
+        3,
+    );
 }
 
 /// The judge notices two holders: of a lock that an operator has taken away.

@@ -44,12 +44,16 @@ fn lock_that_the_promoted_standby_lacks_is_lost_and_the_old_server_is_left() {
     let client = distlock::connect(&url).unwrap();
     drop(client.mutex("earlier").unwrap().lock().unwrap());
     eventually("the standby has the first lock", SOON, || {
-        let row = standby.admin().query_one("SELECT count(*) FROM distlock.locks", &[]);
+        let row = standby
+            .admin()
+            .query_one("SELECT count(*) FROM distlock.locks", &[]);
         row.unwrap().get::<_, i64>(0) == 1
     });
     standby.set("primary_conninfo=");
     eventually("the standby follows no longer", SOON, || {
-        let row = main.admin().query_one("SELECT count(*) FROM pg_stat_replication", &[]);
+        let row = main
+            .admin()
+            .query_one("SELECT count(*) FROM pg_stat_replication", &[]);
         row.unwrap().get::<_, i64>(0) == 0
     });
     let guard = client.mutex("lacking").unwrap().lock().unwrap();
@@ -72,7 +76,11 @@ fn lock_that_the_promoted_standby_lacks_is_lost_and_the_old_server_is_left() {
     }
     let used = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'distlock%'";
     let row = main.admin().query_one(used, &[]).unwrap();
-    assert_eq!(row.get::<_, i64>(0), 0, "connections to the server that was left");
+    assert_eq!(
+        row.get::<_, i64>(0),
+        0,
+        "connections to the server that was left"
+    );
 }
 
 /// A standby alone is no store, and the error says so.

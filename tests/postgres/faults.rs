@@ -1,11 +1,12 @@
 //! What a fault of the server or of a connection does to a request, a hold and a wait.
 
 use crate::wire::{HARMS, Harm, Wire};
+use distlock::time::{Clock, SystemClock};
 use distlock::{Client, LockOptions};
 use distlock_tests::postgres::PostgresServer;
-use distlock_tests::time::{eventually, let_pass, ms, within};
+use distlock_tests::time::{Stopwatch, eventually, let_pass, ms, within};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -43,7 +44,10 @@ fn try_lock_without_an_answer_locks_for_nobody() {
     let near = client_at(&server.url(), "");
     for (n, harm) in HARMS.into_iter().enumerate() {
         let wire = Wire::new(server.port(), ".acquire(", harm, 100);
-        let far = client_at(&server.url_at(wire.port()), "command_timeout=300ms&watchdog=60s");
+        let far = client_at(
+            &server.url_at(wire.port()),
+            "command_timeout=300ms&watchdog=60s",
+        );
         let name = format!("no answer {n}");
         let error = far.mutex(&name).unwrap().try_lock().unwrap_err();
         assert!(error.is_unavailable(), "{harm:?}: {error}");
@@ -114,7 +118,7 @@ fn frozen_server_overruns_no_deadline_and_thaws_without_harm() {
     let guard = client.mutex("held").unwrap().lock().unwrap();
     server.freeze(true);
     for wait in [0, 1_000] {
-        let began = Instant::now();
+        let began = Stopwatch::start();
         let error = lock.try_lock_for(ms(wait)).unwrap_err();
         let took = began.elapsed();
         assert!(error.is_unavailable(), "{error}");
@@ -144,7 +148,7 @@ fn locked_row_delays_its_own_lock_only() {
             &[],
         )
         .unwrap();
-    let began = Instant::now();
+    let began = Stopwatch::start();
     let error = free.try_lock().unwrap_err();
     assert!(began.elapsed() < ms(1_200));
     assert!(error.to_string().contains("row"), "{error}");
@@ -186,19 +190,45 @@ fn read_only_server_grants_nothing_and_comes_back() {
     let switch = |value: &str| {
         let statement = format!("ALTER SYSTEM SET default_transaction_read_only = {value}");
         let mut admin = server.admin();
-        admin.batch_execute("SET default_transaction_read_only = off").unwrap();
+        admin
+            .batch_execute("SET default_transaction_read_only = off")
+            .unwrap();
         admin.batch_execute(&statement).unwrap();
         admin.batch_execute("SELECT pg_reload_conf()").unwrap();
     };
     switch("on");
-    eventually("it grants nothing", SOON, || match lock.try_lock() {
+    // Another name each time: a lock that was granted meanwhile cannot be released.
+    let mut names = (0..).map(|n| format!("it {n}"));
+    let mut attempt = || client.mutex(names.next().unwrap()).unwrap().try_lock();
+    eventually("it grants nothing", SOON, || match attempt() {
         Err(error) => error.is_unavailable() && error.to_string().contains("25006"),
         Ok(_) => false,
     });
     switch("off");
-    eventually("it grants again", SOON, || {
-        matches!(lock.try_lock(), Ok(Some(_)))
+    eventually("it grants again", SOON, || matches!(attempt(), Ok(Some(_))));
+}
+
+/// Idle connections that the server has closed fail no request.
+#[test]
+fn restart_of_the_server_fails_no_later_request() {
+    let mut server = PostgresServer::start();
+    let client = client_at(&server.url(), "");
+    let hold = |name: &str| client.mutex(name).unwrap().try_lock().unwrap().unwrap();
+    thread::scope(|scope| {
+        for n in 0..6 {
+            let guard = hold(&format!("{n}"));
+            scope.spawn(move || let_pass(ms(50)));
+            drop(guard);
+        }
     });
+    for _ in 0..3 {
+        let guards: Vec<_> = (0..4).map(|n| hold(&format!("before {n}"))).collect();
+        drop(guards);
+        server.stop();
+        server.start_again();
+        let_pass(ms(300));
+        drop(hold("after"));
+    }
 }
 
 /// A release wakes a waiter of another client at once, also after the connection that listens has
@@ -217,15 +247,15 @@ fn waiters_are_woken_at_once() {
         thread::scope(|scope| {
             let waiting = scope.spawn(|| {
                 let guard = two.mutex("woken").unwrap().lock().unwrap();
-                let now = Instant::now();
+                let now = SystemClock.now();
                 drop(guard);
                 now
             });
             let_pass(ms(700));
             assert!(!waiting.is_finished());
-            let freed = Instant::now();
+            let freed = SystemClock.now();
             guard.unlock().unwrap();
-            let took = waiting.join().unwrap().duration_since(freed);
+            let took = waiting.join().unwrap().since(freed);
             assert!(took < ms(250), "woken after {took:?}");
         });
     }

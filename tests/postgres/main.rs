@@ -11,6 +11,10 @@ mod contention;
 mod faults;
 // Standbys that are promoted.
 mod failover;
+// A pooler in front of the server.
+mod pooler;
+// Locks that sessions hold.
+mod session;
 // Tables, rights, and what is refused.
 mod setup;
 // A proxy that loses, delays and halves what is sent.

@@ -19,7 +19,10 @@ fn missing_tables_and_wrong_users_are_named() {
     let server = PostgresServer::start();
     let error = error_of(&format!("{}?schema=nothing", server.url()));
     assert_eq!(error.kind(), ErrorKind::Configuration);
-    assert!(error.to_string().contains("distlock postgres init"), "{error}");
+    assert!(
+        error.to_string().contains("distlock postgres init"),
+        "{error}"
+    );
     let error = error_of(&server.url().replace("/app", "/nothing"));
     assert!(error.to_string().contains("no such database"), "{error}");
     let error = error_of(&server.url().replace("postgres@", "nobody@"));
@@ -40,7 +43,9 @@ fn tables_are_made_once_by_the_command() {
     let server = PostgresServer::start();
     let url = format!("{}?schema=other", server.url());
     let run = |arguments: &[&str]| {
-        let mut child = Example::distlock(arguments).env("DISTLOCK_URL", &url).spawn();
+        let mut child = Example::distlock(arguments)
+            .env("DISTLOCK_URL", &url)
+            .spawn();
         let code = child.wait_exit(SOON);
         assert_eq!(code, 0, "{}", child.errors());
         child.output()
@@ -55,7 +60,10 @@ fn tables_are_made_once_by_the_command() {
     assert!(run(&["status", "job"]).contains("free"));
     // The servers of the tests do not write to the disk.
     let text = run(&["doctor", "--accept", "fsync"]);
-    assert!(text.contains("connections") && text.contains("durability"), "{text}");
+    assert!(
+        text.contains("connections") && text.contains("durability"),
+        "{text}"
+    );
     println!("{text}");
 }
 
@@ -86,7 +94,11 @@ fn documented_rights_are_enough_and_needed() {
         if let Some(n) = left_out {
             let error = error_of(&url);
             let text = error.to_string();
-            assert!(text.contains("lacks a right"), "without {}: {text}", rights[n]);
+            assert!(
+                text.contains("lacks a right"),
+                "without {}: {text}",
+                rights[n]
+            );
             continue;
         }
         let client = distlock::connect(&url).unwrap();
@@ -114,7 +126,14 @@ fn role_that_owns_only_the_schema_makes_the_tables() {
     let config = Config::from_url(&url).unwrap();
     assert_eq!(init_postgres(&config).unwrap(), Initialised::Made);
     assert_eq!(init_postgres(&config).unwrap(), Initialised::Present);
-    drop(distlock::connect(&url).unwrap().mutex("a").unwrap().lock().unwrap());
+    drop(
+        distlock::connect(&url)
+            .unwrap()
+            .mutex("a")
+            .unwrap()
+            .lock()
+            .unwrap(),
+    );
 }
 
 /// Names that are no longer used leave the table, and their tokens still grow.
@@ -122,7 +141,12 @@ fn role_that_owns_only_the_schema_makes_the_tables() {
 fn unused_names_are_deleted_and_their_tokens_grow() {
     let server = PostgresServer::start();
     let client = distlock::connect(&format!("{}?token_retention=3m", server.url())).unwrap();
-    let first = client.mutex("first").unwrap().lock().unwrap().fencing_token();
+    let first = client
+        .mutex("first")
+        .unwrap()
+        .lock()
+        .unwrap()
+        .fencing_token();
     let mut admin = server.admin();
     let mut most = 0;
     for n in 0..3_000 {
@@ -139,7 +163,12 @@ fn unused_names_are_deleted_and_their_tokens_grow() {
     let there = "SELECT count(*) FROM distlock.locks WHERE name = 'first'";
     let there = admin.query_one(there, &[]).unwrap();
     assert_eq!(there.get::<_, i64>(0), 0);
-    let next = client.mutex("first").unwrap().lock().unwrap().fencing_token();
+    let next = client
+        .mutex("first")
+        .unwrap()
+        .lock()
+        .unwrap()
+        .fencing_token();
     assert!(next > first);
 }
 
@@ -149,7 +178,15 @@ fn dropped_client_closes_its_connections() {
     let server = PostgresServer::start();
     let client = distlock::connect(&server.url()).unwrap();
     let guard = client.mutex("a").unwrap().lock().unwrap();
-    assert!(client.mutex("a").unwrap().inspect().unwrap().holder.is_some());
+    assert!(
+        client
+            .mutex("a")
+            .unwrap()
+            .inspect()
+            .unwrap()
+            .holder
+            .is_some()
+    );
     drop((guard, client));
     let mut admin = server.admin();
     distlock_tests::time::eventually("all connections are closed", SOON, || {

@@ -1,5 +1,6 @@
 //! [`Wire`]: a proxy in front of a database server that harms the calls of one function.
 
+use distlock_tests::time::let_pass;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -103,10 +104,14 @@ fn pass(
             return Ok(());
         }
         let call = &bytes[..count];
-        let is_call = call.windows(function.len()).any(|it| it == function.as_bytes());
+        let is_call = call
+            .windows(function.len())
+            .any(|it| it == function.as_bytes());
         let takes = |left: usize| left.checked_sub(1);
-        let is_harmed =
-            is_call && left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, takes).is_ok();
+        let is_harmed = is_call
+            && left
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, takes)
+                .is_ok();
         if !is_harmed {
             to_server.write_all(call)?;
             continue;
@@ -115,15 +120,15 @@ fn pass(
             Harm::LosesReply => {
                 allowed.store(0, Ordering::SeqCst);
                 to_server.write_all(call)?;
-                thread::sleep(Duration::from_millis(100));
+                let_pass(Duration::from_millis(100));
                 return Ok(());
             }
             Harm::ArrivesLate(time) => {
                 allowed.store(0, Ordering::SeqCst);
                 client.shutdown(Shutdown::Both)?;
-                thread::sleep(time);
+                let_pass(time);
                 to_server.write_all(call)?;
-                thread::sleep(Duration::from_millis(500));
+                let_pass(Duration::from_millis(500));
                 return Ok(());
             }
             Harm::HalvesReply => {

@@ -326,6 +326,7 @@ fn modules_import_each_other_in_no_circle() {
         "lock-core/conformance/src/lib.rs",
         "lock-redis/src/lib.rs",
         "lock-cluster/src/lib.rs",
+        "lock-postgres/src/lib.rs",
     ];
     for root in roots.into_iter().chain(["cli/src/main.rs"]) {
         let modules = Modules::read(&workspace.join(root));

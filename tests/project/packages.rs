@@ -4,7 +4,14 @@ use std::path::Path;
 use std::process::Command;
 
 const SUITE: &str = "lock-conformance";
-const PUBLISHED: [&str; 5] = ["distlock", "lock-core", SUITE, "lock-redis", "lock-cluster"];
+const PUBLISHED: [&str; 6] = [
+    "distlock",
+    "lock-core",
+    SUITE,
+    "lock-redis",
+    "lock-cluster",
+    "lock-postgres",
+];
 
 /// Returns what cargo prints for these arguments, without a network.
 fn cargo(words: &[&str]) -> String {

@@ -40,7 +40,17 @@ static TEMPLATE: LazyLock<TempDir> = LazyLock::new(|| {
     let directory = directory();
     let data = directory.path().join("data");
     let made = as_user("initdb")
-        .args(["-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync", "--locale=C", "-D"])
+        .args([
+            "-A",
+            "trust",
+            "-U",
+            "postgres",
+            "-E",
+            "UTF8",
+            "--no-sync",
+            "--locale=C",
+            "-D",
+        ])
         .arg(&data)
         .stdout(Stdio::null())
         .status();
@@ -124,7 +134,16 @@ impl PostgresServer {
     pub fn standby(&self, settings: &[&str]) -> Self {
         let directory = directory();
         let copied = as_user("pg_basebackup")
-            .args(["-h", "127.0.0.1", "-U", "postgres", "-R", "-c", "fast", "-p"])
+            .args([
+                "-h",
+                "127.0.0.1",
+                "-U",
+                "postgres",
+                "-R",
+                "-c",
+                "fast",
+                "-p",
+            ])
             .arg(self.port.to_string())
             .arg("-D")
             .arg(directory.path().join("data"))
@@ -169,7 +188,11 @@ impl PostgresServer {
         let mut command = as_user("postgres");
         command.arg("-D").arg(self.directory.path().join("data"));
         command.args(["-p", &self.port.to_string()]);
-        for setting in settings.iter().copied().chain(self.settings.iter().map(String::as_str)) {
+        for setting in settings
+            .iter()
+            .copied()
+            .chain(self.settings.iter().map(String::as_str))
+        {
             command.args(["-c", setting]);
         }
         let log = fs::File::create(self.directory.path().join("log")).unwrap();
@@ -268,7 +291,8 @@ impl Drop for PostgresServer {
     }
 }
 
-fn free_port() -> u16 {
+/// Returns a port of the loopback interface that was free just now.
+pub fn free_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     listener.local_addr().unwrap().port()
 }

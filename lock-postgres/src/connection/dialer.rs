@@ -6,7 +6,7 @@ use super::socket::{Connector, Deadline};
 use super::{Connection, sqlstate};
 use crate::schema;
 use lock_core::backend::{Failure, run_in_background};
-use lock_core::{Clock, Context, Error, Moment, Notices};
+use lock_core::{Clock, Context, Error, Moment, Notices, Signal, Woken};
 use parking_lot::Mutex;
 use postgres::config::{Config, SslMode, SslNegotiation};
 use postgres::types::Type;
@@ -111,6 +111,12 @@ impl Dialer {
         self.failures.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Waits for so long.
+    pub(crate) fn pause_for(&self, time: Duration) {
+        let unraised = Arc::new(Signal::new());
+        let _due: Woken = self.clock.wait(&unraised, self.clock.now() + time);
+    }
+
     /// Returns the time for which nothing is to be granted, because the server was replaced.
     pub(crate) fn pause(&self) -> Option<Duration> {
         let until = (*self.paused_until.lock())?;
@@ -189,7 +195,7 @@ impl Dialer {
                         dialer: Arc::clone(self),
                         generation: self.generation(),
                         failures: self.failures(),
-                        is_read_only: false,
+                        is_broken: false,
                         server,
                         _counted: self.notices.connected(),
                     };
@@ -270,7 +276,9 @@ impl Dialer {
         let rows = rows.map_err(|failure| Failure::NotSent(failure.into_error()))?;
         let server = connection.server.clone();
         let unusable = |why: &str| {
-            Failure::NotSent(Error::unavailable(format!("{server} cannot be used: {why}")))
+            Failure::NotSent(Error::unavailable(format!(
+                "{server} cannot be used: {why}"
+            )))
         };
         let row = rows.first().ok_or_else(|| unusable("it has no identity"))?;
         let timeline: Option<String> = row.get(2);

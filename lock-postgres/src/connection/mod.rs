@@ -15,7 +15,7 @@ mod sqlstate;
 
 pub(crate) use dialer::Dialer;
 pub(crate) use pool::{ConnectionPool, PoolThread};
-pub(crate) use settings::{OPTIONS, Settings};
+pub(crate) use settings::{FORM, OPTIONS, Settings};
 pub(crate) use socket::Deadline;
 
 use lock_core::backend::Failure;
@@ -35,6 +35,9 @@ const FAREWELL: Duration = Duration::from_millis(50);
 /// that transaction takes about as long.
 pub(crate) const PAUSE: Duration = Duration::from_millis(2);
 
+/// The wait for what has arrived already, because the runtime counts in milliseconds.
+const READING: Duration = Duration::from_millis(1);
+
 /// A connection, used by one thread at a time. It closes after every failure except an error that
 /// the server reported.
 pub(crate) struct Connection {
@@ -45,8 +48,8 @@ pub(crate) struct Connection {
     generation: u64,
     /// The number of connections that had failed when this one was last used.
     failures: u64,
-    /// True if the server takes no writes any more, so that another one must be found.
-    is_read_only: bool,
+    /// True after a failure, and if the server takes no writes any more.
+    is_broken: bool,
     server: String,
     _counted: OpenConnection,
 }
@@ -64,20 +67,12 @@ impl Connection {
             match self.client.query_typed(statement, parameters) {
                 // The server has undone the statement, because of another transaction.
                 Err(error) if sqlstate::is_conflict(&error) && !self.deadline.is_over(PAUSE) => {
-                    std::thread::sleep(PAUSE);
+                    self.dialer.pause_for(PAUSE);
                 }
                 outcome => break outcome,
             }
         };
-        if let Err(error) = &outcome {
-            self.is_read_only = sqlstate::is_read_only(error);
-            if self.client.is_closed() {
-                self.dialer.count_failure();
-            }
-        }
-        let outcome = outcome.map_err(|error| {
-            sqlstate::failure(&error, &self.server, self.deadline.has_written())
-        });
+        let outcome = outcome.map_err(|error| self.failed(&error));
         self.failures = self.dialer.failures();
         // What a server that was left has answered is not what the store contains.
         if self.is_superseded() {
@@ -93,9 +88,18 @@ impl Connection {
     /// Sends statements without parameters, and waits for their end until `by`.
     pub(crate) fn run(&mut self, statements: &str, by: Moment) -> Result<(), Failure> {
         self.deadline.begin(by);
-        self.client.batch_execute(statements).map_err(|error| {
-            sqlstate::failure(&error, &self.server, self.deadline.has_written())
-        })
+        let outcome = self.client.batch_execute(statements);
+        outcome.map_err(|error| self.failed(&error))
+    }
+
+    /// Returns the failure of a request, and gives the connection up unless the server has reported
+    /// an error after which it is usable: the client of the crate `postgres` stays open.
+    fn failed(&mut self, error: &postgres::Error) -> Failure {
+        let is_usable = sqlstate::leaves_usable(error);
+        if !is_usable && !std::mem::replace(&mut self.is_broken, true) {
+            self.dialer.count_failure();
+        }
+        sqlstate::failure(error, &self.server, self.deadline.has_written())
     }
 
     /// Waits for a notification until `by`. Returns its channel and payload; `None` if none came,
@@ -107,14 +111,26 @@ impl Connection {
     ) -> Option<(String, String)> {
         use postgres::fallible_iterator::FallibleIterator;
         self.deadline.begin(by);
-        let mut notifications = self.client.notifications();
-        let next = notifications.timeout_iter(time).next().ok()??;
+        let next = self.client.notifications().timeout_iter(time).next();
+        let next = next.map_err(|error| self.failed(&error)).ok()??;
         Some((next.channel().to_owned(), next.payload().to_owned()))
+    }
+
+    /// Reads what has arrived, and returns whether the connection is open. Waits for about a
+    /// millisecond: without a wait, the runtime would not read from the system.
+    pub(crate) fn check(&mut self) -> bool {
+        use postgres::fallible_iterator::FallibleIterator;
+        self.deadline.begin_in(FAREWELL);
+        let next = self.client.notifications().timeout_iter(READING).next();
+        if let Err(error) = next {
+            let _failure = self.failed(&error);
+        }
+        self.is_open()
     }
 
     /// Returns false if the connection has failed, or leads to a server that was left.
     pub(crate) fn is_open(&self) -> bool {
-        !self.client.is_closed() && !self.is_superseded() && !self.is_read_only
+        !self.is_broken && !self.is_superseded()
     }
 
     /// Returns whether another connection has failed since this one was used: then this one may

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// The longest wait for a place before the pool is asked again: the deadline is on a clock that
-/// `r2d2` does not know.
+/// The longest wait for a place before the pool is asked again, because the deadline is on a clock
+/// that `r2d2` does not know.
 const SLICE: Duration = Duration::from_millis(100);
 
 /// Makes places without a connection.

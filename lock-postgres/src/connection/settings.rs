@@ -8,6 +8,7 @@ use std::time::Duration;
 
 /// The options of a `postgres://` URL that are not settings of every store.
 pub(crate) const OPTIONS: &[&str] = &[
+    FORM,
     SCHEMA,
     SYNCHRONOUS_COMMIT,
     WAKING,
@@ -23,6 +24,8 @@ pub(crate) const OPTIONS: &[&str] = &[
     "tls_key",
 ];
 
+/// The option that says how locks are held.
+pub(crate) const FORM: &str = "form";
 const SCHEMA: &str = "schema";
 const SYNCHRONOUS_COMMIT: &str = "synchronous_commit";
 const WAKING: &str = "waking";
@@ -119,7 +122,10 @@ impl Settings {
 
     /// Returns the hosts and the database, for messages.
     pub(crate) fn hosts(&self) -> String {
-        let hosts = self.hosts.iter().map(|(host, port)| format!("{host}:{port}"));
+        let hosts = self
+            .hosts
+            .iter()
+            .map(|(host, port)| format!("{host}:{port}"));
         let hosts: Vec<_> = hosts.collect();
         format!("{}/{}", hosts.join(","), self.database)
     }
@@ -144,7 +150,9 @@ impl Settings {
             Secrets::File(path) => Some(read(path)?.trim_end_matches(['\r', '\n']).to_owned()),
             Secrets::PassFile(path) => {
                 let wanted = [host, &port.to_string(), &self.database, &user];
-                read(path)?.lines().find_map(|line| password_of(line, wanted))
+                read(path)?
+                    .lines()
+                    .find_map(|line| password_of(line, wanted))
             }
             Secrets::Provider(provider) => {
                 let credentials = provider.credentials(&format!("{host}:{port}"))?;
@@ -239,7 +247,10 @@ fn tls(config: &Config) -> Result<Tls, Error> {
     };
     let (added, _) = roots.add_parsable_certificates(authorities);
     if added == 0 {
-        return Err(wrong(ca.unwrap_or("the system's list of authorities"), &"it is empty"));
+        return Err(wrong(
+            ca.unwrap_or("the system's list of authorities"),
+            &"it is empty",
+        ));
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
@@ -291,7 +302,10 @@ mod tests {
             ("postgres://db/app?schema=a-b", "schema"),
             ("postgres://db/app?target_session_attrs=any", "read-write"),
             ("postgres://db/app?sslmode=prefer", "sslmode"),
-            ("postgres://db/app?synchronous_commit=maybe", "synchronous_commit"),
+            (
+                "postgres://db/app?synchronous_commit=maybe",
+                "synchronous_commit",
+            ),
             ("postgres://u:p@db/app?passfile=/x", "several passwords"),
         ] {
             let config = Config::from_url(url).unwrap_or_else(|error| panic!("{error}"));

@@ -169,7 +169,10 @@ type Encrypted =
 /// The connector for one host.
 pub(super) struct HostConnector {
     connector: Connector,
-    #[cfg_attr(not(feature = "tls"), allow(dead_code, reason = "the name in the certificate"))]
+    #[cfg_attr(
+        not(feature = "tls"),
+        allow(dead_code, reason = "the name in the certificate")
+    )]
     host: String,
 }
 
@@ -200,9 +203,8 @@ impl TlsConnect<Socket> for HostConnector {
             #[cfg(feature = "tls")]
             Tls::On(mut tls) => Box::pin(async move {
                 let stream = request_tls(stream).await?;
-                let tls = MakeTlsConnect::<TimedSocket<Socket>>::make_tls_connect(
-                    &mut tls, &self.host,
-                );
+                let tls =
+                    MakeTlsConnect::<TimedSocket<Socket>>::make_tls_connect(&mut tls, &self.host);
                 let stream = tls.map_err(io::Error::other)?.connect(stream).await?;
                 Ok(Stream::Tls(Box::new(stream)))
             }),

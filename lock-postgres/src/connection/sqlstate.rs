@@ -2,6 +2,7 @@
 
 use lock_core::backend::Failure;
 use lock_core::{Error, ErrorKind};
+use postgres::error::{DbError, SqlState};
 use std::error::Error as _;
 use std::io;
 
@@ -77,13 +78,23 @@ fn meaning(state: &str) -> Meaning {
 
 /// Returns whether the server has rolled the statement back because of another transaction.
 pub(super) fn is_conflict(error: &postgres::Error) -> bool {
-    let state = error.code().map(postgres::error::SqlState::code);
+    let state = error.code().map(SqlState::code);
     state.is_some_and(|it| it.starts_with("40"))
 }
 
-/// Returns whether the server takes no writes.
-pub(super) fn is_read_only(error: &postgres::Error) -> bool {
-    error.code() == Some(&postgres::error::SqlState::READ_ONLY_SQL_TRANSACTION)
+/// Returns whether the connection can be used after this error. Not if the server takes no writes:
+/// then another one must be found.
+pub(super) fn leaves_usable(error: &postgres::Error) -> bool {
+    error.as_db_error().is_some_and(|reported| {
+        let is_read_only = *reported.code() == SqlState::READ_ONLY_SQL_TRANSACTION;
+        !is_fatal(reported) && !is_read_only
+    })
+}
+
+/// Returns whether the server ends the connection after this error, at whatever stage the statement
+/// was.
+fn is_fatal(error: &DbError) -> bool {
+    matches!(error.severity(), "FATAL" | "PANIC")
 }
 
 /// Returns the failure of a request. `has_written`: a part of the request was written.
@@ -100,8 +111,6 @@ pub(super) fn failure(error: &postgres::Error, server: &str, has_written: bool) 
         let message = reported.message();
         format!("{server}: {why} ({message}; SQLSTATE {state})")
     };
-    // After these severities the server ends the connection, at whatever stage the statement was.
-    let is_fatal = matches!(reported.severity(), "FATAL" | "PANIC");
     match meaning(state) {
         Meaning::OtherUse => Failure::Refused(Error::new(
             ErrorKind::ForeignFormat,
@@ -111,7 +120,9 @@ pub(super) fn failure(error: &postgres::Error, server: &str, has_written: bool) 
             ),
         )),
         Meaning::Wrong(why) => Failure::Refused(Error::configuration(text(why))),
-        Meaning::Later(why) if !is_fatal => Failure::Refused(Error::unavailable(text(why))),
+        Meaning::Later(why) if !is_fatal(reported) => {
+            Failure::Refused(Error::unavailable(text(why)))
+        }
         Meaning::Later(why) | Meaning::Ending(why) => unknown(Error::unavailable(text(why))),
     }
 }
@@ -135,7 +146,9 @@ fn broken(error: &postgres::Error, server: &str) -> Error {
 /// Returns an error with its causes.
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |&cause| cause.source());
-    let texts = std::iter::once(error).chain(causes).map(ToString::to_string);
+    let texts = std::iter::once(error)
+        .chain(causes)
+        .map(ToString::to_string);
     texts.collect::<Vec<_>>().join(": ")
 }
 
@@ -148,13 +161,17 @@ mod tests {
         let is_later = |state| matches!(meaning(state), Meaning::Later(_));
         let is_ending = |state| matches!(meaning(state), Meaning::Ending(_));
         let is_wrong = |state| matches!(meaning(state), Meaning::Wrong(_));
-        for state in ["25006", "40001", "40P01", "55P03", "57014", "53100", "XX000"] {
+        for state in [
+            "25006", "40001", "40P01", "55P03", "57014", "53100", "XX000",
+        ] {
             assert!(is_later(state), "{state}");
         }
         for state in ["53300", "57P01", "57P02", "57P03", "57P05", "08006"] {
             assert!(is_ending(state), "{state}");
         }
-        for state in ["28P01", "28000", "3D000", "3F000", "42501", "42P01", "42883"] {
+        for state in [
+            "28P01", "28000", "3D000", "3F000", "42501", "42P01", "42883",
+        ] {
             assert!(is_wrong(state), "{state}");
         }
         assert_eq!(meaning("DL001"), Meaning::OtherUse);

@@ -316,7 +316,12 @@ fn has_reason(comment: &str) -> bool {
 fn every_duration_constant_says_why_that_long() {
     let (mut seen, mut without) = (0, Vec::new());
     for file in sources(
-        ["lock-core/src", "lock-redis/src", "lock-cluster/src"],
+        [
+            "lock-core/src",
+            "lock-redis/src",
+            "lock-cluster/src",
+            "lock-postgres/src",
+        ],
         "rs",
     ) {
         if file.contains("/tests") {

@@ -43,12 +43,13 @@ enum Run {
 }
 
 /// The packages with tests.
-const PACKAGES: [&str; 8] = [
+const PACKAGES: [&str; 9] = [
     ".",
     "lock-core",
     "lock-core/conformance",
     "lock-redis",
     "lock-cluster",
+    "lock-postgres",
     "tests",
     "tests/model",
     "tests/schedules",

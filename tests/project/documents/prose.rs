@@ -92,6 +92,7 @@ fn lines_are_no_wider_than_rustfmt_allows() {
         "lock-core",
         "lock-redis",
         "lock-cluster",
+        "lock-postgres",
         "cli",
         "tests",
         "examples",

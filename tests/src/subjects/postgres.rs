@@ -1,6 +1,7 @@
 //! [`Database`]: a PostgreSQL server as a subject of the conformance suite.
 
 use crate::postgres::PostgresServer;
+use crate::time::eventually;
 use distlock::backend::{Backend, Context};
 use distlock::{ClientBuilder, Config, LockName};
 use lock_conformance::{Seen, Subject};
@@ -62,5 +63,50 @@ impl Subject for Database {
             let statement = format!("DELETE FROM distlock.{table} WHERE name = $1");
             probe.execute(&statement, &[&lock.as_str()]).unwrap();
         }
+    }
+}
+
+/// A server whose sessions hold the locks.
+pub struct Sessions(Database);
+
+impl Sessions {
+    pub fn new(server: Arc<PostgresServer>) -> Self {
+        Self(Database::new(server, "form=session"))
+    }
+}
+
+/// The sessions that hold a lock.
+const HOLDERS: &str = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted \
+    AND (classid::bigint << 32 | objid::bigint) = hashtextextended($1, 0)";
+
+impl Subject for Sessions {
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn backend(&self, context: &Context) -> Arc<dyn Backend> {
+        self.0.backend(context)
+    }
+
+    fn client(&self, context: &Context) -> ClientBuilder {
+        self.0.client(context)
+    }
+
+    fn probe(&self, lock: &LockName) -> Seen {
+        let rows = self.0.probe.lock().query(HOLDERS, &[&lock.as_str()]);
+        match rows.unwrap().is_empty() {
+            true => Seen::FREE,
+            false => Seen::held(None),
+        }
+    }
+
+    fn lose(&self, lock: &LockName) {
+        let end = format!("SELECT pg_terminate_backend(pid) FROM ({HOLDERS}) holders");
+        let mut probe = self.0.probe.lock();
+        probe.query(&end, &[&lock.as_str()]).unwrap();
+        let mut is_held = || !probe.query(HOLDERS, &[&lock.as_str()]).unwrap().is_empty();
+        eventually("the session has ended", Duration::from_secs(10), || {
+            !is_held()
+        });
     }
 }

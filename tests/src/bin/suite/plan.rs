@@ -131,6 +131,8 @@ pub(crate) fn plan(tier: Tier, binaries: &Binaries, first_seed: Option<u64>) -> 
             suite.tests("cluster", 10),
             suite.failovers_on_older_server(),
             suite.tests("lock_cluster", 8),
+            suite.tests("postgres", 6),
+            suite.tests("lock_postgres", 8),
         ],
         vec![
             suite.tests("sentinel", 10),

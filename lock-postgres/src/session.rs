@@ -1,0 +1,412 @@
+//! [`SessionStore`]: locks of sessions, `pg_advisory_lock`, without tables.
+//!
+//! A lock is held by the connection on which it was acquired, one for each held lock, and ends with
+//! that connection, whatever happens to the client: no lease of a client that has died is waited
+//! for. The key of a lock is a hash of its name with 64 bits. Two names with one key would exclude
+//! each other, which is safe.
+//!
+//! The engine knows leases. So a lock also ends with its lease: a renewal asks the server on the
+//! lock's connection and begins the lease anew, and a task of this store ends what was not renewed.
+
+use crate::connection::{Connection, Dialer, Parameter, Settings};
+use crate::names::Names;
+use lock_core::backend::{
+    Abilities, AcquisitionId, Admin, Answer, Attempt, BackgroundTask, Failure, Grant, HolderInfo,
+    LockInfo, NodeId, OwnerText, Release, ReleaseOptions, Renewal, RenewalRequest, Tombstone,
+    Waking,
+};
+use lock_core::{Backend, Clock, Config, Context, Error, LockName, Moment, Notices, OwnerId};
+use parking_lot::Mutex;
+use postgres::types::Type;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The time between two attempts of a waiter, because the release of a session's lock is not
+/// published.
+const POLLING: Duration = Duration::from_millis(50);
+/// The time between two checks of the held connections, so that a holder soon learns that one has
+/// ended.
+const WATCHING: Duration = Duration::from_millis(250);
+/// The pause between two checks whether an ended session has released its lock, because the server
+/// ends it asynchronously.
+const ENDING: Duration = Duration::from_millis(5);
+
+/// The key of a lock.
+const KEY: &str = "hashtextextended($1, 0)";
+
+/// The sessions that hold a lock. The halves of its key are in two columns.
+const HOLDERS: &str = "SELECT a.pid, a.application_name FROM pg_locks l JOIN pg_stat_activity a \
+    USING (pid) WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 \
+    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
+    AND (l.classid::bigint << 32 | l.objid::bigint) = hashtextextended($1, 0)";
+
+/// Locks that are held by connections.
+pub(crate) struct SessionStore {
+    shared: Arc<Shared>,
+    watching: BackgroundTask,
+    names: Names,
+    /// The most connections that are kept without a lock.
+    most: usize,
+}
+
+struct Shared {
+    dialer: Arc<Dialer>,
+    clock: Arc<dyn Clock>,
+    notices: Notices,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    held: HashMap<(LockName, OwnerId), Arc<Held>>,
+    /// Connections without a lock.
+    idle: Vec<Connection>,
+    /// The owners that get no lock any more, each until a moment.
+    closed: HashMap<(LockName, OwnerId), Moment>,
+    /// True if it was found that connections keep their sessions.
+    is_direct: bool,
+}
+
+/// A held lock. Without its connection it has ended.
+struct Held {
+    connection: Mutex<Option<Connection>>,
+    until: Mutex<Moment>,
+}
+
+impl SessionStore {
+    pub(crate) fn new(settings: Settings, config: &Config, context: &Context) -> Self {
+        let dialer = Dialer::new(settings, context, config.watchdog(), config.restart_grace());
+        Self {
+            shared: Arc::new(Shared {
+                dialer,
+                clock: Arc::clone(&context.clock),
+                notices: context.notices.clone(),
+                state: Mutex::default(),
+            }),
+            watching: BackgroundTask::default(),
+            names: Names::new(config),
+            most: usize::try_from(config.pool()).unwrap_or(usize::MAX),
+        }
+    }
+
+    /// Returns a connection without a lock.
+    fn connect(&self, by: Moment) -> Result<Connection, Failure> {
+        let mut state = self.shared.state.lock();
+        while let Some(connection) = state.idle.pop() {
+            if connection.is_open() && !connection.is_doubtful() {
+                return Ok(connection);
+            }
+        }
+        let is_direct = state.is_direct;
+        drop(state);
+        let connection = self.shared.dialer.dial_without_schema(by)?;
+        if is_direct {
+            return Ok(connection);
+        }
+        let other = self.shared.dialer.dial_without_schema(by)?;
+        let [connection, other] = refuse_pooler(connection, other, by)?;
+        self.shared.state.lock().is_direct = true;
+        self.put_back(other);
+        Ok(connection)
+    }
+
+    /// Keeps a connection without a lock for the next one.
+    fn put_back(&self, connection: Connection) {
+        let mut state = self.shared.state.lock();
+        if connection.is_open() && state.idle.len() < self.most {
+            state.idle.push(connection);
+        }
+    }
+
+    /// Runs a statement about one lock on a connection without a lock.
+    fn ask(
+        &self,
+        statement: &str,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<Vec<postgres::Row>, Failure> {
+        let stored = self.names.stored(name)?;
+        let mut connection = self.connect(by)?;
+        let rows = connection.query(statement, &[(&stored, Type::TEXT)], by)?;
+        self.put_back(connection);
+        Ok(rows)
+    }
+
+    fn find(&self, name: &LockName, owner: OwnerId) -> Option<Arc<Held>> {
+        let key = (name.clone(), owner);
+        self.shared.state.lock().held.get(&key).cloned()
+    }
+
+    /// Begins the lease of a held lock anew, if the server still has its session. Otherwise the
+    /// lock has ended.
+    fn extend(&self, name: &LockName, owner: OwnerId, lease: Duration, by: Moment) -> bool {
+        let Some(held) = self.find(name, owner) else {
+            return false;
+        };
+        let mut connection = held.connection.lock();
+        let Some(open) = connection.as_mut() else {
+            return false;
+        };
+        let sent = self.shared.clock.now();
+        if *held.until.lock() <= sent {
+            return false;
+        }
+        if open.query("SELECT 1", &[], by).is_err() {
+            // Without its connection, the lock ends: so no answer is needed to know that.
+            *connection = None;
+            drop(connection);
+            self.shared.forget(name, owner);
+            return false;
+        }
+        let mut until = held.until.lock();
+        *until = (*until).max(self.shared.clock.now() + lease);
+        true
+    }
+}
+
+/// Fails if a pooler lends a session for one transaction only: then a lock would stay with a session
+/// that other clients use.
+///
+/// Such a pooler lends the session that was returned last. So while one connection is in a
+/// transaction, the other one gets that one's session of before.
+fn refuse_pooler(
+    mut one: Connection,
+    mut other: Connection,
+    by: Moment,
+) -> Result<[Connection; 2], Failure> {
+    let session = |connection: &mut Connection| -> Result<i32, Failure> {
+        let rows = connection.query("SELECT pg_backend_pid()", &[], by)?;
+        Ok(rows.first().map_or(0, |row| row.get(0)))
+    };
+    other.run("BEGIN", by)?;
+    let of_other = session(&mut other)?;
+    let before = session(&mut one)?;
+    other.run("COMMIT", by)?;
+    one.run("BEGIN", by)?;
+    let after = session(&mut one)?;
+    let is_same = session(&mut other)? == of_other;
+    one.run("COMMIT", by)?;
+    if before == after && is_same {
+        return Ok([one, other]);
+    }
+    Err(Failure::NotSent(Error::configuration(format!(
+        "{} is a pooler in transaction mode, where no lock can be held by a session: connect to the \
+         server itself, or leave `form=session` out",
+        one.server()
+    ))))
+}
+
+impl Shared {
+    fn forget(&self, name: &LockName, owner: OwnerId) -> Option<Arc<Held>> {
+        self.state.lock().held.remove(&(name.clone(), owner))
+    }
+
+    /// Ends the locks whose lease is over, and has the holders of those whose connection has ended
+    /// notified. Returns when to do that again; `None` if no lock is held.
+    fn watch(&self) -> Option<Moment> {
+        let now = self.clock.now();
+        let mut state = self.state.lock();
+        state.closed.retain(|_, until| now < *until);
+        let held: Vec<_> = state
+            .held
+            .iter()
+            .map(|(key, held)| (key.clone(), Arc::clone(held)))
+            .collect();
+        drop(state);
+        let mut ended = Vec::new();
+        for ((name, owner), held) in &held {
+            // A connection that is in use shows its user what has happened to it.
+            let Some(mut connection) = held.connection.try_lock() else {
+                continue;
+            };
+            let is_over = *held.until.lock() <= now;
+            let is_open = connection.as_mut().is_some_and(Connection::check);
+            if is_over || !is_open {
+                *connection = None;
+                drop(connection);
+                self.forget(name, *owner);
+                if !is_over {
+                    ended.push(name.clone());
+                }
+            }
+        }
+        if !ended.is_empty() {
+            self.notices.changed(Some(&ended));
+        }
+        (!held.is_empty()).then(|| self.clock.now() + WATCHING)
+    }
+}
+
+impl Backend for SessionStore {
+    fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
+        let Attempt {
+            name, owner, lease, ..
+        } = *attempt;
+        let stored = self.names.stored(name)?;
+        let key = (name.clone(), owner);
+        let now = self.shared.clock.now();
+        let closed = self.shared.state.lock().closed.get(&key).copied();
+        if closed.is_some_and(|until| now < until) {
+            return Ok(Answer::Busy(None));
+        }
+        if self.extend(name, owner, lease.duration(), by) {
+            return Ok(Answer::Granted(Grant::new(None)));
+        }
+        let mut connection = self.connect(by)?;
+        if let Some(left) = self.shared.dialer.pause() {
+            return Ok(crate::store::paused(left));
+        }
+        let statement = format!(
+            "SELECT pg_try_advisory_lock({KEY}), set_config('application_name', $2, false)"
+        );
+        let owner = owner.to_string();
+        let parameters: &[Parameter<'_>] = &[(&stored, Type::TEXT), (&owner, Type::TEXT)];
+        // After a failure the connection is dropped, and the lock ends with it, if it was taken.
+        let rows = connection.query(&statement, parameters, by)?;
+        if !rows.first().is_some_and(|row| row.get(0)) {
+            self.put_back(connection);
+            return Ok(Answer::Busy(None));
+        }
+        let held = Held {
+            connection: Mutex::new(Some(connection)),
+            until: Mutex::new(self.shared.clock.now() + lease.duration()),
+        };
+        self.shared.state.lock().held.insert(key, Arc::new(held));
+        let shared = Arc::downgrade(&self.shared);
+        let turn = move || shared.upgrade()?.watch();
+        if let Err(error) = self.watching.start(&self.shared.clock, turn) {
+            self.shared.forget(name, attempt.owner);
+            let why = Error::unavailable("there is no thread to watch held locks");
+            return Err(Failure::NotSent(why.with_source(error)));
+        }
+        Ok(Answer::Granted(Grant::new(None)))
+    }
+
+    fn renew(
+        &self,
+        _node: NodeId,
+        batch: &[RenewalRequest],
+        by: Moment,
+    ) -> Vec<Result<Renewal, Failure>> {
+        let renew = |RenewalRequest { acquisition, .. }: &RenewalRequest| {
+            let AcquisitionId {
+                name, owner, lease, ..
+            } = acquisition;
+            Ok(match self.extend(name, *owner, lease.duration(), by) {
+                true => Renewal::Extended,
+                false => Renewal::Gone,
+            })
+        };
+        batch.iter().map(renew).collect()
+    }
+
+    fn release(
+        &self,
+        acquisition: &AcquisitionId,
+        options: ReleaseOptions,
+        by: Moment,
+    ) -> Result<Release, Failure> {
+        let AcquisitionId {
+            name, owner, lease, ..
+        } = acquisition;
+        let stored = self.names.stored(name)?;
+        let now = self.shared.clock.now();
+        if options.tombstone == Tombstone::Leave {
+            let (key, until) = ((name.clone(), *owner), now + lease.duration());
+            self.shared.state.lock().closed.insert(key, until);
+        }
+        let Some(held) = self.shared.forget(name, *owner) else {
+            let is_kept = |it: lock_core::backend::KeptLock| self.find(name, it.owner).is_some();
+            return Ok(match options.kept.is_some_and(is_kept) {
+                true => Release::Freed,
+                false => Release::Gone,
+            });
+        };
+        let is_over = *held.until.lock() <= now;
+        let connection = held.connection.lock().take();
+        let Some(mut connection) = connection.filter(|_| !is_over) else {
+            return Ok(Release::Gone);
+        };
+        let kept = options.kept.map(|it| (it, it.owner.to_string()));
+        let (statement, text) = match &kept {
+            Some((_, owner)) => (
+                "SELECT set_config('application_name', $1, false) = $1",
+                owner,
+            ),
+            None => (
+                "SELECT pg_advisory_unlock(hashtextextended($1, 0))",
+                &stored,
+            ),
+        };
+        match connection.query(statement, &[(text, Type::TEXT)], by) {
+            Ok(rows) if rows.first().is_some_and(|row| row.get(0)) => {}
+            // The session had ended before.
+            Ok(_) | Err(Failure::NotSent(_)) => return Ok(Release::Gone),
+            // The lock ends with the connection, which is closed here.
+            Err(_) => return Ok(Release::Freed),
+        }
+        match kept {
+            Some((kept, _)) => {
+                let held = Held {
+                    connection: Mutex::new(Some(connection)),
+                    until: Mutex::new(self.shared.clock.now() + kept.time.duration()),
+                };
+                let key = (name.clone(), kept.owner);
+                self.shared.state.lock().held.insert(key, Arc::new(held));
+            }
+            None => self.put_back(connection),
+        }
+        Ok(Release::Freed)
+    }
+
+    fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
+        let rows = self.ask(HOLDERS, name, by)?;
+        let Some(row) = rows.first() else {
+            return Ok(LockInfo::FREE);
+        };
+        let owner = OwnerText::new(row.get(1));
+        let now = self.shared.clock.now();
+        let state = self.shared.state.lock();
+        let mut own = state.held.iter();
+        let own = own.find(|((held, id), _)| held == name && id.matches(&owner));
+        // The leases of other clients are known to them alone.
+        let rest = own.map(|(_, held)| held.until.lock().since(now));
+        Ok(LockInfo::held(HolderInfo::new(owner, rest, 1)))
+    }
+
+    fn abilities(&self) -> Abilities {
+        let (interval, jitter) = (POLLING, POLLING / 5);
+        let waking = Waking::Polls { interval, jitter };
+        Abilities::full().tokens(false).waking(waking)
+    }
+
+    fn admin(&self) -> Option<&dyn Admin> {
+        Some(self)
+    }
+}
+
+impl Admin for SessionStore {
+    fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
+        let end = format!("SELECT pg_terminate_backend(pid) FROM ({HOLDERS}) holders");
+        if self.ask(&end, name, by)?.is_empty() {
+            return Ok(false);
+        }
+        // The server ends a session asynchronously.
+        while !self.ask(HOLDERS, name, by)?.is_empty() {
+            self.shared.dialer.pause_for(ENDING);
+        }
+        Ok(true)
+    }
+}
+
+impl fmt::Debug for SessionStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "sessions of postgres {}",
+            self.shared.dialer.settings().hosts()
+        )
+    }
+}
