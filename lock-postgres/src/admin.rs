@@ -133,8 +133,8 @@ impl Admin for PostgresStore {
 impl PostgresStore {
     /// Returns the statement that calls a function of the schema.
     pub(crate) fn call(&self, function: &str) -> String {
-        let schema = &self.pool.dialer().settings().schema;
-        format!("SELECT * FROM \"{schema}\".{function}")
+        let schema = self.pool.dialer().settings().functions();
+        format!("SELECT * FROM {schema}{function}")
     }
 
     fn change_permit(

@@ -29,16 +29,29 @@ pub enum Initialised {
 ///
 /// [`Error::is_configuration`] if a setting is not accepted.
 pub fn schema_sql(config: &Config) -> Result<String, Error> {
-    let schema = Settings::read(config)?.schema;
+    let settings = Settings::read(config)?;
+    let (schema, more) = (&settings.schema, more_tables(&settings));
     Ok(format!(
-        "CREATE SCHEMA IF NOT EXISTS \"{schema}\";\n\n{}\n\
+        "CREATE SCHEMA IF NOT EXISTS \"{schema}\";\n\n{}\n{more}\n\
          -- For a role that uses locks, and does not own the schema:\n\
          --   GRANT USAGE ON SCHEMA \"{schema}\" TO that_role;\n\
          --   GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA \"{schema}\" TO \
          that_role;\n\
          --   GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA \"{schema}\" TO that_role;\n",
-        statements(&schema)
+        statements(schema)
     ))
+}
+
+/// Returns the statement that makes the table of ShedLock, if the locks are in it.
+fn more_tables(settings: &Settings) -> &'static str {
+    match settings.is_shared_with_shedlock {
+        true => {
+            "CREATE TABLE IF NOT EXISTS shedlock (name varchar(64) NOT NULL PRIMARY KEY, \
+             lock_until timestamp NOT NULL, locked_at timestamp NOT NULL, \
+             locked_by varchar(255) NOT NULL);\n"
+        }
+        false => "",
+    }
 }
 
 /// Makes the tables and functions in the database that a `postgres://` URL names, in one
@@ -55,7 +68,7 @@ pub fn schema_sql(config: &Config) -> Result<String, Error> {
 pub fn init(config: &Config) -> Result<Initialised, Error> {
     config.check()?;
     let settings = Settings::read(config)?;
-    let schema = settings.schema.clone();
+    let (schema, more) = (settings.schema.clone(), more_tables(&settings));
     let context = Context::new(Arc::new(SystemClock), ClientId::random());
     let dialer = Dialer::new(settings, &context, Duration::ZERO, Duration::ZERO);
     let by = SystemClock.now() + config.connect_timeout() + TIME;
@@ -79,13 +92,14 @@ pub fn init(config: &Config) -> Result<Initialised, Error> {
     let has_table: bool = !row.get::<_, bool>(2);
     if has_table {
         check(version.as_deref(), &schema, connection.server())?;
+        connection.run(more, by).map_err(fail)?;
         return Ok(Initialised::Present);
     }
     let create = match has_no_schema {
         true => format!("CREATE SCHEMA \"{schema}\";"),
         false => String::new(),
     };
-    let statements = format!("BEGIN;{create}{}COMMIT;", statements(&schema));
+    let statements = format!("BEGIN;{create}{}{more}COMMIT;", statements(&schema));
     connection.run(&statements, by).map_err(fail)?;
     Ok(Initialised::Made)
 }

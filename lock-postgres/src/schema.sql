@@ -671,4 +671,155 @@ BEGIN
     RETURN true;
 END $$;
 
+-- ShedLock's table `shedlock`, found by the search path, beside ours: the functions with `shed_` in
+-- front call the ones of the same name, and keep the row of that table equal. They lock the row
+-- there first. ShedLock's times are in UTC, without a time zone.
+
+CREATE FUNCTION @s@.shed_row(p_name text, waits boolean, OUT ends_at timestamptz, OUT owner text)
+    LANGUAGE plpgsql AS $$
+BEGIN
+    IF waits THEN
+        INSERT INTO shedlock (name, lock_until, locked_at, locked_by)
+            VALUES (p_name, 'epoch', 'epoch', '') ON CONFLICT (name) DO NOTHING;
+        SELECT lock_until AT TIME ZONE 'UTC', locked_by INTO ends_at, owner FROM shedlock
+            WHERE name = p_name FOR NO KEY UPDATE;
+    ELSE
+        SELECT lock_until AT TIME ZONE 'UTC', locked_by INTO ends_at, owner FROM shedlock
+            WHERE name = p_name FOR NO KEY UPDATE SKIP LOCKED;
+    END IF;
+END $$;
+
+CREATE FUNCTION @s@.shed_set(p_name text, ends_at timestamptz, p_owner text) RETURNS void
+    LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE shedlock SET lock_until = ends_at AT TIME ZONE 'UTC', locked_by = p_owner,
+        locked_at = CASE WHEN locked_by = p_owner THEN locked_at
+            ELSE clock_timestamp() AT TIME ZONE 'UTC' END
+        WHERE name = p_name;
+END $$;
+
+CREATE FUNCTION @s@.shed_acquire(
+    p_name text, p_owner text, shape text, lease bigint, waits boolean, presence bigint,
+    beside text, p_limit integer, p_count integer, p_identity bytea, reserve integer, p_label text,
+    writers_first boolean, retention bigint, patience bigint,
+    OUT outcome text, OUT rest bigint, OUT first_token bigint, OUT last_token bigint,
+    OUT permit_limit integer, OUT permit_count integer)
+    LANGUAGE plpgsql AS $$
+DECLARE
+    theirs record;
+    t timestamptz;
+BEGIN
+    PERFORM set_config('lock_timeout', greatest(patience / 1000, 1) || 'ms', true);
+    theirs := @s@.shed_row(p_name, true);
+    t := clock_timestamp();
+    IF theirs.ends_at > t AND theirs.owner <> p_owner THEN
+        outcome := 'busy';
+        rest := @s@.micros(theirs.ends_at - t);
+        IF NOT EXISTS (SELECT FROM @s@.locks l
+            WHERE l.name = p_name AND l.owner = theirs.owner) THEN
+            -- ShedLock publishes no release.
+            rest := least(rest, 250000);
+        END IF;
+        RETURN;
+    END IF;
+    -- A lock that ShedLock has ended, or that another client of it had meanwhile, is over here, too.
+    UPDATE @s@.locks l SET owner = NULL, expires_at = NULL
+        WHERE l.name = p_name AND l.owner <> p_owner;
+    SELECT * INTO outcome, rest, first_token, last_token, permit_limit, permit_count
+        FROM @s@.acquire(p_name, p_owner, shape, lease, waits, presence, beside, p_limit, p_count,
+            p_identity, reserve, p_label, writers_first, retention, patience);
+    IF outcome = 'granted' THEN
+        PERFORM @s@.shed_set(p_name, (SELECT l.expires_at FROM @s@.locks l WHERE l.name = p_name),
+            p_owner);
+    END IF;
+END $$;
+
+CREATE FUNCTION @s@.shed_renew(names text[], owners text[], counts integer[], leases bigint[],
+    labels text[], label_times bigint[]) RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE
+    outcomes text[] := '{}';
+    renewed text;
+    theirs record;
+BEGIN
+    FOR i IN 1 .. cardinality(names) LOOP
+        theirs := @s@.shed_row(names[i], false);
+        IF theirs.owner IS NULL THEN
+            renewed := CASE WHEN EXISTS (SELECT FROM shedlock WHERE name = names[i])
+                THEN 'locked' ELSE 'gone' END;
+        ELSIF theirs.owner <> owners[i] OR theirs.ends_at <= clock_timestamp() THEN
+            renewed := 'gone';
+        ELSE
+            renewed := (@s@.renew(names[i : i], owners[i : i], counts[i : i], leases[i : i],
+                labels[i : i], label_times[i : i]))[1];
+        END IF;
+        IF renewed = 'extended' THEN
+            PERFORM @s@.shed_set(names[i],
+                (SELECT l.expires_at FROM @s@.locks l WHERE l.name = names[i]), owners[i]);
+        END IF;
+        outcomes := outcomes || renewed;
+    END LOOP;
+    RETURN outcomes;
+END $$;
+
+CREATE FUNCTION @s@.shed_release(p_name text, p_owner text, shape text, p_count integer,
+    last_used bigint, tombstone bigint, kept_owner text, kept bigint, patience bigint)
+    RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    theirs record;
+    was_held boolean;
+BEGIN
+    PERFORM set_config('lock_timeout', greatest(patience / 1000, 1) || 'ms', true);
+    theirs := @s@.shed_row(p_name, true);
+    was_held := @s@.release(p_name, p_owner, shape, p_count, last_used, tombstone, kept_owner,
+        kept, patience);
+    IF theirs.owner = p_owner THEN
+        PERFORM @s@.shed_set(p_name, coalesce(@s@.later(clock_timestamp(), kept),
+            clock_timestamp()), coalesce(kept_owner, p_owner));
+    END IF;
+    RETURN was_held AND theirs.ends_at > clock_timestamp()
+        AND (theirs.owner = p_owner OR coalesce(theirs.owner = kept_owner, false));
+END $$;
+
+CREATE FUNCTION @s@.shed_force_release(p_name text, shape text, patience bigint) RETURNS boolean
+    LANGUAGE plpgsql AS $$
+DECLARE
+    theirs record;
+BEGIN
+    PERFORM set_config('lock_timeout', greatest(patience / 1000, 1) || 'ms', true);
+    theirs := @s@.shed_row(p_name, true);
+    PERFORM @s@.force_release(p_name, shape, patience);
+    IF theirs.ends_at > clock_timestamp() THEN
+        PERFORM @s@.shed_set(p_name, clock_timestamp(), theirs.owner);
+        RETURN true;
+    END IF;
+    RETURN false;
+END $$;
+
+CREATE FUNCTION @s@.shed_inspect(names text[]) RETURNS TABLE (
+    at integer, owner text, rest bigint, count integer, is_share boolean, is_writer boolean,
+    label text, label_at bigint, token bigint, permits integer, writer_waits boolean,
+    waiters bigint)
+    LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY SELECT n.at::integer, h.locked_by::text, @s@.micros(h.rest), 1, false, false,
+        CASE WHEN l.owner = h.locked_by THEN l.label END,
+        CASE WHEN l.owner = h.locked_by THEN @s@.micros(l.label_at - 'epoch') ELSE 0 END,
+        l.token, NULL::integer, false, NULL::bigint
+        FROM unnest(names) WITH ORDINALITY n (name, at)
+        LEFT JOIN @s@.locks l ON l.name = n.name
+        LEFT JOIN LATERAL (SELECT s.locked_by,
+                s.lock_until AT TIME ZONE 'UTC' - clock_timestamp() AS rest
+            FROM shedlock s WHERE s.name = n.name
+                AND s.lock_until AT TIME ZONE 'UTC' > clock_timestamp()) h ON true
+        WHERE h.locked_by IS NOT NULL OR l.name IS NOT NULL;
+END $$;
+
+CREATE FUNCTION @s@.shed_held_names(pattern text, previous text, most integer) RETURNS SETOF text
+    LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY SELECT s.name::text FROM shedlock s WHERE s.name > previous COLLATE "C" AND s.name ~ pattern
+        AND s.lock_until AT TIME ZONE 'UTC' > clock_timestamp()
+        ORDER BY s.name COLLATE "C" LIMIT most;
+END $$;
+
 COMMENT ON TABLE @s@.locks IS 'distlock @v@';

@@ -1,6 +1,6 @@
 //! [`PostgresScheme`]: the store that a `postgres://` URL names.
 
-use crate::connection::{FORM, OPTIONS, Settings};
+use crate::connection::{FORM, OPTIONS, SHEDLOCK, Settings};
 use crate::session::SessionStore;
 use crate::store::PostgresStore;
 use lock_core::{Backend, Config, Context, Error, Scheme};
@@ -12,8 +12,10 @@ use std::sync::Arc;
 /// Of several hosts, the one that takes writes is used. The tables must be there: see
 /// [`init`](crate::init). Options, besides the settings of every store:
 ///
-/// - `form=table|session`: leases in the tables, or locks of sessions (`pg_advisory_lock`), which
-///   need no tables, take one connection for each held lock, have no tokens, and are mutexes only
+/// - `form=table|session|shedlock`: leases in the tables; or locks of sessions
+///   (`pg_advisory_lock`), which need no tables, take one connection for each held lock, and have no
+///   tokens; or leases in the tables and in `shedlock`, the table of ShedLock's
+///   `JdbcTemplateLockProvider`. The last two have mutexes only
 /// - `schema=distlock`: the schema of the tables
 /// - `synchronous_commit=on|off|local|remote_write|remote_apply`: what a grant waits for; by default
 ///   what the server or the role says
@@ -56,7 +58,11 @@ impl Scheme for PostgresScheme {
 
     fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {
         let settings = Settings::read(config)?;
-        let forms = [("table", Form::Table), ("session", Form::Session)];
+        let forms = [
+            ("table", Form::Table),
+            ("session", Form::Session),
+            (SHEDLOCK, Form::Table),
+        ];
         Ok(match config.scheme_word(FORM, &forms)? {
             Form::Table => Arc::new(PostgresStore::new(settings, config, context)?),
             Form::Session => Arc::new(SessionStore::new(settings, config, context)),

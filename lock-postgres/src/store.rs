@@ -31,6 +31,8 @@ pub struct PostgresStore {
     renewals: ConnectionPool,
     watches: Watches,
     pub(crate) names: Names,
+    /// Locks that are also in ShedLock's table.
+    is_shared_with_shedlock: bool,
     calls: Calls,
     retention: Duration,
     writers_first: bool,
@@ -82,7 +84,8 @@ impl PostgresStore {
     ) -> Result<Self, Error> {
         let thread = PoolThread::start()?;
         let lease = config.lease().unwrap_or_default().max(config.watchdog());
-        let schema = format!("\"{}\"", settings.schema);
+        let is_shared_with_shedlock = settings.is_shared_with_shedlock;
+        let schema = settings.functions();
         let dialer = Dialer::new(settings, context, lease, config.restart_grace());
         let pool = ConnectionPool::new(config.pool(), &thread, Arc::clone(&dialer))?;
         let pool = Arc::new(pool);
@@ -90,18 +93,19 @@ impl PostgresStore {
         let watches = Watches::new(Arc::clone(&pool), context.client);
         let calls = Calls {
             acquire: format!(
-                "SELECT * FROM {schema}.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, \
+                "SELECT * FROM {schema}acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, \
                  $13, $14, $15)"
             ),
-            renew: format!("SELECT {schema}.renew($1, $2, $3, $4, $5, $6)"),
-            release: format!("SELECT {schema}.release($1, $2, $3, $4, $5, $6, $7, $8, $9)"),
-            inspect: format!("SELECT * FROM {schema}.inspect($1)"),
+            renew: format!("SELECT {schema}renew($1, $2, $3, $4, $5, $6)"),
+            release: format!("SELECT {schema}release($1, $2, $3, $4, $5, $6, $7, $8, $9)"),
+            inspect: format!("SELECT * FROM {schema}inspect($1)"),
         };
         Ok(Self {
             pool,
             renewals,
             watches,
             names: Names::new(config),
+            is_shared_with_shedlock,
             calls,
             retention: match config.tokens() {
                 TokenPolicy::Keep => Duration::from_micros(i64::MAX as u64 / 2),
@@ -376,7 +380,7 @@ impl Backend for PostgresStore {
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities::full().all_kinds(true)
+        Abilities::full().all_kinds(!self.is_shared_with_shedlock)
     }
 
     fn admin(&self) -> Option<&dyn Admin> {

@@ -186,6 +186,10 @@ const NEEDS_A_STORED_LEASE: &[(&str, &str)] = &[
     ("renewal_by_other_owner_is_refused", OWN_LEASE),
     ("batch_renews_each_lock_independently", OWN_LEASE),
     ("full_batch_renews_every_lock", OWN_LEASE),
+    (
+        "unlock_after_loss_keeps_next_holder",
+        "a loss is known before the release",
+    ),
     ("waiter_gives_up_at_deadline", ENDS_WITH_CLIENT),
     ("waiter_takes_lock_whose_lease_ends", ENDS_WITH_CLIENT),
     ("try_does_not_overtake_local_waiter", ENDS_WITH_CLIENT),
@@ -205,6 +209,9 @@ fn postgres() -> Vec<Mount> {
             Arc::new(open()) as Arc<dyn Subject>
         })
     };
+    let shared = server.clone();
+    let shared = move || Database::new(shared.get(), "form=shedlock");
+    let mutexes = [NEEDS_REPLICAS, NEEDS_ALL_KINDS, NEEDS_A_QUEUE].concat();
     let sessions = server.clone();
     let sessions = move || Sessions::new(sessions.get());
     let cannot = [
@@ -224,6 +231,9 @@ fn postgres() -> Vec<Mount> {
         ),
         mount("postgres", Extent::Full, ""),
         mount("postgres_that_polls", Extent::Core, "waking=poll"),
+        Mount::new("postgres_with_shedlock", Extent::Core, mutexes, move || {
+            Arc::new(shared()) as Arc<dyn Subject>
+        }),
     ]
 }
 

@@ -125,7 +125,8 @@ impl PostgresServer {
             .admin_of("postgres")
             .batch_execute("CREATE DATABASE app")
             .unwrap();
-        let config = distlock::Config::from_url(&server.url()).unwrap();
+        let url = format!("{}?form=shedlock", server.url());
+        let config = distlock::Config::from_url(&url).unwrap();
         distlock::admin::init_postgres(&config).unwrap();
         server
     }

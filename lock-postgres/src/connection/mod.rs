@@ -15,7 +15,7 @@ mod sqlstate;
 
 pub(crate) use dialer::Dialer;
 pub(crate) use pool::{ConnectionPool, PoolThread};
-pub(crate) use settings::{FORM, OPTIONS, Settings};
+pub(crate) use settings::{FORM, OPTIONS, SHEDLOCK, Settings};
 pub(crate) use socket::Deadline;
 
 use lock_core::backend::Failure;

@@ -26,6 +26,8 @@ pub(crate) const OPTIONS: &[&str] = &[
 
 /// The option that says how locks are held.
 pub(crate) const FORM: &str = "form";
+/// Its value for locks that are also in the table of ShedLock.
+pub(crate) const SHEDLOCK: &str = "shedlock";
 const SCHEMA: &str = "schema";
 const SYNCHRONOUS_COMMIT: &str = "synchronous_commit";
 const WAKING: &str = "waking";
@@ -53,6 +55,8 @@ pub(crate) struct Settings {
     pub(super) options: String,
     pub(super) connect_timeout: Duration,
     pub(crate) schema: String,
+    /// Whether the locks are also in the table of ShedLock.
+    pub(crate) is_shared_with_shedlock: bool,
     /// Whether notifications are not even tried.
     pub(crate) polls: bool,
 }
@@ -116,8 +120,19 @@ impl Settings {
             options,
             connect_timeout: config.connect_timeout(),
             schema: schema.to_owned(),
+            is_shared_with_shedlock: config.scheme_option(FORM) == Some(SHEDLOCK),
             polls: config.scheme_word(WAKING, &[("listen", false), ("poll", true)])?,
         })
+    }
+
+    /// Returns the beginning of the names of the functions for requests about locks.
+    pub(crate) fn functions(&self) -> String {
+        let form = if self.is_shared_with_shedlock {
+            "shed_"
+        } else {
+            ""
+        };
+        format!("\"{}\".{form}", self.schema)
     }
 
     /// Returns the hosts and the database, for messages.

@@ -47,6 +47,10 @@ const MEANINGS: &[(&str, Meaning)] = &[
     ("57P", Meaning::Ending("it shuts down, or starts")),
     ("08", Meaning::Ending("the connection failed")),
     (
+        "22001",
+        Meaning::Wrong("the name is too long for the table of ShedLock, which has 64 characters"),
+    ),
+    (
         "28",
         Meaning::Wrong("it refuses this user: check the user, the password and pg_hba.conf"),
     ),

@@ -59,8 +59,14 @@ impl Subject for Database {
 
     fn lose(&self, lock: &LockName) {
         let mut probe = self.probe.lock();
-        for table in ["locks", "shares", "waiters", "tombstones"] {
-            let statement = format!("DELETE FROM distlock.{table} WHERE name = $1");
+        let tables =
+            ["locks", "shares", "waiters", "tombstones"].map(|it| format!("distlock.{it}"));
+        let shared = self.url.ends_with("form=shedlock");
+        for table in tables
+            .into_iter()
+            .chain(shared.then(|| "shedlock".to_owned()))
+        {
+            let statement = format!("DELETE FROM {table} WHERE name = $1");
             probe.execute(&statement, &[&lock.as_str()]).unwrap();
         }
     }
