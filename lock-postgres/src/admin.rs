@@ -2,7 +2,8 @@
 
 use crate::connection::Parameter;
 use crate::diagnosis;
-use crate::store::{PostgresStore, micros, shape, signed};
+use crate::names::{micros, signed};
+use crate::store::{PostgresStore, shape};
 use lock_core::backend::{
     Admin, Failure, LockInfo, LockPage, PagePosition, PermitChange, PermitOutcome,
 };

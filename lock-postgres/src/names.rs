@@ -1,7 +1,8 @@
-//! [`Names`]: the names of locks in the database.
+//! [`Names`]: the names of locks in the database; and numbers as the database has them.
 
 use lock_core::backend::Failure;
 use lock_core::{Config, Error, LockName};
+use std::time::Duration;
 
 /// Converts the names of locks into the texts in the database.
 #[derive(Clone)]
@@ -26,4 +27,13 @@ impl Names {
         }
         Ok(stored)
     }
+}
+
+/// Returns a duration in microseconds.
+pub(crate) fn micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+}
+
+pub(crate) fn signed(number: u32) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
 }

@@ -16,7 +16,8 @@ CREATE TABLE @s@.locks (
     is_writer boolean NOT NULL DEFAULT false,
     label text,
     label_at timestamptz,
-    -- The last token that was granted or reserved.
+    -- The tokens of the last grant: the first one, and the last one that was reserved with it.
+    first_token bigint,
     token bigint,
     -- The number of permits, if the name is that of a semaphore.
     permits integer,
@@ -375,6 +376,8 @@ BEGIN
         is_writer = shape LIKE '%w%',
         label = CASE WHEN is_repeated THEN coalesce(p_label, l.label) ELSE p_label END,
         label_at = CASE WHEN is_repeated AND p_label IS NULL THEN l.label_at ELSE t END,
+        first_token = CASE WHEN is_repeated THEN l.first_token
+            ELSE coalesce(acquire.first_token, l.token) END,
         token = coalesce(last_token, l.token),
         waiting_writer = l.waiting_writer,
         used_at = t

@@ -13,19 +13,19 @@ use std::sync::Arc;
 /// [`init`](crate::init). Options, besides the settings of every store:
 ///
 /// - `form=table|session|shedlock`: leases in the tables; or locks of sessions
-///   (`pg_advisory_lock`), which need no tables, take one connection for each held lock, and have no
-///   tokens; or leases in the tables and in `shedlock`, the table of ShedLock's
+///   (`pg_advisory_lock`), which need no tables, take one connection for each held lock, and have
+///   no tokens; or leases in the tables and in `shedlock`, the table of ShedLock's
 ///   `JdbcTemplateLockProvider`. The last two have mutexes only
 /// - `schema=distlock`: the schema of the tables
-/// - `synchronous_commit=on|off|local|remote_write|remote_apply`: what a grant waits for; by default
-///   what the server or the role says
+/// - `synchronous_commit=server|on|off|local|remote_write|remote_apply`: what a grant waits for; by
+///   default what the server or the role says
 /// - `sslmode=disable|verify-full`: without (the default) or with TLS, where the server's
 ///   certificate must name the host; `require` is the same as `verify-full`. `tls_ca`, `tls_cert`
 ///   and `tls_key` are files in the format PEM (feature `tls`)
 /// - `passfile=FILE`: passwords in the format of libpq's password file
 /// - `options=-c name=value`: settings of the session, as in libpq
-/// - `waking=listen|poll`: how waiters are notified. With `poll` they ask again after 0.1 s, as they
-///   also do where notifications prove to have no effect (PgBouncer in transaction mode)
+/// - `waking=listen|poll`: how waiters are notified. With `poll` they ask again after 0.1 s, as
+///   they also do where notifications prove to have no effect (PgBouncer in transaction mode)
 /// - `target_session_attrs=read-write|primary`: accepted because URLs have it; nothing else is
 ///   possible
 #[derive(Clone, Copy, Debug, Default)]

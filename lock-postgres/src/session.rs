@@ -166,8 +166,8 @@ impl SessionStore {
     }
 }
 
-/// Fails if a pooler lends a session for one transaction only: then a lock would stay with a session
-/// that other clients use.
+/// Fails if a pooler lends a session for one transaction only: then a lock would stay with a
+/// session that other clients use.
 ///
 /// Such a pooler lends the session that was returned last. So while one connection is in a
 /// transaction, the other one gets that one's session of before.
@@ -192,7 +192,7 @@ fn refuse_pooler(
         return Ok([one, other]);
     }
     Err(Failure::NotSent(Error::configuration(format!(
-        "{} is a pooler in transaction mode, where no lock can be held by a session: connect to the \
+        "{} is a pooler in transaction mode, where no session can hold a lock: connect to the \
          server itself, or leave `form=session` out",
         one.server()
     ))))

@@ -4,7 +4,7 @@ use crate::connection::{
     Connection, ConnectionPool, Dialer, PAUSE, Parameter, PoolThread, Settings,
 };
 use crate::inspection::{self, Inspected};
-use crate::names::Names;
+use crate::names::{Names, micros, signed};
 use crate::watches::Watches;
 use lock_core::backend::{
     Abilities, AcquisitionId, Admin, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, NodeId,
@@ -57,14 +57,6 @@ pub(crate) fn shape(kind: LockKind) -> String {
     ];
     let has = properties.iter().filter(|(has, _)| *has);
     has.map(|(_, letter)| letter).collect()
-}
-
-pub(crate) fn micros(duration: Duration) -> i64 {
-    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
-}
-
-pub(crate) fn signed(number: u32) -> i32 {
-    i32::try_from(number).unwrap_or(i32::MAX)
 }
 
 fn time(row: &Row, at: usize) -> Option<Duration> {
@@ -191,7 +183,8 @@ impl PostgresStore {
     }
 }
 
-/// Returns how many permits an acquisition of this kind has; 1 for a reader, `None` for other kinds.
+/// Returns how many permits an acquisition of this kind has; 1 for a reader, `None` for other
+/// kinds.
 fn shares_of(kind: LockKind) -> Option<i32> {
     match kind.permits() {
         Some((_, count)) => Some(signed(count)),

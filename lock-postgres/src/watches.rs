@@ -20,8 +20,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The time for which an interest is registered, because a client that has died costs a notification
-/// for each release until then.
+/// The time for which an interest is registered, because a client that has died costs a
+/// notification for each release until then.
 const INTEREST: Duration = Duration::from_secs(60);
 /// The time after which interests are registered again, so that one failure does not end them.
 const REGISTERING: Duration = Duration::from_secs(15);
@@ -198,7 +198,7 @@ impl Shared {
     /// name's channel.
     fn register(&self, name: &str, patience: i64, by: Moment) -> Result<(), Failure> {
         let statement = format!("SELECT \"{}\".watch($1, $2, $3)", self.schema);
-        let time = crate::store::micros(INTEREST);
+        let time = crate::names::micros(INTEREST);
         let rows = self.pool.with(by, |connection| {
             let parameters: &[_] = &[
                 (&name as &(dyn postgres::types::ToSql + Sync), Type::TEXT),
@@ -409,7 +409,7 @@ impl Shared {
 
     fn register_again(&self, connection: &mut Connection) -> Result<(), Failure> {
         let names: Vec<_> = self.state.lock().by_name.keys().cloned().collect();
-        let time = crate::store::micros(INTEREST);
+        let time = crate::names::micros(INTEREST);
         let parameters: &[_] = &[
             (
                 &names as &(dyn postgres::types::ToSql + Sync),

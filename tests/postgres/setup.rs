@@ -172,6 +172,37 @@ fn unused_names_are_deleted_and_their_tokens_grow() {
     assert!(next > first);
 }
 
+/// The query of the recipe: a transaction that has seen the token excludes other holders until its
+/// end, and does not see a token that is over.
+#[test]
+fn transaction_that_checks_the_token_excludes_later_holders() {
+    let recipes = include_str!("../../docs/RECIPES.md");
+    let query = recipes
+        .split("```sql")
+        .find(|it| it.contains("FROM distlock.locks"))
+        .and_then(|it| it.split("```").next())
+        .expect("the recipe has a query");
+    let query = query.replace(":name", "$1").replace(":token", "$2");
+    let server = PostgresServer::start();
+    let client = distlock::connect(&server.url()).unwrap();
+    let other = distlock::connect(&format!("{}?command_timeout=500ms", server.url())).unwrap();
+    let guard = client.mutex("orders").unwrap().lock().unwrap();
+    let token = i64::try_from(guard.fencing_token().unwrap().get()).unwrap();
+    let mut application = server.admin();
+    let mut transaction = application.transaction().unwrap();
+    let seen = transaction.query(&query, &[&"orders", &token]).unwrap();
+    assert_eq!(seen.len(), 1);
+    let lock = other.mutex("orders").unwrap();
+    assert!(lock.force_unlock().unwrap_err().is_unavailable());
+    assert!(!matches!(lock.try_lock(), Ok(Some(_))));
+    transaction.commit().unwrap();
+    assert!(lock.force_unlock().unwrap());
+    let next = lock.try_lock().unwrap().expect("it is free");
+    let seen = application.query(&query, &[&"orders", &token]).unwrap();
+    assert!(seen.is_empty(), "the token is over");
+    drop((guard, next));
+}
+
 /// A client leaves no connection and no thread behind.
 #[test]
 fn dropped_client_closes_its_connections() {

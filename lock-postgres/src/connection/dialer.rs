@@ -42,7 +42,8 @@ const IDENTITY: &str = "SELECT pg_is_in_recovery(), s.system_identifier, \
     obj_description(to_regclass($1), 'pg_class') \
     FROM pg_control_system() s";
 
-/// The time after which the system probes an idle connection, so that a firewall does not forget it.
+/// The time after which the system probes an idle connection, so that a firewall does not forget
+/// it.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
 /// What must be known before a connection to a host is made.
@@ -123,8 +124,8 @@ impl Dialer {
         Some(until.since(self.clock.now())).filter(|left| !left.is_zero())
     }
 
-    /// Connects to the first host that takes writes, by `by`. Begins with the host that did the last
-    /// time.
+    /// Connects to the first host that takes writes, by `by`. Begins with the host that did the
+    /// last time.
     pub(crate) fn dial(self: &Arc<Self>, by: Moment) -> Result<Connection, Failure> {
         self.dial_if(by, true)
     }

@@ -45,8 +45,8 @@ pub(super) struct History {
 }
 
 impl History {
-    /// Judges a connection at the moment `now`. A lease that a server has granted ends after `lease`
-    /// at the latest.
+    /// Judges a connection at the moment `now`. A lease that a server has granted ends after
+    /// `lease` at the latest.
     pub(super) fn judge(&mut self, found: Identity, now: Moment, lease: Duration) -> Verdict {
         let Some(known) = self.now else {
             self.now = Some(found);

@@ -1,4 +1,5 @@
-//! Connections to a PostgreSQL server: each request has a deadline, and a known outcome if it fails.
+//! Connections to a PostgreSQL server: each request has a deadline, and a known outcome if it
+//! fails.
 //!
 //! - `socket`: the deadline of reads and writes, below TLS
 //! - `sqlstate`: what the errors of a server mean for a request

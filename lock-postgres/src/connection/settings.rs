@@ -105,9 +105,17 @@ impl Settings {
             .scheme_option(SERVER_OPTIONS)
             .unwrap_or_default()
             .to_owned();
-        let words = ["", "on", "off", "local", "remote_write", "remote_apply"];
+        // The first word leaves it to the server and the role.
+        let words = [
+            "server",
+            "on",
+            "off",
+            "local",
+            "remote_write",
+            "remote_apply",
+        ];
         let commit = config.scheme_word(SYNCHRONOUS_COMMIT, &words.map(|it| (it, it)))?;
-        if !commit.is_empty() {
+        if commit != words[0] {
             options.push_str(&format!(" -c {SYNCHRONOUS_COMMIT}={commit}"));
         }
         Ok(Self {

@@ -175,6 +175,7 @@ fn error_of(scheme: &str, options: &[(&str, &str)]) -> String {
         "redis+unix://" => "/run/none.sock",
         "redis+sentinel://" | "rediss+sentinel://" => "host/master",
         "redlock://" | "redlocks://" => "a,b,c",
+        "postgres://" | "postgresql://" => "host/database",
         _ => "host",
     };
     let mut config = Config::from_url(&format!("{scheme}{address}")).unwrap();
@@ -244,7 +245,7 @@ fn table_of_options_agrees_with_schemes() {
             _ => {}
         }
     }
-    assert_eq!(words, 5, "options that are words");
+    assert_eq!(words, 8, "options that are words");
     taken.sort_unstable();
     listed.sort_unstable();
     assert_eq!(taken, listed);
