@@ -17,5 +17,7 @@ mod pooler;
 mod session;
 // Tables, rights, and what is refused.
 mod setup;
+// ShedLock in Java, on the same table.
+mod shedlock;
 // A proxy that loses, delays and halves what is sent.
 mod wire;
