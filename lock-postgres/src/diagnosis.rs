@@ -1,8 +1,10 @@
 //! The findings about a server's settings and state.
 
 use crate::store::PostgresStore;
+use crate::watches::ECHO;
 use lock_core::backend::Failure;
-use lock_core::{Finding, FindingLevel, Moment};
+use lock_core::{Error, Finding, FindingLevel, Moment};
+use postgres::types::Type;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The largest difference between the clocks that needs no mention, because leases are measured by
@@ -85,6 +87,37 @@ pub(crate) fn diagnose(store: &PostgresStore, by: Moment) -> Result<Vec<Finding>
         ),
     );
 
+    let rows = store.query(
+        &format!(
+            "SELECT n_live_tup, n_dead_tup FROM pg_stat_user_tables WHERE relid = \
+            to_regclass('\"{}\".locks')",
+            store.pool.dialer().settings().schema
+        ),
+        &[],
+        by,
+    )?;
+    if let Some(row) = rows.first() {
+        let (live, dead): (i64, i64) = (row.get(0), row.get(1));
+        let seen = format!("{live} rows, {dead} old versions");
+        findings.push(match dead > 10_000 + 10 * live {
+            false => Finding::ok("dead_rows", &server, seen),
+            true => Finding::new(FindingLevel::Warning, "dead_rows", &server, seen)
+                .why("each request reads over old versions")
+                .remedy("end long transactions, and let autovacuum visit the table more often"),
+        });
+    }
+    findings.push(match store.hears_itself(by)? {
+        true => Finding::ok("notifications", &server, "arrive"),
+        false => Finding::new(
+            FindingLevel::Warning,
+            "notifications",
+            &server,
+            "do not arrive",
+        )
+        .why("behind a pooler in transaction mode waiters ask again every 0.1 s")
+        .remedy("connect to the server itself, or to a pool in session mode"),
+    });
+
     let limit = text(7);
     findings.push(match limit.as_str() {
         "0" => Finding::ok("statement_timeout", &server, "none"),
@@ -103,6 +136,24 @@ pub(crate) fn diagnose(store: &PostgresStore, by: Moment) -> Result<Vec<Finding>
             ),
     });
     Ok(findings)
+}
+
+impl PostgresStore {
+    /// Returns whether a notification that one connection sends arrives on another.
+    fn hears_itself(&self, by: Moment) -> Result<bool, Failure> {
+        const CHANNEL: &str = "distlock:doctor";
+        let mut listening = self.pool.dialer().dial(by)?;
+        listening.run(&format!("LISTEN \"{CHANNEL}\""), by)?;
+        self.query("SELECT pg_notify($1, '')", &[(&CHANNEL, Type::TEXT)], by)?;
+        let heard = listening.next_notification(ECHO, by).is_some();
+        match heard || listening.is_open() {
+            true => Ok(heard),
+            false => Err(Failure::NotSent(Error::unavailable(format!(
+                "the connection to {} has ended",
+                listening.server()
+            )))),
+        }
+    }
 }
 
 /// The finding about a setting that should be on.

@@ -28,7 +28,7 @@ const REGISTERING: Duration = Duration::from_secs(15);
 /// The longest time without a sign of the server, so that a dead connection is noticed.
 const SILENCE: Duration = Duration::from_secs(5);
 /// The time within which a notification to oneself arrives, so that one that does not is noticed.
-const ECHO: Duration = Duration::from_secs(1);
+pub(crate) const ECHO: Duration = Duration::from_secs(1);
 /// The time between two wake-ups where no notifications arrive, because a release is then noticed
 /// by a new attempt only.
 const POLLING: Duration = Duration::from_millis(100);

@@ -17,6 +17,10 @@ mod pooler;
 mod session;
 // Tables, rights, and what is refused.
 mod setup;
+// Encrypted connections, and passwords.
+mod access;
+// Locks of several stores.
+mod several;
 // ShedLock in Java, on the same table.
 mod shedlock;
 // A proxy that loses, delays and halves what is sent.

@@ -1,12 +1,12 @@
 //! [`PostgresServer`]: a real PostgreSQL server for tests.
 
 use super::lifeline::LifeLine;
-use super::time::{eventually, scaled};
+use super::time::{eventually, let_pass, scaled};
 use postgres::{Client, Config, NoTls};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -167,6 +167,35 @@ impl PostgresServer {
             .query_one("SELECT pg_promote()", &[])
             .unwrap();
         assert!(promoted.get::<_, bool>(0), "promoted");
+    }
+
+    /// Has the server encrypt connections with this certificate and its key.
+    pub fn encrypt(&self, certificate: &str, key: &str) {
+        for (file, from) in [("tls.crt", certificate), ("tls.key", key)] {
+            let to = self.directory.path().join("data").join(file);
+            fs::copy(from, &to).unwrap();
+            let owner = fs::metadata(self.directory.path()).unwrap();
+            chown(&to, Some(owner.uid()), Some(owner.gid())).unwrap();
+            fs::set_permissions(&to, fs::Permissions::from_mode(0o600)).unwrap();
+        }
+        for setting in ["ssl_cert_file=tls.crt", "ssl_key_file=tls.key", "ssl=on"] {
+            self.set(setting);
+        }
+        let_pass(Duration::from_millis(300));
+    }
+
+    /// Has the server require a password of this role.
+    pub fn require_passwords(&self, role: &str) {
+        let file = self.directory.path().join("data/pg_hba.conf");
+        let rules = fs::read_to_string(&file).unwrap();
+        fs::write(
+            &file,
+            format!("host all {role} 127.0.0.1/32 scram-sha-256\n{rules}"),
+        )
+        .unwrap();
+        let mut admin = self.admin();
+        admin.batch_execute("SELECT pg_reload_conf()").unwrap();
+        let_pass(Duration::from_millis(300));
     }
 
     /// Changes a setting of the running server, as in `work_mem=8MB`.

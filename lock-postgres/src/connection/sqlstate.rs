@@ -134,9 +134,10 @@ pub(super) fn failure(error: &postgres::Error, server: &str, has_written: bool) 
 /// Returns the error of a connection that failed without an error of the server.
 fn broken(error: &postgres::Error, server: &str) -> Error {
     let mut source = error.source();
-    let mut is_late = false;
+    let (mut is_late, mut is_io) = (false, error.is_closed());
     while let Some(cause) = source {
         let io = cause.downcast_ref::<io::Error>();
+        is_io |= io.is_some();
         is_late |= io.is_some_and(|it| it.kind() == io::ErrorKind::TimedOut);
         source = cause.source();
     }
@@ -144,7 +145,11 @@ fn broken(error: &postgres::Error, server: &str) -> Error {
         true => format!("{server} did not answer in time"),
         false => format!("the connection to {server} failed: {}", chain(error)),
     };
-    Error::unavailable(text)
+    // What is not about the connection is about what was asked for, as a password that is missing.
+    match is_io {
+        true => Error::unavailable(text),
+        false => Error::configuration(text),
+    }
 }
 
 /// Returns an error with its causes.
