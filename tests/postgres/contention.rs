@@ -57,6 +57,76 @@ fn contending_processes_exclude_each_other_for_long() {
     contend(|server| format!("{}?watchdog=2s", server.url()), 45);
 }
 
+/// 200,000 acquisitions by eight processes, with all faults, among them a failover to a synchronous
+/// standby.
+#[test]
+#[ignore = "long: tests/run.sh --all"]
+fn many_acquisitions_leave_one_holder_at_a_time_and_a_small_table() {
+    acquire_often("", 200_000);
+}
+
+/// The same without hand-offs inside the processes, so that the store grants every acquisition.
+#[test]
+#[ignore = "long: tests/run.sh --all"]
+fn many_grants_of_the_store_leave_one_holder_at_a_time_and_a_small_table() {
+    acquire_often("&hand_off=0s", 20_000);
+}
+
+fn acquire_often(options: &str, acquisitions: usize) {
+    let mut main = PostgresServer::start_with(&["autovacuum_naptime=1s"]);
+    let standby = main.standby(&["autovacuum_naptime=1s", "wal_retrieve_retry_interval=100ms"]);
+    main.set("synchronous_standby_names=*");
+    let ports = [main.port(), standby.port()];
+    let url = format!(
+        "postgres://postgres@127.0.0.1:{},127.0.0.1:{}/app?watchdog=2s&synchronous_commit=on{options}",
+        ports[0], ports[1]
+    );
+    let mut contenders = Contenders::start_brief(&url, NAME, 8, 4);
+    let mut is_promoted = false;
+    for round in 0.. {
+        let_pass(ms(2_000));
+        let count = contenders.claims().len();
+        println!("round {round}: {count} acquisitions");
+        if count >= acquisitions && is_promoted {
+            break;
+        }
+        assert!(round < 200, "{count} acquisitions");
+        match round % 4 {
+            0 => contenders.replace_first(),
+            1 => {
+                contenders.child(round % 8).pause();
+                let_pass(ms(2_500));
+                contenders.child(round % 8).resume();
+            }
+            2 if !is_promoted => {
+                main.stop();
+                main.start_again();
+            }
+            3 if !is_promoted && count >= acquisitions / 2 => {
+                main.stop();
+                standby.promote();
+                is_promoted = true;
+            }
+            _ => {}
+        }
+    }
+    let claims = contenders.stop();
+    println!("{} acquisitions", claims.len());
+    judge(claims).must_be_exact();
+    let mut admin = standby.admin();
+    let row = admin.query_one(
+        "SELECT (SELECT count(*) FROM distlock.locks), pg_relation_size('distlock.locks'), \
+         n_tup_upd, n_tup_hot_upd, n_dead_tup FROM pg_stat_user_tables WHERE relname = 'locks' \
+         AND schemaname = 'distlock'",
+        &[],
+    );
+    let row = row.unwrap();
+    let numbers: [i64; 5] = std::array::from_fn(|at| row.get(at));
+    println!("rows, bytes, updates, HOT updates, dead: {numbers:?}");
+    assert_eq!(numbers[0], 1);
+    assert!(numbers[1] < 1_000_000, "{numbers:?}");
+}
+
 #[test]
 fn contending_processes_that_poll_exclude_each_other() {
     contend(

@@ -108,7 +108,7 @@ pub(super) fn failure(error: &postgres::Error, server: &str, has_written: bool) 
         false => Failure::NotSent(error),
     };
     let Some(reported) = error.as_db_error() else {
-        return unknown(broken(error, server));
+        return unknown(broken(error, server, has_written));
     };
     let state = reported.code().code();
     let text = |why: &str| {
@@ -132,9 +132,9 @@ pub(super) fn failure(error: &postgres::Error, server: &str, has_written: bool) 
 }
 
 /// Returns the error of a connection that failed without an error of the server.
-fn broken(error: &postgres::Error, server: &str) -> Error {
+fn broken(error: &postgres::Error, server: &str, has_written: bool) -> Error {
     let mut source = error.source();
-    let (mut is_late, mut is_io) = (false, error.is_closed());
+    let (mut is_late, mut is_io) = (false, has_written || error.is_closed());
     while let Some(cause) = source {
         let io = cause.downcast_ref::<io::Error>();
         is_io |= io.is_some();

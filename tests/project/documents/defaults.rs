@@ -245,7 +245,7 @@ fn table_of_options_agrees_with_schemes() {
             _ => {}
         }
     }
-    assert_eq!(words, 8, "options that are words");
+    assert_eq!(words, 10, "options that are words");
     taken.sort_unstable();
     listed.sort_unstable();
     assert_eq!(taken, listed);

@@ -15,6 +15,7 @@ use crate::time::let_pass;
 use distlock::time::{Clock, Moment, SystemClock};
 use distlock::{Error, LockGuard};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -29,8 +30,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// the loss of the lock.
 const LOOK: Duration = Duration::from_millis(1);
 
+/// The text before the number of threads that release the lock at once.
+const BRIEF: &str = "brief-";
+
 /// The range of the time for which a holder keeps the lock, in milliseconds.
-const STAY: std::ops::Range<u64> = 5..40;
+const STAY: Range<u64> = 5..40;
 
 /// Contending processes. They run until [`Self::stop`], and are killed when this value is dropped.
 pub struct Contenders {
@@ -46,6 +50,11 @@ impl Contenders {
     /// store.
     pub fn start(url: &str, lock: &str, processes: usize, threads: usize) -> Self {
         Self::start_as(&threads.to_string(), url, lock, processes)
+    }
+
+    /// Starts processes like [`start`](Self::start) whose threads release the lock at once.
+    pub fn start_brief(url: &str, lock: &str, processes: usize, threads: usize) -> Self {
+        Self::start_as(&format!("{BRIEF}{threads}"), url, lock, processes)
     }
 
     /// Starts the processes. `what` is their number of threads, or their [role](leaders::Role) in
@@ -124,6 +133,10 @@ pub fn contend(arguments: &[String]) {
     if let Some(role) = leaders::Role::of(threads) {
         return leaders::lead(Path::new(file), role, lock, url);
     }
+    let (threads, stay) = match threads.strip_prefix(BRIEF) {
+        Some(threads) => (threads, 0..1),
+        None => (threads.as_str(), STAY),
+    };
     let client = distlock::connect(url).unwrap();
     let semaphore = permits::named(&client, lock);
     let lock = client.mutex(lock).unwrap();
@@ -132,13 +145,16 @@ pub fn contend(arguments: &[String]) {
     thread::scope(|scope| {
         for thread in 0..threads.parse().unwrap() {
             let (lock, log, ended, troubles) = (&lock, &log, &ended, &troubles);
+            let stay = stay.clone();
             let semaphore = semaphore.as_ref();
             let holder = format!("{}.{thread}", std::process::id());
             scope.spawn(move || {
                 while !ended.load(Ordering::SeqCst) {
                     let trouble = match semaphore {
                         Some(semaphore) => permits::visit(semaphore, &holder, log),
-                        None => visit(lock, &holder, log).err().map(|error| kind(&error)),
+                        None => visit(lock, &holder, log, stay.clone())
+                            .err()
+                            .map(|error| kind(&error)),
                     };
                     if let Some(trouble) = trouble {
                         *troubles.lock().entry(trouble).or_default() += 1;
@@ -158,12 +174,17 @@ pub fn contend(arguments: &[String]) {
 }
 
 /// Acquires the lock, holds it for a moment, and releases it.
-fn visit(lock: &distlock::Mutex, holder: &str, log: &Log) -> Result<(), Error> {
+fn visit(
+    lock: &distlock::Mutex,
+    holder: &str,
+    log: &Log,
+    stay_for: Range<u64>,
+) -> Result<(), Error> {
     let asked = SystemClock.now();
     let Some(guard) = lock.try_lock_for(PATIENCE)? else {
         return Ok(());
     };
-    let until = SystemClock.now() + Duration::from_millis(fastrand::u64(STAY));
+    let until = SystemClock.now() + Duration::from_millis(fastrand::u64(stay_for));
     if let Some(claim) = stay(&guard, holder, asked, || SystemClock.now() >= until) {
         log.write(&claim);
     }
