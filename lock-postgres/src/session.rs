@@ -91,18 +91,31 @@ impl SessionStore {
         }
     }
 
-    /// Returns a connection without a lock.
-    fn connect(&self, by: Moment) -> Result<Connection, Failure> {
-        let mut state = self.shared.state.lock();
-        while let Some(connection) = state.idle.pop() {
-            if connection.is_open() && !connection.is_doubtful() {
-                return Ok(connection);
+    /// Runs a request on a connection without a lock, and returns the connection, too. If one of
+    /// before proves to be closed before the request was sent, another one is used.
+    fn with<T>(
+        &self,
+        by: Moment,
+        request: impl Fn(&mut Connection) -> Result<T, Failure>,
+    ) -> Result<(T, Connection), Failure> {
+        loop {
+            let idle = self.shared.state.lock().idle.pop();
+            let idle = idle.filter(|it| it.is_open() && !it.is_doubtful());
+            let is_old = idle.is_some();
+            let mut connection = idle.map_or_else(|| self.connect(by), Ok)?;
+            match request(&mut connection) {
+                Ok(done) => return Ok((done, connection)),
+                Err(Failure::NotSent(_)) if is_old => {}
+                // The connection is closed here: a lock that it has taken ends with it.
+                Err(failure) => return Err(failure),
             }
         }
-        let is_direct = state.is_direct;
-        drop(state);
+    }
+
+    /// Makes a connection.
+    fn connect(&self, by: Moment) -> Result<Connection, Failure> {
         let connection = self.shared.dialer.dial_without_schema(by)?;
-        if is_direct {
+        if self.shared.state.lock().is_direct {
             return Ok(connection);
         }
         let other = self.shared.dialer.dial_without_schema(by)?;
@@ -128,8 +141,8 @@ impl SessionStore {
         by: Moment,
     ) -> Result<Vec<postgres::Row>, Failure> {
         let stored = self.names.stored(name)?;
-        let mut connection = self.connect(by)?;
-        let rows = connection.query(statement, &[(&stored, Type::TEXT)], by)?;
+        let (rows, connection) =
+            self.with(by, |it| it.query(statement, &[(&stored, Type::TEXT)], by))?;
         self.put_back(connection);
         Ok(rows)
     }
@@ -254,17 +267,23 @@ impl Backend for SessionStore {
         if self.extend(name, owner, lease.duration(), by) {
             return Ok(Answer::Granted(Grant::new(None)));
         }
-        let mut connection = self.connect(by)?;
-        if let Some(left) = self.shared.dialer.pause() {
-            return Ok(crate::store::paused(left));
-        }
         let statement = format!(
             "SELECT pg_try_advisory_lock({KEY}), set_config('application_name', $2, false)"
         );
         let owner = owner.to_string();
         let parameters: &[Parameter<'_>] = &[(&stored, Type::TEXT), (&owner, Type::TEXT)];
-        // After a failure the connection is dropped, and the lock ends with it, if it was taken.
-        let rows = connection.query(&statement, parameters, by)?;
+        // A connection must be there first: it may be the one that detects another server.
+        let (rows, connection) = self.with(by, |it| match self.shared.dialer.pause() {
+            Some(left) => Ok(Err(left)),
+            None => it.query(&statement, parameters, by).map(Ok),
+        })?;
+        let rows = match rows {
+            Ok(rows) => rows,
+            Err(left) => {
+                self.put_back(connection);
+                return Ok(crate::store::paused(left));
+            }
+        };
         if !rows.first().is_some_and(|row| row.get(0)) {
             self.put_back(connection);
             return Ok(Answer::Busy(None));

@@ -24,6 +24,9 @@ use std::time::{Duration, UNIX_EPOCH};
 /// The most renewals at once: the engine has up to four calls under way.
 const RENEWING: u32 = 4;
 
+/// How often a renewal is tried while another transaction has the row of the lock.
+const TRIES: u32 = 10;
+
 /// Locks in the tables of a PostgreSQL database.
 pub struct PostgresStore {
     pub(crate) pool: Arc<ConnectionPool>,
@@ -275,7 +278,8 @@ impl Backend for PostgresStore {
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>> {
         let mut outcomes: Vec<Option<Result<Renewal, Failure>>> = vec![None; batch.len()];
-        loop {
+        // A row that stays locked must not hold the answers about the others up.
+        for tried in 1.. {
             let mut rest = Vec::new();
             for (at, request) in batch.iter().enumerate() {
                 match self.names.stored(&request.acquisition.name) {
@@ -292,7 +296,7 @@ impl Backend for PostgresStore {
             let renewed = self
                 .renewals
                 .with(by, |connection| self.renew_once(connection, &requests, by));
-            let is_late = self.clock().now() + PAUSE >= by;
+            let is_late = tried == TRIES || self.clock().now() + PAUSE >= by;
             for (n, at) in places.into_iter().enumerate() {
                 outcomes[at] = match &renewed {
                     Err(failure) => Some(Err(failure.clone())),

@@ -60,6 +60,8 @@ struct State {
     failed: Option<Error>,
     /// The deadline of the connection that waits for notifications.
     waiting: Option<Arc<Deadline>>,
+    /// True if the client was warned that no notification arrives.
+    has_warned: bool,
     is_closed: bool,
 }
 
@@ -335,13 +337,15 @@ impl Shared {
             if !connection.is_open() {
                 return Err(failed(&connection));
             }
-            dialer.notices().warn(WarningKind::NotSubscribed, || {
-                format!(
-                    "{} delivers no notifications, as a pooler in transaction mode: waiters ask \
-                     again every {POLLING:?}",
-                    connection.server()
-                )
-            });
+            if !std::mem::replace(&mut self.state.lock().has_warned, true) {
+                dialer.notices().warn(WarningKind::NotSubscribed, || {
+                    format!(
+                        "{} delivers no notifications, as a pooler in transaction mode: waiters \
+                         ask again every {POLLING:?}",
+                        connection.server()
+                    )
+                });
+            }
             drop(connection);
             self.set_mode(Mode::Polls);
             return self.poll_for(INTEREST);

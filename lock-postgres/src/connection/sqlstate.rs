@@ -50,6 +50,7 @@ const MEANINGS: &[(&str, Meaning)] = &[
         "22001",
         Meaning::Wrong("the name is too long for the table of ShedLock, which has 64 characters"),
     ),
+    ("2201B", Meaning::Wrong("the pattern is not valid")),
     (
         "28",
         Meaning::Wrong("it refuses this user: check the user, the password and pg_hba.conf"),
