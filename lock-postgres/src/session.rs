@@ -398,7 +398,10 @@ impl Backend for SessionStore {
     fn abilities(&self) -> Abilities {
         let (interval, jitter) = (POLLING, POLLING / 5);
         let waking = Waking::Polls { interval, jitter };
-        Abilities::full().tokens(false).waking(waking)
+        Abilities::full()
+            .tokens(false)
+            .waking(waking)
+            .waits_for_releases(true)
     }
 
     fn admin(&self) -> Option<&dyn Admin> {

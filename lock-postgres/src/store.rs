@@ -377,7 +377,9 @@ impl Backend for PostgresStore {
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities::full().all_kinds(!self.is_shared_with_shedlock)
+        Abilities::full()
+            .all_kinds(!self.is_shared_with_shedlock)
+            .waits_for_releases(true)
     }
 
     fn admin(&self) -> Option<&dyn Admin> {

@@ -5,6 +5,7 @@
 pub use r2d2;
 pub use redis;
 
+use crate::RedisScheme;
 use crate::connection::JOINED;
 use crate::connection::LentPool;
 use crate::node::NodeSettings;
@@ -13,7 +14,7 @@ use crate::protocol::{Format, OPTION as FORMAT};
 use crate::store::RedisStore;
 use crate::url::{self, UNIX};
 use lock_core::{Backend, Client, ClientBuilder, Config, Context, Error, Scheme, Schemes};
-use r2d2::{NopErrorHandler, Pool};
+use r2d2::Pool;
 use redis::{ConnectionAddr, IntoConnectionInfo};
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,11 +39,17 @@ const FEWEST: u32 = 2;
 ///   a connection on which the application has selected another one goes back in this one.
 /// - A connection on which anything was late, cut or half read is closed and replaced in the pool.
 /// - Connections of a pool may be older than a change of the server behind its address. With
-///   [`with_waking`](Self::with_waking) or [`of_client`](Self::of_client), a connection of our own
+///   [`with_waking`](Self::with_waking), a connection of our own
 ///   confirms each change. Without, all idle connections are closed at a change, but one that the
 ///   application uses just then, and gives back more than a lease later, can lead back to the
 ///   server that was left: set the pool's `max_lifetime`.
-/// - Without [`with_waking`](Self::with_waking) waiters poll every 100 ms.
+/// - Without [`with_waking`](Self::with_waking) waiters poll every 100 ms. Then fair mutexes and fair
+///   read-write locks are refused, and a waiter or writer may starve beside clients that are
+///   notified.
+/// - After a failed attempt to connect, `r2d2` pauses for up to half of the pool's
+///   `connection_timeout`, for 15 s by default. A lock whose lease ends meanwhile is lost: set it to
+///   about a second.
+/// - Several clients over one pool keep one connection each.
 /// - Losses are noticed at the next renewal, because no changes of keys are reported.
 ///
 /// # Examples
@@ -50,10 +57,12 @@ const FEWEST: u32 = 2;
 /// ```no_run
 /// # extern crate lock_redis as distlock;
 /// use distlock::redis_rs::{RedisPool, r2d2, redis};
+/// use std::time::Duration;
 ///
 /// let client = redis::Client::open("redis://127.0.0.1/")?;
 /// let pool = r2d2::Pool::builder()
 ///     .test_on_check_out(false)
+///     .connection_timeout(Duration::from_secs(1))
 ///     .build(client.clone())?;
 /// let locks = RedisPool::new(pool.clone()).with_waking(&client)?.connect()?;
 /// let guard = locks.mutex("orders:42")?.lock()?;
@@ -76,28 +85,6 @@ impl RedisPool {
             pool: LentPool::new(pool),
             server: None,
         }
-    }
-
-    /// Makes a store of this client, with a pool of at most ten connections.
-    ///
-    /// # Errors
-    ///
-    /// As [`with_waking`](Self::with_waking).
-    pub fn of_client(client: redis::Client) -> Result<Self, Error> {
-        let server = config_of(client.get_connection_info().clone())?;
-        let pool = Pool::builder()
-            .max_size(10)
-            .min_idle(Some(0))
-            .test_on_check_out(false)
-            .max_lifetime(None)
-            // Limits the pause after a failed attempt to connect; each request has its own time.
-            .connection_timeout(Duration::from_secs(1))
-            .error_handler(Box::new(NopErrorHandler))
-            .build_unchecked(client);
-        Ok(Self {
-            pool: LentPool::new(pool),
-            server: Some(server),
-        })
     }
 
     /// Wakes waiters by the messages about releases, which one connection of our own to the server
@@ -182,6 +169,34 @@ impl Scheme for RedisPool {
             Ok(RedisStore::with_topology(Arc::new(node)))
         })
     }
+}
+
+/// Returns a builder of a client with connections of its own to the server of a client of the crate
+/// `redis`: that client has no time-outs that could bound a request. For settings and errors see
+/// [`config_of`].
+///
+/// # Errors
+///
+/// As [`config_of`].
+///
+/// # Examples
+///
+/// ```no_run
+/// # extern crate lock_redis as distlock;
+/// use distlock::redis_rs::{of_client, redis};
+///
+/// let client = redis::Client::open("redis://127.0.0.1/")?;
+/// let locks = of_client(&client)?.connect()?;
+/// locks.mutex("orders:42")?.lock()?.unlock()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn of_client(client: &redis::Client) -> Result<ClientBuilder, Error> {
+    let schemes = Schemes::empty()
+        .with(RedisScheme::new())
+        .with(RedisScheme::tls())
+        .with(RedisScheme::unix());
+    let config = config_of(client.get_connection_info().clone())?;
+    Ok(lock_core::builder().schemes(schemes).config(config))
 }
 
 /// Returns the settings of distlock's own connections to the server that a client of the crate

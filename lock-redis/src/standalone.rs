@@ -47,6 +47,7 @@ impl Topology for Node {
         // A server on its own does not know which replicas it should have: it has forgotten those
         // that are gone.
         let abilities = self.format().abilities(ReplicaSupport::Counted);
+        let abilities = abilities.waits_for_releases(self.is_lent());
         match self.waking() {
             Some(waking) => abilities.waking(waking),
             None => abilities,

@@ -3,6 +3,7 @@
 use crate::wire::{HARMS, Harm, Wire};
 use distlock::time::{Clock, SystemClock};
 use distlock::{Client, LockOptions};
+use distlock_tests::distance::{Distance, Reach};
 use distlock_tests::postgres::PostgresServer;
 use distlock_tests::time::{Stopwatch, eventually, let_pass, ms, within};
 use std::thread;
@@ -298,4 +299,39 @@ fn harmed_attempt_is_seen() {
     let options = LockOptions::new();
     assert!(lock.try_lock_with(&options).is_err());
     assert!(wire.is_done());
+}
+
+/// The end of a wait is not lengthened by a second request, though answers are late by then.
+#[test]
+fn wait_that_gives_up_lasts_one_request_longer_at_most() {
+    const WAIT: Duration = Duration::from_millis(1_500);
+    const LATE: Duration = Duration::from_millis(800);
+    let server = PostgresServer::start();
+    let near = client_at(&server.url(), "");
+    for form in ["table", "session"] {
+        let distance = Distance::new(server.port(), Duration::ZERO);
+        distance.set(Reach::Near);
+        let options = format!("command_timeout=1s&form={form}");
+        let client = client_at(&server.url_at(distance.port()), &options);
+        let near = match form {
+            "table" => near.clone(),
+            form => client_at(&server.url(), &format!("form={form}")),
+        };
+        let _held = near.mutex(form).unwrap().lock().unwrap();
+        let watch = Stopwatch::start();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let_pass(WAIT - ms(300));
+                distance.set(Reach::Far(LATE));
+            });
+            // A fair waiter leaves the queue in the store.
+            let lock = match form {
+                "table" => client.fair_mutex(form),
+                form => client.mutex(form),
+            };
+            let _busy_or_late = lock.unwrap().try_lock_for(WAIT);
+        });
+        let took = watch.elapsed();
+        assert!(took < WAIT + LATE + ms(450), "{form}: {took:?}");
+    }
 }

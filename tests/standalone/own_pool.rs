@@ -4,6 +4,7 @@ use distlock::redis_rs::redis::IntoConnectionInfo;
 use distlock::redis_rs::{RedisPool, config_of, r2d2, redis};
 use distlock::{Client, Event, LockOptions};
 use distlock_tests::cluster::Cluster;
+use distlock_tests::distance::{Distance, Reach};
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Plan, Proxy};
 use distlock_tests::replicas::Replicated;
@@ -30,12 +31,21 @@ fn pool(server: &RedisServer, size: u32, tests: bool) -> r2d2::Pool<redis::Clien
 }
 
 fn pool_of(client: redis::Client, size: u32, tests: bool) -> r2d2::Pool<redis::Client> {
-    let builder = r2d2::Pool::builder().max_size(size).min_idle(Some(0));
+    let builder = r2d2::Pool::builder()
+        .max_size(size)
+        .min_idle(Some(0))
+        .connection_timeout(Duration::from_secs(1));
     builder.test_on_check_out(tests).build(client).unwrap()
 }
 
 fn locks(pool: &r2d2::Pool<redis::Client>) -> Client {
     RedisPool::new(pool.clone()).connect().unwrap()
+}
+
+/// Returns a client over a pool of its own, with waking.
+fn with_waking(client: redis::Client) -> Client {
+    let pool = RedisPool::new(pool_of(client.clone(), 10, false));
+    pool.with_waking(&client).unwrap().connect().unwrap()
 }
 
 #[test]
@@ -194,7 +204,7 @@ fn fault_leaves_the_pool_clean(fault: Fault) {
 #[test]
 fn server_that_cannot_grant_is_named() {
     let error_at = |client: redis::Client, name: &str| {
-        let client = RedisPool::of_client(client).unwrap().connect().unwrap();
+        let client = with_waking(client);
         let error = client.mutex(name).unwrap().try_lock().unwrap_err();
         assert!(!error.to_string().contains("max_size"), "{error}");
         let mut text = error.to_string();
@@ -580,4 +590,97 @@ fn settings_of_the_crate_redis_are_taken_over() {
     assert!(config_of("nonsense").unwrap_err().is_configuration());
     let config = config_of("redis://:s3cret@h").unwrap();
     assert!(!format!("{config:?}").contains("s3cret"));
+}
+
+/// The end of a wait is not lengthened by a second request, though replies are late by then.
+#[test]
+fn wait_that_gives_up_lasts_one_request_longer_at_most() {
+    const WAIT: Duration = Duration::from_millis(1_500);
+    const LATE: Duration = Duration::from_millis(800);
+    let server = RedisServer::start();
+    let near = distlock::connect(&server.url_as("")).unwrap();
+    for wakes in [false, true] {
+        let distance = Distance::new(server.port(), Duration::ZERO);
+        distance.set(Reach::Near);
+        let far = redis::Client::open(format!("redis://127.0.0.1:{}", distance.port())).unwrap();
+        let pool = RedisPool::new(pool_of(far.clone(), 4, false));
+        let pool = match wakes {
+            true => pool.with_waking(&far).unwrap(),
+            false => pool,
+        };
+        let builder = pool.builder().unwrap();
+        let client = builder.configure(|it| it.with_command_timeout(Duration::from_secs(1)));
+        let client = client.connect().unwrap();
+        let name = format!("late {wakes}");
+        let _held = near.mutex(&name).unwrap().lock().unwrap();
+        let watch = Stopwatch::start();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let_pass(WAIT - Duration::from_millis(300));
+                distance.set(Reach::Far(LATE));
+            });
+            let _busy_or_late = client.mutex(&name).unwrap().try_lock_for(WAIT);
+        });
+        let took = watch.elapsed();
+        let most = WAIT + LATE + Duration::from_millis(450);
+        assert!(took < most, "with waking: {wakes}, {took:?}");
+    }
+}
+
+/// The queue passes over a waiter that polls, so it would not be fair.
+#[test]
+fn fair_locks_need_waking() {
+    let server = RedisServer::start();
+    let client = locks(&pool(&server, 4, false));
+    let refused = |error: distlock::Error| {
+        assert!(error.is_unsupported(), "{error}");
+        assert!(error.to_string().contains("with_waking"), "{error}");
+    };
+    refused(client.fair_mutex("it").unwrap().try_lock().unwrap_err());
+    let lock = client.fair_rw_lock("it").unwrap();
+    refused(lock.read().lock().unwrap_err());
+    refused(lock.write().lock().unwrap_err());
+    drop(
+        client
+            .fair_semaphore("slots", 2)
+            .unwrap()
+            .acquire()
+            .unwrap(),
+    );
+    drop(client.mutex("it").unwrap().lock().unwrap());
+}
+
+/// After one failure the connections that may have failed, too, are checked before use.
+#[test]
+fn closed_connections_fail_one_request() {
+    const THREADS: usize = 12;
+    let server = RedisServer::start();
+    for wakes in [false, true] {
+        let application = application(&server);
+        let pool = RedisPool::new(pool_of(application.clone(), 20, false));
+        let pool = match wakes {
+            true => pool.with_waking(&application).unwrap(),
+            false => pool,
+        };
+        let client = pool.connect().unwrap();
+        let barrier = std::sync::Barrier::new(THREADS);
+        thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (client, barrier) = (&client, &barrier);
+                scope.spawn(move || {
+                    for round in 0..20 {
+                        barrier.wait();
+                        let name = format!("{thread} {round}");
+                        drop(client.mutex(name).unwrap().lock().unwrap());
+                    }
+                });
+            }
+        });
+        server
+            .probe()
+            .command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        let attempts = (0..40).map(|n| client.mutex(format!("after {n}")).unwrap().try_lock());
+        let failed = attempts.filter(Result::is_err).count();
+        assert!(failed <= 1, "with waking: {wakes}, {failed} failed");
+    }
 }

@@ -27,6 +27,9 @@ pub struct Abilities {
     /// the kinds that are granted in the [order of arrival](LockKind::is_queued); the waiters for
     /// other kinds compete for a free lock.
     pub queues_waiters: bool,
+    /// True if [`Backend::submit_release`] waits for the reply. Then another thread removes a waiter
+    /// that has given up from the store, so that this does not lengthen the wait.
+    pub waits_for_releases: bool,
     /// Whether and how replicas can confirm grants and renewals.
     pub replication: ReplicaSupport,
     /// The longest lease that the store grants. `None`: the store has no limit of its own. The
@@ -49,6 +52,7 @@ impl Abilities {
             waking,
             first_renewal: None,
             queues_waiters: false,
+            waits_for_releases: false,
             longest_lease: None,
             replication,
             all_kinds: false,
@@ -101,6 +105,13 @@ impl Abilities {
     #[must_use]
     pub fn queues_waiters(mut self, queues_waiters: bool) -> Self {
         self.queues_waiters = queues_waiters;
+        self
+    }
+
+    /// Sets whether [`Backend::submit_release`] waits for the reply.
+    #[must_use]
+    pub fn waits_for_releases(mut self, waits: bool) -> Self {
+        self.waits_for_releases = waits;
         self
     }
 

@@ -210,11 +210,14 @@ impl Connection {
         }
     }
 
-    /// Sends a request without effect on a lent connection that was idle for long, and closes it if
-    /// the server does not answer. Waits for at most half the time until `by`, so that another
+    /// Sends a request without effect on a lent connection that was idle for long, or since whose last
+    /// use another one has failed, and closes it if the server does not answer. Waits for at most half the time until `by`, so that another
     /// connection can be borrowed.
     pub(crate) fn check_lent(&mut self, by: Moment) -> Result<(), CallError> {
-        if !self.is_lent() || !self.is_stale() {
+        let Some(Link::Lent(lent)) = &self.open else {
+            return Ok(());
+        };
+        if !self.is_stale() && !lent.is_doubtful(self.known.last_used) {
             return Ok(());
         }
         let now = self.clock.now();

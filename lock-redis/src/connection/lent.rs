@@ -14,7 +14,8 @@
 use super::error_mapping::{Asked, explain};
 use super::known::Known;
 use super::{Batch, CallError, Mark, Reply, Request, Server, ServerError, Text};
-use lock_core::{Clock, Error, Moment};
+use lock_core::backend::run_in_background;
+use lock_core::{Clock, Error, Moment, Signal, SystemClock, Woken};
 use parking_lot::Mutex;
 use r2d2::{Pool, PooledConnection};
 use redis::{
@@ -25,7 +26,7 @@ use std::io::{self, ErrorKind};
 use std::mem::ManuallyDrop;
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The shortest time-out of a socket, because zero would mean none.
@@ -36,6 +37,9 @@ const SLICE: Duration = Duration::from_millis(100);
 /// The longest wait for the closed connection that replaces a broken one, because it is made over
 /// the loopback interface.
 const CLOSING: Duration = Duration::from_secs(1);
+/// The pause before broken connections are replaced again, because descriptors rarely become free at
+/// once.
+const REPLACING: Duration = Duration::from_millis(200);
 /// The most clients whose knowledge of a connection is kept with it. More clients over one pool
 /// query the server anew.
 const CLIENTS: usize = 8;
@@ -50,6 +54,10 @@ pub(crate) struct LentPool {
     read_timeout: Option<Duration>,
     write_timeout: Option<Duration>,
     broken: Arc<Mutex<Vec<Broken>>>,
+    /// True while a thread replaces the broken connections.
+    is_replacing: Arc<AtomicBool>,
+    /// The moment at which a connection last failed.
+    failed_at: Arc<Mutex<Option<Moment>>>,
     /// The number of changes of the server at the last [`close_idle`](Self::close_idle).
     changes: Arc<AtomicU64>,
 }
@@ -78,6 +86,8 @@ impl LentPool {
             read_timeout: None,
             write_timeout: None,
             broken: Arc::default(),
+            is_replacing: Arc::default(),
+            failed_at: Arc::default(),
             changes: Arc::default(),
         }
     }
@@ -127,7 +137,9 @@ impl LentPool {
             let slice = if is_full { SLICE * 10 } else { SLICE };
             match self.pool.get_timeout(left.min(slice)) {
                 Ok(connection) => return Ok(self.lend(connection)),
-                Err(error) => failed = Some(error),
+                // `r2d2` names the cause of a failed attempt to connect only once.
+                Err(error) if failed.is_none() || has_cause(&error) => failed = Some(error),
+                Err(_) => {}
             }
         }
     }
@@ -171,7 +183,8 @@ impl LentPool {
                 return;
             };
             let Some(closed) = closed_connection() else {
-                return self.broken.lock().push(connection);
+                self.broken.lock().push(connection);
+                return self.replace_broken_later();
             };
             **connection = closed;
             drop(ManuallyDrop::into_inner(connection));
@@ -183,6 +196,33 @@ impl LentPool {
         }
     }
 
+    /// Tries again on another thread until there are descriptors again, because perhaps no client
+    /// borrows a connection any more. If there is no thread either, the next borrower tries.
+    fn replace_broken_later(&self) {
+        if self.is_replacing.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let pool = self.clone();
+        let replace = move || {
+            let unraised = Arc::new(Signal::new());
+            loop {
+                let _due: Woken = SystemClock.wait(&unraised, SystemClock.now() + REPLACING);
+                pool.replace_broken();
+                if pool.broken.lock().is_empty() {
+                    return pool.is_replacing.store(false, Ordering::SeqCst);
+                }
+            }
+        };
+        if run_in_background(replace).is_err() {
+            self.is_replacing.store(false, Ordering::SeqCst);
+        }
+    }
+
+    /// Records that a connection has failed: others that were used before may have failed, too.
+    fn note_failure(&self, now: Moment) {
+        *self.failed_at.lock() = Some(now);
+    }
+
     /// Returns the error of a caller that got no connection in time.
     pub(super) fn late(&self, error: Option<r2d2::Error>) -> Error {
         let state = self.pool.state();
@@ -192,6 +232,8 @@ impl LentPool {
                  raise its `max_size`",
                 self.size()
             )
+        } else if error.as_ref().is_some_and(has_cause) {
+            "the application's pool could not connect".to_owned()
         } else {
             "the application's pool could not connect in time: is the server up?".to_owned()
         };
@@ -268,6 +310,9 @@ impl LentConnection {
             None => outcome,
         };
         self.is_broken = outcome.is_err();
+        if self.is_broken {
+            self.pool.note_failure(clock.now());
+        }
         replies.drain(..replies.len().min(first));
         (replies, outcome)
     }
@@ -292,6 +337,12 @@ impl LentConnection {
 
     pub(super) fn connection_is_open(&self) -> bool {
         !self.is_broken && self.connection.as_ref().is_some_and(|it| it.is_open())
+    }
+
+    /// Returns whether a connection of the pool has failed since this one was used.
+    pub(super) fn is_doubtful(&self, last_used: Moment) -> bool {
+        let failed = *self.pool.failed_at.lock();
+        failed.is_some_and(|failed| last_used <= failed)
     }
 
     /// Marks the connection as one that must not be used again.
@@ -341,6 +392,11 @@ impl Drop for LentConnection {
 }
 
 const HELD: &str = "a connection is taken out by the drop alone";
+
+/// Returns whether an error of the pool names the reason for which it could not connect.
+fn has_cause(error: &r2d2::Error) -> bool {
+    error.to_string().contains(": ")
+}
 
 /// Returns a number that no other call has returned.
 fn unique() -> u64 {

@@ -47,6 +47,10 @@ impl LentConnection {
         match *self {}
     }
 
+    pub(super) fn is_doubtful(&self, _: Moment) -> bool {
+        match *self {}
+    }
+
     pub(super) fn poison(&mut self) {
         match *self {}
     }

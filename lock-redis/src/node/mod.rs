@@ -265,6 +265,11 @@ impl Node {
         Arc::ptr_eq(&self.inner, &other.inner) && self.mode == other.mode
     }
 
+    /// Returns whether the connections are those of the application's pool.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.mode == RequestMode::Lent
+    }
+
     /// Returns the way in which waiters are notified, if it is not that of the wire format.
     pub(crate) fn waking(&self) -> Option<Waking> {
         self.inner.waking
@@ -370,6 +375,18 @@ impl Node {
 /// Methods that make one attempt on this server for each request, as
 /// [`Backend`](lock_core::Backend) describes the requests.
 impl Node {
+    /// Refuses a fair lock where waiters are not notified: the queue passes over a waiter that does
+    /// not receive the message that grants the lock.
+    fn refuse_fair(&self, name: &LockName) -> Result<(), Failure> {
+        let kind = name.kind();
+        if self.waking().is_none() || !kind.is_queued() || kind.permits().is_some() {
+            return Ok(());
+        }
+        let why = "over the application's pool a fair lock needs notifications: name the server by \
+                   `with_waking`";
+        Err(Failure::NotSent(Error::new(ErrorKind::Unsupported, why)))
+    }
+
     /// Makes one attempt to acquire a lock.
     ///
     /// # Errors
@@ -377,7 +394,8 @@ impl Node {
     /// See [`Failure`].
     pub fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
         let format = &self.inner.format;
-        if self.mode == RequestMode::Lent {
+        if self.is_lent() {
+            self.refuse_fair(attempt.name)?;
             self.reserve_renewal_connection(by)
                 .map_err(on(attempt.name))?;
         }

@@ -28,9 +28,10 @@ impl OwnPool {
         let (open, server) = (shared(server, Single::url, format), server.clone());
         move || {
             let client = redis::Client::open(server.get().url()).unwrap();
+            let pool = RedisPool::new(r2d2_pool(client.clone()));
             let pool = match polls {
-                true => RedisPool::new(r2d2_pool(client)),
-                false => RedisPool::of_client(client).unwrap(),
+                true => pool,
+                false => pool.with_waking(&client).unwrap(),
             };
             Self {
                 store: open(),

@@ -220,6 +220,10 @@ impl Destination {
     /// confirmed by `confirming`, if it is known.
     #[cfg(feature = "redis-rs")]
     pub(crate) fn lent_by(self, pool: LentPool, confirming: Option<Arc<Dialer>>) -> Self {
+        if confirming.is_none() {
+            // Only the pool knows the user, whom errors name.
+            self.server.set_user(Some("THE_USER_OF_THE_POOL"));
+        }
         Self {
             route: Route::Lent(pool),
             confirming,
@@ -533,7 +537,12 @@ impl Destination {
 
     /// Returns the failure of a caller whose deadline has passed while a dial is in this state.
     pub(super) fn late(&self, state: &DialState) -> Failure {
-        let late = || Failure::NotSent(self.late_in(*state.step.lock()));
+        let step = match (*state.step.lock(), self.lender()) {
+            // Not begun yet.
+            (DialStep::Credentials, Some(_)) => DialStep::Lending,
+            (step, _) => step,
+        };
+        let late = || Failure::NotSent(self.late_in(step));
         state.refusal().unwrap_or_else(late)
     }
 
