@@ -43,12 +43,12 @@ const FEWEST: u32 = 2;
 ///   confirms each change. Without, all idle connections are closed at a change, but one that the
 ///   application uses just then, and gives back more than a lease later, can lead back to the
 ///   server that was left: set the pool's `max_lifetime`.
-/// - Without [`with_waking`](Self::with_waking) waiters poll every 100 ms. Then fair mutexes and fair
-///   read-write locks are refused, and a waiter or writer may starve beside clients that are
+/// - Without [`with_waking`](Self::with_waking) waiters poll every 100 ms. Then fair mutexes and
+///   fair read-write locks are refused, and a waiter or writer may starve beside clients that are
 ///   notified.
 /// - After a failed attempt to connect, `r2d2` pauses for up to half of the pool's
-///   `connection_timeout`, for 15 s by default. A lock whose lease ends meanwhile is lost: set it to
-///   about a second.
+///   `connection_timeout`, for 15 s by default. A lock whose lease ends meanwhile is lost: set it
+///   to about a second.
 /// - Several clients over one pool keep one connection each.
 /// - Losses are noticed at the next renewal, because no changes of keys are reported.
 ///

@@ -146,6 +146,21 @@ const NEEDS_A_WATCH: &[(&str, &str)] = &[
     ("permit_is_released_by_its_identity", NO_WATCH),
 ];
 
+/// The cases of fair locks, which are refused over the application's pool where waiters poll.
+const NEEDS_FAIR_LOCKS: &[(&str, &str)] = &[
+    ("kinds_of_a_name_exclude_each_other", NO_FAIR_LOCKS),
+    (
+        "owner_with_tombstone_is_refused_for_each_kind",
+        NO_FAIR_LOCKS,
+    ),
+    ("fair_and_write_locks_are_kept_after_release", NO_FAIR_LOCKS),
+    ("semaphore_and_lock_do_not_share_a_name", NO_FAIR_LOCKS),
+    ("fair_writer_becomes_a_reader", NO_FAIR_LOCKS),
+    ("dead_holders_of_a_fair_lock_are_over", NO_FAIR_LOCKS),
+];
+
+const NO_FAIR_LOCKS: &str = "fair locks are refused where waiters poll";
+
 const NO_WATCH: &str = "it has no watches, and its waiters poll";
 
 /// Returns the mounts on connections that an application lends.
@@ -155,7 +170,7 @@ fn own_pool() -> Vec<Mount> {
     let mount = |name, format: Format, extent, polls| {
         let open = OwnPool::opener(&server, format, polls);
         let lacks = match polls {
-            true => [NEEDS_NOTIFICATION, NEEDS_A_WATCH].concat(),
+            true => [NEEDS_NOTIFICATION, NEEDS_A_WATCH, NEEDS_FAIR_LOCKS].concat(),
             false => OUTSIDE_THE_QUEUE.to_vec(),
         };
         let cannot = [without_replicas(&format), lacks].concat();

@@ -27,8 +27,8 @@ pub struct Abilities {
     /// the kinds that are granted in the [order of arrival](LockKind::is_queued); the waiters for
     /// other kinds compete for a free lock.
     pub queues_waiters: bool,
-    /// True if [`Backend::submit_release`] waits for the reply. Then another thread removes a waiter
-    /// that has given up from the store, so that this does not lengthen the wait.
+    /// True if [`Backend::submit_release`] waits for the reply. Then another thread removes a
+    /// waiter that has given up from the store, so that this does not lengthen the wait.
     pub waits_for_releases: bool,
     /// Whether and how replicas can confirm grants and renewals.
     pub replication: ReplicaSupport,

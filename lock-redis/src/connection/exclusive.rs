@@ -210,9 +210,9 @@ impl Connection {
         }
     }
 
-    /// Sends a request without effect on a lent connection that was idle for long, or since whose last
-    /// use another one has failed, and closes it if the server does not answer. Waits for at most half the time until `by`, so that another
-    /// connection can be borrowed.
+    /// Sends a request without effect on a lent connection that was idle for long, or since whose
+    /// last use another one has failed, and closes it if the server does not answer. Waits for at
+    /// most half the time until `by`, so that another connection can be borrowed.
     pub(crate) fn check_lent(&mut self, by: Moment) -> Result<(), CallError> {
         let Some(Link::Lent(lent)) = &self.open else {
             return Ok(());

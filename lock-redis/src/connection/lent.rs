@@ -37,8 +37,8 @@ const SLICE: Duration = Duration::from_millis(100);
 /// The longest wait for the closed connection that replaces a broken one, because it is made over
 /// the loopback interface.
 const CLOSING: Duration = Duration::from_secs(1);
-/// The pause before broken connections are replaced again, because descriptors rarely become free at
-/// once.
+/// The pause before broken connections are replaced again, because descriptors rarely become free
+/// at once.
 const REPLACING: Duration = Duration::from_millis(200);
 /// The most clients whose knowledge of a connection is kept with it. More clients over one pool
 /// query the server anew.

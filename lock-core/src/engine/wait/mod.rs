@@ -423,8 +423,8 @@ impl Wait<'_> {
         let is_shared_place = name.profile().hands_off || name.profile().contends_in_line;
         let id = AcquisitionId::new(name, self.owner, time, Receipt::default());
         let options = options.keeps_place(has_followers && is_shared_place);
-        // If the store may be unreachable, or the request would be waited for, it is not sent on the
-        // caller's thread.
+        // If the store may be unreachable, or the request would be waited for, it is not sent on
+        // the caller's thread.
         let would_wait = self.engine.abilities.waits_for_releases;
         match self.unknown_outcome || self.outage.since.is_some() || would_wait {
             true => self.engine.clean_up((id, options)),
