@@ -7,6 +7,7 @@ use clap_complete::Shell;
 use distlock::Config;
 use distlock::admin::PermitId;
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -45,6 +46,9 @@ pub(crate) enum Task {
     /// Shows held locks, or the named locks, again and again
     #[command(after_long_help = help::WATCH)]
     Watch(WatchArguments),
+    /// Serves a page, metrics and JSON about held locks, or the named locks, over HTTP
+    #[command(after_long_help = help::SERVE)]
+    Serve(ServeArguments),
     /// Measures the cost of locks on the store, and puts the store under load
     #[command(after_long_help = help::BENCH)]
     Bench(BenchArguments),
@@ -419,6 +423,23 @@ pub(crate) struct WatchArguments {
     /// The names are those of `run --slots`: how many slots are free
     #[arg(long)]
     pub(crate) slots: bool,
+    /// The names of the locks, or one pattern
+    #[arg(value_name = "PATTERN|NAME")]
+    pub(crate) words: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ServeArguments {
+    #[command(flatten)]
+    pub(crate) store: StoreArguments,
+    #[command(flatten)]
+    pub(crate) limit: Limit,
+    /// The address and port; port 0 is any free one
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9474")]
+    pub(crate) listen: SocketAddr,
+    /// The time from one sample of the store to the next, at least 0.05
+    #[arg(short = 'i', long, value_name = "SECS", value_parser = interval, default_value = "5")]
+    pub(crate) interval: Duration,
     /// The names of the locks, or one pattern
     #[arg(value_name = "PATTERN|NAME")]
     pub(crate) words: Vec<String>,

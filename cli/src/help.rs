@@ -184,6 +184,20 @@ the line and what is accepted.";
 pub(crate) const QUORUM: &str = "\
 For a URL as in redlock://a,b,c. Other stores need no set-up.";
 
+pub(crate) const SERVE: &str = "\
+  /            a page: a table with search and sorting, the lease of each lock,
+               and its holders of the last ten minutes; without scripts a table
+  /metrics     for Prometheus: each lock by its name, so --limit bounds them
+  /api/locks   JSON, with the objects of `list --json`
+  /healthz     503 if the last sample failed or is old
+
+Reads only. The store is asked once in --interval, and for a tenth of the time at
+most, however many pages are open. A store that hangs delays no answer: the page
+shows the age of the sample. Listens on this machine only: a proxy in front that
+asks for a password serves others. A hold counts as expired if its lease was
+over before the next sample. Exit status: 128+n after signal n, or one of
+`distlock --help`.";
+
 pub(crate) const POSTGRES: &str = "\
 For a URL as in postgres://user@host/database.";
 

@@ -41,6 +41,8 @@ mod processes;
 
 // The subcommand `postgres init`.
 mod postgres;
+// The subcommand `serve`.
+mod serve;
 // The subcommands `quorum init` and `quorum status`.
 mod quorum;
 
@@ -116,6 +118,7 @@ fn perform(task: Task) -> Result<u8, Failure> {
         Task::Status(arguments) => status::status(&arguments),
         Task::List(arguments) => list::list(&arguments),
         Task::Watch(arguments) => watch::watch(arguments),
+        Task::Serve(arguments) => serve::serve(arguments),
         Task::Bench(arguments) => bench::bench(&arguments),
         Task::Break(arguments) => breaking::break_lock(&arguments),
         Task::Hold(arguments) => hold::hold(&arguments),

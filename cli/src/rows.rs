@@ -106,6 +106,12 @@ impl Row {
         lines
     }
 
+    /// Returns the cells of the lock's first line in a table.
+    pub(crate) fn cells_of_first_line(&self) -> [String; 6] {
+        let lines = self.cells(ReaderRows::Last);
+        lines.into_iter().next().unwrap_or_default()
+    }
+
     /// Returns the lock as a JSON object. For a lease without an end, `expires` is false.
     pub(crate) fn json(&self) -> String {
         let name = &self.name;

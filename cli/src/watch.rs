@@ -17,13 +17,13 @@ use std::time::Duration;
 const RESIZED: Duration = Duration::from_millis(250);
 
 /// The locks to show.
-enum Watched {
+pub(crate) enum Watched {
     Pattern(String),
     Names(Vec<LockName>),
 }
 
 impl Watched {
-    fn read(words: &[String], slots: bool) -> Result<Self, Failure> {
+    pub(crate) fn read(words: &[String], slots: bool) -> Result<Self, Failure> {
         let is_pattern = |word: &String| word.contains(['*', '?', '[']);
         if slots && (words.is_empty() || words.iter().any(is_pattern)) {
             let what = "--slots needs names: semaphores are not listed";
@@ -40,7 +40,7 @@ impl Watched {
         }
     }
 
-    fn ask(&self, clients: &Clients, limit: &Limit) -> Result<Found, Failure> {
+    pub(crate) fn ask(&self, clients: &Clients, limit: &Limit) -> Result<Found, Failure> {
         match self {
             Self::Names(names) => Ok(Found {
                 rows: rows::of_names(clients, names)?,

@@ -14,6 +14,9 @@ mod config;
 // `doctor`: dangers, and good servers.
 mod doctor;
 
+// `serve`: its page, metrics and JSON.
+mod serve;
+
 // `hold`: its protocol.
 mod hold;
 
