@@ -31,13 +31,17 @@ pub enum Initialised {
 pub fn schema_sql(config: &Config) -> Result<String, Error> {
     let settings = Settings::read(config)?;
     let (schema, more) = (&settings.schema, more_tables(&settings));
+    let grant = match settings.is_shared_with_shedlock {
+        true => "--   GRANT SELECT, INSERT, UPDATE ON shedlock TO that_role;\n",
+        false => "",
+    };
     Ok(format!(
         "CREATE SCHEMA IF NOT EXISTS \"{schema}\";\n\n{}\n{more}\n\
          -- For a role that uses locks, and does not own the schema:\n\
          --   GRANT USAGE ON SCHEMA \"{schema}\" TO that_role;\n\
          --   GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA \"{schema}\" TO \
          that_role;\n\
-         --   GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA \"{schema}\" TO that_role;\n",
+         --   GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA \"{schema}\" TO that_role;\n{grant}",
         statements(schema)
     ))
 }
@@ -100,6 +104,12 @@ pub fn init(config: &Config) -> Result<Initialised, Error> {
         false => String::new(),
     };
     let statements = format!("BEGIN;{create}{}{more}COMMIT;", statements(&schema));
-    connection.run(&statements, by).map_err(fail)?;
-    Ok(Initialised::Made)
+    match connection.run(&statements, by) {
+        Ok(()) => Ok(Initialised::Made),
+        // Perhaps another program makes them just now.
+        Err(failure) => match dialer.dial(by) {
+            Ok(_) => Ok(Initialised::Present),
+            Err(_) => Err(fail(failure)),
+        },
+    }
 }

@@ -123,8 +123,12 @@ BEGIN
     RETURN first;
 END $$;
 
+-- Puts an owner into the queue, or shows that it is still there. Returns whether it is new.
 CREATE FUNCTION @s@.enqueue(p_name text, p_owner text, t timestamptz, presence bigint,
-    reader boolean, writer boolean) RETURNS void LANGUAGE plpgsql AS $$
+    reader boolean, writer boolean) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    is_new CONSTANT boolean := NOT EXISTS (SELECT FROM @s@.waiters w
+        WHERE w.name = p_name AND w.owner = p_owner);
 BEGIN
     INSERT INTO @s@.waiters AS w (name, owner, present_until, is_reader, is_writer)
         VALUES (p_name, p_owner, @s@.later(t, presence), reader, writer)
@@ -132,6 +136,7 @@ BEGIN
     UPDATE @s@.locks l
         SET queued_until = greatest(l.queued_until, @s@.later(t, presence)), used_at = t
         WHERE l.name = p_name;
+    RETURN is_new;
 END $$;
 
 -- Removes an owner from the queue. Returns whether the next waiter may now be admitted.
@@ -214,7 +219,7 @@ BEGIN
     l := @s@.lock_row(p_name, patience, true);
     t := clock_timestamp();
     -- Only new names make the table grow. No statement of a sweep waits for a row lock.
-    IF l.used_at >= transaction_timestamp() AND random() < 0.02 THEN
+    IF l.used_at >= transaction_timestamp() AND retention IS NOT NULL AND random() < 0.02 THEN
         PERFORM @s@.sweep(retention);
     END IF;
     until := @s@.later(t, lease);
@@ -234,7 +239,10 @@ BEGIN
         AND EXISTS (SELECT FROM @s@.shares s WHERE s.name = p_name);
 
     IF is_semaphore THEN
-        l.permits := coalesce(l.permits, p_limit);
+        IF l.permits IS NULL THEN
+            l.permits := p_limit;
+            UPDATE @s@.locks SET permits = p_limit, used_at = t WHERE name = p_name;
+        END IF;
         SELECT coalesce(sum(s.count) FILTER (WHERE s.owner = p_owner), 0),
             coalesce(sum(s.count), 0), min(s.expires_at),
             max(s.first + s.count) FILTER (WHERE s.owner = p_owner)
@@ -247,8 +255,6 @@ BEGIN
             ahead := @s@.head(p_name, p_owner, t);
             others := CASE WHEN ahead.owner <> p_owner THEN ahead.present_until END;
         END IF;
-        UPDATE @s@.locks SET permits = l.permits, used_at = t,
-            shared_until = greatest(shared_until, until) WHERE name = p_name;
         IF missing > 0 AND (wanted > l.permits OR missing > free OR others IS NOT NULL) THEN
             IF wanted > l.permits THEN
                 -- At the head of the queue this owner would block all other waiters until the limit
@@ -263,6 +269,8 @@ BEGIN
             rest := @s@.micros(coalesce(others, first_end) - t);
             RETURN;
         END IF;
+        UPDATE @s@.locks SET used_at = t, shared_until = greatest(shared_until, until)
+            WHERE name = p_name;
         DELETE FROM @s@.waiters w WHERE w.name = p_name AND w.owner = p_owner;
         UPDATE @s@.shares s SET expires_at = greatest(s.expires_at, until)
             WHERE s.name = p_name AND s.owner = p_owner;
@@ -303,11 +311,12 @@ BEGIN
             END IF;
         END IF;
         IF others IS NOT NULL THEN
-            IF is_queued AND waits THEN
-                PERFORM @s@.enqueue(p_name, p_owner, t, presence, true, false);
-                IF NOT is_held AND NOT has_readers THEN
-                    PERFORM @s@.publish(l, t);
-                END IF;
+            -- The head of the queue is notified by new waiters only: while a dead one is there, others
+            -- would notify each other all the time.
+            IF is_queued AND waits
+                AND @s@.enqueue(p_name, p_owner, t, presence, true, false)
+                AND NOT is_held AND NOT has_readers THEN
+                PERFORM @s@.publish(l, t);
             END IF;
             rest := @s@.micros(others - t);
             RETURN;
@@ -341,16 +350,14 @@ BEGIN
         IF others IS NULL AND is_queued THEN
             -- A free lock is reserved for the head of the queue until the head's presence ends.
             ahead := @s@.head(p_name, p_owner, t);
-            IF ahead.owner <> p_owner THEN
-                others := ahead.present_until;
-                IF waits THEN
-                    PERFORM @s@.publish(l, t);
-                END IF;
-            END IF;
+            others := CASE WHEN ahead.owner <> p_owner THEN ahead.present_until END;
         END IF;
         IF others IS NOT NULL THEN
             IF waits AND is_queued THEN
-                PERFORM @s@.enqueue(p_name, p_owner, t, presence, false, is_writer);
+                IF @s@.enqueue(p_name, p_owner, t, presence, false, is_writer)
+                    AND NOT is_held AND NOT has_readers THEN
+                    PERFORM @s@.publish(l, t);
+                END IF;
             ELSIF waits AND is_writer AND writers_first
                 AND coalesce(l.waiting_writer = p_owner, true) THEN
                 UPDATE @s@.locks SET waiting_writer = p_owner, used_at = t,
@@ -377,7 +384,7 @@ BEGIN
         label = CASE WHEN is_repeated THEN coalesce(p_label, l.label) ELSE p_label END,
         label_at = CASE WHEN is_repeated AND p_label IS NULL THEN l.label_at ELSE t END,
         first_token = CASE WHEN is_repeated THEN l.first_token
-            ELSE coalesce(acquire.first_token, l.token) END,
+            ELSE acquire.first_token END,
         token = coalesce(last_token, l.token),
         waiting_writer = l.waiting_writer,
         used_at = t
@@ -385,10 +392,27 @@ BEGIN
     outcome := 'granted';
 END $$;
 
+-- Locks the row of a name like `lock_row`, but returns nothing if another transaction has it for
+-- longer than `patience`; 0: just now.
+CREATE FUNCTION @s@.try_row(p_name text, patience bigint) RETURNS @s@.locks LANGUAGE plpgsql AS $$
+DECLARE
+    l @s@.locks;
+BEGIN
+    IF patience > 0 THEN
+        BEGIN
+            RETURN @s@.lock_row(p_name, patience, false);
+        EXCEPTION WHEN lock_not_available THEN
+            RETURN NULL;
+        END;
+    END IF;
+    SELECT * INTO l FROM @s@.locks WHERE name = p_name FOR NO KEY UPDATE SKIP LOCKED;
+    RETURN l;
+END $$;
+
 -- Extends leases. Returns for each request, in their order, `extended`, `gone`, or `locked` if
--- another transaction has the row lock just now: then nothing was done, and nothing waited.
+-- another transaction has the row lock for longer than `patience`: then nothing was done.
 CREATE FUNCTION @s@.renew(names text[], owners text[], counts integer[], leases bigint[],
-    labels text[], label_times bigint[]) RETURNS text[] LANGUAGE plpgsql AS $$
+    labels text[], label_times bigint[], patience bigint) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     outcomes text[] := '{}';
     l @s@.locks;
@@ -397,7 +421,7 @@ DECLARE
     since timestamptz;
 BEGIN
     FOR i IN 1 .. cardinality(names) LOOP
-        SELECT * INTO l FROM @s@.locks WHERE name = names[i] FOR NO KEY UPDATE SKIP LOCKED;
+        l := @s@.try_row(names[i], patience);
         t := clock_timestamp();
         until := @s@.later(t, leases[i]);
         since := @s@.later('epoch', label_times[i]);
@@ -678,12 +702,14 @@ END $$;
 -- front call the ones of the same name, and keep the row of that table equal. They lock the row
 -- there first. ShedLock's times are in UTC, without a time zone.
 
-CREATE FUNCTION @s@.shed_row(p_name text, waits boolean, OUT ends_at timestamptz, OUT owner text)
-    LANGUAGE plpgsql AS $$
+CREATE FUNCTION @s@.shed_row(p_name text, waits boolean, creates boolean,
+    OUT ends_at timestamptz, OUT owner text) LANGUAGE plpgsql AS $$
 BEGIN
-    IF waits THEN
+    IF creates THEN
         INSERT INTO shedlock (name, lock_until, locked_at, locked_by)
             VALUES (p_name, 'epoch', 'epoch', '') ON CONFLICT (name) DO NOTHING;
+    END IF;
+    IF waits THEN
         SELECT lock_until AT TIME ZONE 'UTC', locked_by INTO ends_at, owner FROM shedlock
             WHERE name = p_name FOR NO KEY UPDATE;
     ELSE
@@ -713,7 +739,7 @@ DECLARE
     t timestamptz;
 BEGIN
     PERFORM set_config('lock_timeout', greatest(patience / 1000, 1) || 'ms', true);
-    theirs := @s@.shed_row(p_name, true);
+    theirs := @s@.shed_row(p_name, true, true);
     t := clock_timestamp();
     IF theirs.ends_at > t AND theirs.owner <> p_owner THEN
         outcome := 'busy';
@@ -738,14 +764,14 @@ BEGIN
 END $$;
 
 CREATE FUNCTION @s@.shed_renew(names text[], owners text[], counts integer[], leases bigint[],
-    labels text[], label_times bigint[]) RETURNS text[] LANGUAGE plpgsql AS $$
+    labels text[], label_times bigint[], patience bigint) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     outcomes text[] := '{}';
     renewed text;
     theirs record;
 BEGIN
     FOR i IN 1 .. cardinality(names) LOOP
-        theirs := @s@.shed_row(names[i], false);
+        theirs := @s@.shed_row(names[i], false, false);
         IF theirs.owner IS NULL THEN
             renewed := CASE WHEN EXISTS (SELECT FROM shedlock WHERE name = names[i])
                 THEN 'locked' ELSE 'gone' END;
@@ -753,7 +779,7 @@ BEGIN
             renewed := 'gone';
         ELSE
             renewed := (@s@.renew(names[i : i], owners[i : i], counts[i : i], leases[i : i],
-                labels[i : i], label_times[i : i]))[1];
+                labels[i : i], label_times[i : i], patience))[1];
         END IF;
         IF renewed = 'extended' THEN
             PERFORM @s@.shed_set(names[i],
@@ -772,15 +798,15 @@ DECLARE
     was_held boolean;
 BEGIN
     PERFORM set_config('lock_timeout', greatest(patience / 1000, 1) || 'ms', true);
-    theirs := @s@.shed_row(p_name, true);
+    theirs := @s@.shed_row(p_name, true, false);
     was_held := @s@.release(p_name, p_owner, shape, p_count, last_used, tombstone, kept_owner,
         kept, patience);
-    IF theirs.owner = p_owner THEN
+    IF was_held AND theirs.owner = p_owner AND theirs.ends_at > clock_timestamp() THEN
         PERFORM @s@.shed_set(p_name, coalesce(@s@.later(clock_timestamp(), kept),
             clock_timestamp()), coalesce(kept_owner, p_owner));
     END IF;
-    RETURN was_held AND theirs.ends_at > clock_timestamp()
-        AND (theirs.owner = p_owner OR coalesce(theirs.owner = kept_owner, false));
+    RETURN coalesce(was_held AND theirs.ends_at > clock_timestamp()
+        AND (theirs.owner = p_owner OR theirs.owner = kept_owner), false);
 END $$;
 
 CREATE FUNCTION @s@.shed_force_release(p_name text, shape text, patience bigint) RETURNS boolean
@@ -789,7 +815,7 @@ DECLARE
     theirs record;
 BEGIN
     PERFORM set_config('lock_timeout', greatest(patience / 1000, 1) || 'ms', true);
-    theirs := @s@.shed_row(p_name, true);
+    theirs := @s@.shed_row(p_name, true, false);
     PERFORM @s@.force_release(p_name, shape, patience);
     IF theirs.ends_at > clock_timestamp() THEN
         PERFORM @s@.shed_set(p_name, clock_timestamp(), theirs.owner);

@@ -33,6 +33,9 @@ const WATCHING: Duration = Duration::from_millis(250);
 /// ends it asynchronously.
 const ENDING: Duration = Duration::from_millis(5);
 
+/// How often it is tried whether a pooler exchanges two sessions.
+const PROBES: u32 = 3;
+
 /// The key of a lock.
 const KEY: &str = "hashtextextended($1, 0)";
 
@@ -61,18 +64,65 @@ struct Shared {
 #[derive(Default)]
 struct State {
     held: HashMap<(LockName, OwnerId), Arc<Held>>,
-    /// Connections without a lock.
-    idle: Vec<Connection>,
+    /// Sessions without a lock.
+    idle: Vec<Session>,
     /// The owners that get no lock any more, each until a moment.
     closed: HashMap<(LockName, OwnerId), Moment>,
     /// True if it was found that connections keep their sessions.
     is_direct: bool,
 }
 
-/// A held lock. Without its connection it has ended.
+/// A held lock. Without its session it has ended.
 struct Held {
-    connection: Mutex<Option<Connection>>,
+    connection: Mutex<Option<Session>>,
     until: Mutex<Moment>,
+}
+
+/// A connection with a word that only its session knows: behind a pooler that lends sessions, the
+/// next request may be of another one.
+struct Session {
+    connection: Connection,
+    word: String,
+}
+
+/// Returns a value if the session knows the word of the parameter `$2`, and otherwise NULL.
+fn if_same(value: &str) -> String {
+    format!("SELECT CASE WHEN current_setting('distlock.session', true) = $2 THEN {value} END")
+}
+
+impl Session {
+    /// Begins a session on a new connection. Has the server notice within about 15 s that this client
+    /// has vanished without a word: otherwise its locks would stay for hours.
+    fn begin(mut connection: Connection, by: Moment) -> Result<Self, Failure> {
+        let word = format!("{:032x}", fastrand::u128(..));
+        connection.run(
+            &format!(
+                "SET distlock.session = '{word}'; SET tcp_keepalives_idle = 6; \
+                 SET tcp_keepalives_interval = 3; SET tcp_keepalives_count = 3; \
+                 SET tcp_user_timeout = 15000"
+            ),
+            by,
+        )?;
+        Ok(Self { connection, word })
+    }
+
+    /// Returns what a value is in this session. `text` is the parameter `$1`.
+    fn ask(&mut self, value: &str, text: &str, by: Moment) -> Result<bool, Failure> {
+        let parameters: &[Parameter<'_>] = &[(&text, Type::TEXT), (&self.word, Type::TEXT)];
+        let rows = self.connection.query(&if_same(value), parameters, by)?;
+        match rows.first().and_then(|row| row.get(0)) {
+            Some(value) => Ok(value),
+            None => Err(is_pooler(&self.connection)),
+        }
+    }
+}
+
+fn is_pooler(connection: &Connection) -> Failure {
+    Failure::NotSent(Error::configuration(format!(
+        "{} is a pooler in transaction mode, where no session can hold a lock: connect to the \
+         server itself, or leave `form=session` out",
+        connection.server()
+    )))
 }
 
 impl SessionStore {
@@ -96,11 +146,11 @@ impl SessionStore {
     fn with<T>(
         &self,
         by: Moment,
-        request: impl Fn(&mut Connection) -> Result<T, Failure>,
-    ) -> Result<(T, Connection), Failure> {
+        request: impl Fn(&mut Session) -> Result<T, Failure>,
+    ) -> Result<(T, Session), Failure> {
         loop {
             let idle = self.shared.state.lock().idle.pop();
-            let idle = idle.filter(|it| it.is_open() && !it.is_doubtful());
+            let idle = idle.and_then(|mut it| it.connection.is_usable().then_some(it));
             let is_old = idle.is_some();
             let mut connection = idle.map_or_else(|| self.connect(by), Ok)?;
             match request(&mut connection) {
@@ -112,23 +162,23 @@ impl SessionStore {
         }
     }
 
-    /// Makes a connection.
-    fn connect(&self, by: Moment) -> Result<Connection, Failure> {
-        let connection = self.shared.dialer.dial_without_schema(by)?;
+    /// Makes a session.
+    fn connect(&self, by: Moment) -> Result<Session, Failure> {
+        let dial = || Session::begin(self.shared.dialer.dial_without_schema(by)?, by);
+        let session = dial()?;
         if self.shared.state.lock().is_direct {
-            return Ok(connection);
+            return Ok(session);
         }
-        let other = self.shared.dialer.dial_without_schema(by)?;
-        let [connection, other] = refuse_pooler(connection, other, by)?;
+        let [session, other] = refuse_pooler(session, dial()?, by)?;
         self.shared.state.lock().is_direct = true;
         self.put_back(other);
-        Ok(connection)
+        Ok(session)
     }
 
     /// Keeps a connection without a lock for the next one.
-    fn put_back(&self, connection: Connection) {
+    fn put_back(&self, connection: Session) {
         let mut state = self.shared.state.lock();
-        if connection.is_open() && state.idle.len() < self.most {
+        if connection.connection.is_open() && state.idle.len() < self.most {
             state.idle.push(connection);
         }
     }
@@ -141,8 +191,9 @@ impl SessionStore {
         by: Moment,
     ) -> Result<Vec<postgres::Row>, Failure> {
         let stored = self.names.stored(name)?;
+        let parameters: &[Parameter<'_>] = &[(&stored, Type::TEXT)];
         let (rows, connection) =
-            self.with(by, |it| it.query(statement, &[(&stored, Type::TEXT)], by))?;
+            self.with(by, |it| it.connection.query(statement, parameters, by))?;
         self.put_back(connection);
         Ok(rows)
     }
@@ -153,29 +204,39 @@ impl SessionStore {
     }
 
     /// Begins the lease of a held lock anew, if the server still has its session. Otherwise the
-    /// lock has ended.
-    fn extend(&self, name: &LockName, owner: OwnerId, lease: Duration, by: Moment) -> bool {
+    /// lock has ended, and the answer is false.
+    fn extend(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        lease: Duration,
+        by: Moment,
+    ) -> Result<bool, Failure> {
         let Some(held) = self.find(name, owner) else {
-            return false;
+            return Ok(false);
         };
         let mut connection = held.connection.lock();
-        let Some(open) = connection.as_mut() else {
-            return false;
+        let Some(session) = connection.as_mut() else {
+            return Ok(false);
         };
         let sent = self.shared.clock.now();
         if *held.until.lock() <= sent {
-            return false;
+            return Ok(false);
         }
-        if open.query("SELECT 1", &[], by).is_err() {
+        if sent >= by {
+            let late = Error::unavailable("there was no time left to ask the server");
+            return Err(Failure::NotSent(late));
+        }
+        if session.ask("true", "", by).is_err() {
             // Without its connection, the lock ends: so no answer is needed to know that.
             *connection = None;
             drop(connection);
             self.shared.forget(name, owner);
-            return false;
+            return Ok(false);
         }
         let mut until = held.until.lock();
         *until = (*until).max(self.shared.clock.now() + lease);
-        true
+        Ok(true)
     }
 }
 
@@ -185,30 +246,35 @@ impl SessionStore {
 /// Such a pooler lends the session that was returned last. So while one connection is in a
 /// transaction, the other one gets that one's session of before.
 fn refuse_pooler(
-    mut one: Connection,
-    mut other: Connection,
+    mut one: Session,
+    mut other: Session,
     by: Moment,
-) -> Result<[Connection; 2], Failure> {
-    let session = |connection: &mut Connection| -> Result<i32, Failure> {
-        let rows = connection.query("SELECT pg_backend_pid()", &[], by)?;
-        Ok(rows.first().map_or(0, |row| row.get(0)))
-    };
-    other.run("BEGIN", by)?;
-    let of_other = session(&mut other)?;
-    let before = session(&mut one)?;
-    other.run("COMMIT", by)?;
-    one.run("BEGIN", by)?;
-    let after = session(&mut one)?;
-    let is_same = session(&mut other)? == of_other;
-    one.run("COMMIT", by)?;
-    if before == after && is_same {
-        return Ok([one, other]);
+) -> Result<[Session; 2], Failure> {
+    let is_same = |session: &mut Session| session.ask("true", "", by).map(drop);
+    // Several times, because other clients of the pooler may take a session in between.
+    for _ in 0..PROBES {
+        other.connection.run("BEGIN", by)?;
+        is_same(&mut other)?;
+        is_same(&mut one)?;
+        other.connection.run("COMMIT", by)?;
+        one.connection.run("BEGIN", by)?;
+        is_same(&mut one)?;
+        is_same(&mut other)?;
+        one.connection.run("COMMIT", by)?;
     }
-    Err(Failure::NotSent(Error::configuration(format!(
-        "{} is a pooler in transaction mode, where no session can hold a lock: connect to the \
-         server itself, or leave `form=session` out",
-        one.server()
-    ))))
+    Ok([one, other])
+}
+
+/// Returns what a thread has returned; a panic counts as no answer.
+fn join(
+    thread: std::thread::ScopedJoinHandle<'_, Result<Renewal, Failure>>,
+) -> Result<Renewal, Failure> {
+    let panicked = |_| {
+        Err(Failure::Unknown(Error::unavailable(
+            "a renewal has panicked",
+        )))
+    };
+    thread.join().unwrap_or_else(panicked)
 }
 
 impl Shared {
@@ -235,7 +301,7 @@ impl Shared {
                 continue;
             };
             let is_over = *held.until.lock() <= now;
-            let is_open = connection.as_mut().is_some_and(Connection::check);
+            let is_open = connection.as_mut().is_some_and(|it| it.connection.check());
             if is_over || !is_open {
                 *connection = None;
                 drop(connection);
@@ -264,27 +330,26 @@ impl Backend for SessionStore {
         if closed.is_some_and(|until| now < until) {
             return Ok(Answer::Busy(None));
         }
-        if self.extend(name, owner, lease.duration(), by) {
+        if self.extend(name, owner, lease.duration(), by)? {
             return Ok(Answer::Granted(Grant::new(None)));
         }
-        let statement = format!(
-            "SELECT pg_try_advisory_lock({KEY}), set_config('application_name', $2, false)"
+        // The label of the session is the owner, which an inspection reports.
+        let take = format!(
+            "pg_try_advisory_lock({KEY}) AND set_config('application_name', '{owner}', false) <> ''"
         );
-        let owner = owner.to_string();
-        let parameters: &[Parameter<'_>] = &[(&stored, Type::TEXT), (&owner, Type::TEXT)];
         // A connection must be there first: it may be the one that detects another server.
-        let (rows, connection) = self.with(by, |it| match self.shared.dialer.pause() {
+        let (taken, connection) = self.with(by, |it| match self.shared.dialer.pause() {
             Some(left) => Ok(Err(left)),
-            None => it.query(&statement, parameters, by).map(Ok),
+            None => it.ask(&take, &stored, by).map(Ok),
         })?;
-        let rows = match rows {
-            Ok(rows) => rows,
+        let is_taken = match taken {
+            Ok(is_taken) => is_taken,
             Err(left) => {
                 self.put_back(connection);
                 return Ok(crate::store::paused(left));
             }
         };
-        if !rows.first().is_some_and(|row| row.get(0)) {
+        if !is_taken {
             self.put_back(connection);
             return Ok(Answer::Busy(None));
         }
@@ -313,12 +378,25 @@ impl Backend for SessionStore {
             let AcquisitionId {
                 name, owner, lease, ..
             } = acquisition;
-            Ok(match self.extend(name, *owner, lease.duration(), by) {
+            let is_held = self.extend(name, *owner, lease.duration(), by)?;
+            Ok(match is_held {
                 true => Renewal::Extended,
                 false => Renewal::Gone,
             })
         };
-        batch.iter().map(renew).collect()
+        // Each on its own thread, because each asks on its own connection, of which one may hang.
+        std::thread::scope(|scope| {
+            let start = |request| {
+                let thread = std::thread::Builder::new().name("distlock-renew".to_owned());
+                thread.spawn_scoped(scope, move || renew(request))
+            };
+            let started: Vec<_> = batch.iter().map(start).collect();
+            let answer = |(thread, request): (std::io::Result<_>, _)| match thread {
+                Ok(thread) => join(thread),
+                Err(_) => renew(request),
+            };
+            started.into_iter().zip(batch).map(answer).collect()
+        })
     }
 
     fn release(
@@ -334,7 +412,10 @@ impl Backend for SessionStore {
         let now = self.shared.clock.now();
         if options.tombstone == Tombstone::Leave {
             let (key, until) = ((name.clone(), *owner), now + lease.duration());
-            self.shared.state.lock().closed.insert(key, until);
+            let mut state = self.shared.state.lock();
+            state.closed.retain(|_, until| now < *until);
+            state.closed.insert(key, until);
+            drop(state);
         }
         let Some(held) = self.shared.forget(name, *owner) else {
             let is_kept = |it: lock_core::backend::KeptLock| self.find(name, it.owner).is_some();
@@ -348,26 +429,24 @@ impl Backend for SessionStore {
         let Some(mut connection) = connection.filter(|_| !is_over) else {
             return Ok(Release::Gone);
         };
-        let kept = options.kept.map(|it| (it, it.owner.to_string()));
-        let (statement, text) = match &kept {
-            Some((_, owner)) => (
-                "SELECT set_config('application_name', $1, false) = $1",
-                owner,
+        let kept = options.kept;
+        let value = match kept {
+            Some(kept) => format!(
+                "set_config('application_name', '{}', false) <> ''",
+                kept.owner
             ),
-            None => (
-                "SELECT pg_advisory_unlock(hashtextextended($1, 0))",
-                &stored,
-            ),
+            None => format!("pg_advisory_unlock({KEY})"),
         };
-        match connection.query(statement, &[(text, Type::TEXT)], by) {
-            Ok(rows) if rows.first().is_some_and(|row| row.get(0)) => {}
+        match connection.ask(&value, &stored, by) {
+            Ok(true) => {}
             // The session had ended before.
-            Ok(_) | Err(Failure::NotSent(_)) => return Ok(Release::Gone),
+            Err(Failure::NotSent(_)) if self.shared.clock.now() < by => return Ok(Release::Gone),
+            Ok(false) => return Ok(Release::Gone),
             // The lock ends with the connection, which is closed here.
             Err(_) => return Ok(Release::Freed),
         }
         match kept {
-            Some((kept, _)) => {
+            Some(kept) => {
                 let held = Held {
                     connection: Mutex::new(Some(connection)),
                     until: Mutex::new(self.shared.clock.now() + kept.time.duration()),
@@ -411,12 +490,15 @@ impl Backend for SessionStore {
 
 impl Admin for SessionStore {
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
-        let end = format!("SELECT pg_terminate_backend(pid) FROM ({HOLDERS}) holders");
-        if self.ask(&end, name, by)?.is_empty() {
+        let end = format!("SELECT pid, pg_terminate_backend(pid) FROM ({HOLDERS}) holders");
+        let pid = |row: &postgres::Row| -> i32 { row.get(0) };
+        let ended: Vec<_> = self.ask(&end, name, by)?.iter().map(pid).collect();
+        if ended.is_empty() {
             return Ok(false);
         }
-        // The server ends a session asynchronously.
-        while !self.ask(HOLDERS, name, by)?.is_empty() {
+        // The server ends a session asynchronously. Another one may have the lock by then.
+        let has_ended = |rows: &[postgres::Row]| !rows.iter().any(|row| ended.contains(&pid(row)));
+        while !has_ended(&self.ask(HOLDERS, name, by)?) {
             self.shared.dialer.pause_for(ENDING);
         }
         Ok(true)

@@ -25,7 +25,10 @@ use std::time::{Duration, UNIX_EPOCH};
 const RENEWING: u32 = 4;
 
 /// How often a renewal is tried while another transaction has the row of the lock.
-const TRIES: u32 = 10;
+const TRIES: u32 = 5;
+
+/// The longest wait of a renewal for the row of its lock, because other renewals wait for it, too.
+const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
 /// Locks in the tables of a PostgreSQL database.
 pub struct PostgresStore {
@@ -37,7 +40,8 @@ pub struct PostgresStore {
     /// Locks that are also in ShedLock's table.
     is_shared_with_shedlock: bool,
     calls: Calls,
-    retention: Duration,
+    /// How long the row of an unused name is kept; `None`: for ever.
+    retention: Option<Duration>,
     writers_first: bool,
 }
 
@@ -91,7 +95,7 @@ impl PostgresStore {
                 "SELECT * FROM {schema}acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, \
                  $13, $14, $15)"
             ),
-            renew: format!("SELECT {schema}renew($1, $2, $3, $4, $5, $6)"),
+            renew: format!("SELECT {schema}renew($1, $2, $3, $4, $5, $6, $7)"),
             release: format!("SELECT {schema}release($1, $2, $3, $4, $5, $6, $7, $8, $9)"),
             inspect: format!("SELECT * FROM {schema}inspect($1)"),
         };
@@ -103,8 +107,8 @@ impl PostgresStore {
             is_shared_with_shedlock,
             calls,
             retention: match config.tokens() {
-                TokenPolicy::Keep => Duration::from_micros(i64::MAX as u64 / 2),
-                _ => config.token_retention(),
+                TokenPolicy::Keep => None,
+                _ => Some(config.token_retention()),
             },
             writers_first: config.writers() == WriterPriority::First,
         })
@@ -150,6 +154,7 @@ impl PostgresStore {
         &self,
         connection: &mut Connection,
         batch: &[(String, &RenewalRequest)],
+        patience: Duration,
         by: Moment,
     ) -> Result<Vec<Option<Renewal>>, Failure> {
         let each = || batch.iter().map(|(_, request)| request);
@@ -174,6 +179,7 @@ impl PostgresStore {
             (&leases, Type::INT8_ARRAY),
             (&labels, Type::TEXT_ARRAY),
             (&since, Type::INT8_ARRAY),
+            (&micros(patience), Type::INT8),
         ];
         let rows = connection.query(&self.calls.renew, parameters, by)?;
         let outcomes: Vec<String> = rows.first().ok_or_else(unanswered)?.get(0);
@@ -234,7 +240,7 @@ impl Backend for PostgresStore {
             (&reserve, Type::INT4),
             (&label.map(|it| it.as_ref()), Type::TEXT),
             (&self.writers_first, Type::BOOL),
-            (&micros(self.retention), Type::INT8),
+            (&self.retention.map(micros), Type::INT8),
             (&self.patience(by), Type::INT8),
         ];
         // A connection must be there first: it may be the one that detects another server.
@@ -293,9 +299,15 @@ impl Backend for PostgresStore {
             }
             rest.truncate(RENEW_BATCH);
             let (places, requests): (Vec<_>, Vec<_>) = rest.into_iter().unzip();
+            // Attempts queue for a row, and a renewal that did not would never get a row that is
+            // always wanted.
+            let patience = match tried {
+                1 | 2 => Duration::ZERO,
+                _ => LONGEST_WAIT.min(by.since(self.clock().now()) / 4),
+            };
             let renewed = self
                 .renewals
-                .with(by, |connection| self.renew_once(connection, &requests, by));
+                .with(by, |it| self.renew_once(it, &requests, patience, by));
             let is_late = tried == TRIES || self.clock().now() + PAUSE >= by;
             for (n, at) in places.into_iter().enumerate() {
                 outcomes[at] = match &renewed {

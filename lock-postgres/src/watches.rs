@@ -164,6 +164,19 @@ impl Drop for Watches {
     }
 }
 
+/// The thread that listens. After a panic, the next watch starts another one.
+struct Running(Arc<Shared>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let mut state = self.0.state.lock();
+            state.is_running = false;
+            state.mode = Mode::Disconnected;
+        }
+    }
+}
+
 /// A watch, removed on drop.
 struct Watching {
     shared: Arc<Shared>,
@@ -251,7 +264,11 @@ impl Shared {
             return Ok(());
         }
         let shared = Arc::clone(self);
-        run_in_background(move || shared.run()).map_err(|error| {
+        let run = move || {
+            let running = Running(shared);
+            running.0.run();
+        };
+        run_in_background(run).map_err(|error| {
             let error = Error::unavailable("there is no thread that waits for notifications")
                 .with_source(error);
             Failure::NotSent(error)
@@ -357,6 +374,7 @@ impl Shared {
         loop {
             self.listen_to_wanted(&mut connection)?;
             if is_new {
+                self.register_again(&mut connection)?;
                 // Releases since the connection before ended were not received.
                 self.wake(None);
                 is_new = false;

@@ -5,7 +5,7 @@ use super::settings::Settings;
 use super::socket::{Connector, Deadline};
 use super::{Connection, sqlstate};
 use crate::schema;
-use lock_core::backend::{Failure, run_in_background};
+use lock_core::backend::{Failure, contain, run_in_background};
 use lock_core::{Clock, Context, Error, Moment, Notices, Signal, Woken};
 use parking_lot::Mutex;
 use postgres::config::{Config, SslMode, SslNegotiation};
@@ -39,7 +39,8 @@ const IDENTITY: &str = "SELECT pg_is_in_recovery(), s.system_identifier, \
     CASE WHEN pg_is_in_recovery() THEN NULL \
     ELSE left(pg_walfile_name(pg_current_wal_lsn()), 8) END, \
     current_setting('server_encoding'), \
-    obj_description(to_regclass($1), 'pg_class') \
+    obj_description(to_regclass($1), 'pg_class'), \
+    (extract(epoch FROM clock_timestamp() - pg_postmaster_start_time()) * 1000000)::bigint \
     FROM pg_control_system() s";
 
 /// The time after which the system probes an idle connection, so that a firewall does not forget
@@ -110,6 +111,11 @@ impl Dialer {
 
     pub(super) fn count_failure(&self) {
         self.failures.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn pause_until(&self, until: Moment) {
+        let mut paused = self.paused_until.lock();
+        *paused = Some(paused.map_or(until, |before| before.max(until)));
     }
 
     /// Waits for so long.
@@ -188,11 +194,18 @@ impl Dialer {
                 deadline: Arc::clone(&deadline),
                 tls: self.settings.tls.clone(),
             };
-            match config.connect(connector) {
+            // The crate panics if its runtime cannot be made, as without a free descriptor.
+            let Some(connected) = contain(|| config.connect(connector.clone())) else {
+                let why = "there is no descriptor or thread for a connection";
+                last = Some(Failure::NotSent(Error::unavailable(why)));
+                continue;
+            };
+            match connected {
                 Ok(client) => {
                     let connection = Connection {
                         client,
                         deadline,
+                        connector,
                         dialer: Arc::clone(self),
                         generation: self.generation(),
                         failures: self.failures(),
@@ -303,13 +316,13 @@ impl Dialer {
         let found = Identity { system, timeline };
         let mut history = self.history.lock();
         let now = self.clock.now();
+        let runs_for = Duration::from_micros(u64::try_from(row.get::<_, i64>(5)).unwrap_or(0));
+        self.pause_until(now + self.grace.saturating_sub(runs_for));
         match history.judge(found, now, self.lease) {
-            Verdict::Same => {}
+            Verdict::Same => connection.generation = self.generation(),
             Verdict::Changed { was, .. } => {
-                self.generation.fetch_add(1, Ordering::SeqCst);
-                if !self.grace.is_zero() {
-                    *self.paused_until.lock() = Some(now + self.grace);
-                }
+                connection.generation = self.generation.fetch_add(1, Ordering::SeqCst) + 1;
+                self.pause_until(now + self.grace);
                 drop(history);
                 let (was, is) = (was.to_string(), found.to_string());
                 self.notices.server_changed(&server, &was, &is);
@@ -324,7 +337,6 @@ impl Dialer {
                 )));
             }
         }
-        connection.generation = self.generation();
         Ok(connection)
     }
 }

@@ -19,10 +19,11 @@ pub(crate) use pool::{ConnectionPool, PoolThread};
 pub(crate) use settings::{FORM, OPTIONS, SHEDLOCK, Settings};
 pub(crate) use socket::Deadline;
 
-use lock_core::backend::Failure;
+use lock_core::backend::{Failure, run_in_background};
 use lock_core::{Error, Moment, OpenConnection};
 use postgres::types::{ToSql, Type};
 use postgres::{Client, Row};
+use socket::Connector;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,6 +45,7 @@ const READING: Duration = Duration::from_millis(1);
 pub(crate) struct Connection {
     client: Client,
     deadline: Arc<Deadline>,
+    connector: Connector,
     dialer: Arc<Dialer>,
     /// The number of changes of the server before this connection was made.
     generation: u64,
@@ -99,8 +101,24 @@ impl Connection {
         let is_usable = sqlstate::leaves_usable(error);
         if !is_usable && !std::mem::replace(&mut self.is_broken, true) {
             self.dialer.count_failure();
+            if self.deadline.has_written() && error.as_db_error().is_none() {
+                self.cancel();
+            }
         }
         sqlstate::failure(error, &self.server, self.deadline.has_written())
+    }
+
+    /// Has the server end a request that is no longer waited for: it may wait there for a row, or for
+    /// a standby that is away, with a connection that others need.
+    fn cancel(&self) {
+        let (token, connector) = (
+            self.client.cancel_token(),
+            self.connector.anew(FAREWELL * 20),
+        );
+        let cancel = move || {
+            let _best_effort = token.cancel_query(connector);
+        };
+        let _no_thread_no_cancel = run_in_background(cancel);
     }
 
     /// Waits for a notification until `by`. Returns its channel and payload; `None` if none came,
@@ -134,10 +152,14 @@ impl Connection {
         !self.is_broken && !self.is_superseded()
     }
 
-    /// Returns whether another connection has failed since this one was used: then this one may
-    /// have failed, too, which a request would notice at its deadline only.
-    pub(crate) fn is_doubtful(&self) -> bool {
-        self.dialer.failures() != self.failures
+    /// Returns whether the connection can be used. If another one has failed since this one was used,
+    /// this one may have failed, too, and is checked.
+    pub(crate) fn is_usable(&mut self) -> bool {
+        let failures = self.dialer.failures();
+        if failures != self.failures && self.is_open() && self.check() {
+            self.failures = failures;
+        }
+        self.is_open()
     }
 
     fn is_superseded(&self) -> bool {

@@ -94,8 +94,7 @@ impl ConnectionPool {
     ) -> Result<T, Failure> {
         loop {
             let mut place = Place(self.place(by)?);
-            let is_usable = |it: &Connection| it.is_open() && !it.is_doubtful();
-            let is_old = place.0.as_ref().is_some_and(is_usable);
+            let is_old = place.0.as_mut().is_some_and(Connection::is_usable);
             if !is_old {
                 *place.0 = None;
                 *place.0 = Some(self.dialer.dial(by)?);

@@ -23,6 +23,8 @@ pub(crate) struct Deadline {
     clock: Arc<dyn Clock>,
     by: Mutex<Moment>,
     has_written: AtomicBool,
+    /// True if the connection is not to be used any more.
+    has_ended: AtomicBool,
     /// The task that waits for the socket.
     waiting: Mutex<Option<Waker>>,
 }
@@ -33,6 +35,7 @@ impl Deadline {
             clock,
             by: Mutex::new(by),
             has_written: AtomicBool::new(false),
+            has_ended: AtomicBool::new(false),
             waiting: Mutex::default(),
         })
     }
@@ -48,9 +51,9 @@ impl Deadline {
         self.begin(self.clock.now() + time);
     }
 
-    /// Ends the present request, on whatever thread it waits.
+    /// Ends the present request, on whatever thread it waits, and all later ones.
     pub(crate) fn end(&self) {
-        *self.by.lock() = self.clock.now();
+        self.has_ended.store(true, Ordering::SeqCst);
         let waiting = self.waiting.lock().take();
         if let Some(waiting) = waiting {
             waiting.wake();
@@ -69,7 +72,10 @@ impl Deadline {
     }
 
     fn left(&self) -> Duration {
-        self.by.lock().since(self.clock.now())
+        match self.has_ended.load(Ordering::SeqCst) {
+            true => Duration::ZERO,
+            false => self.by.lock().since(self.clock.now()),
+        }
     }
 }
 
@@ -153,6 +159,18 @@ pub(crate) enum Tls {
 pub(super) struct Connector {
     pub(super) deadline: Arc<Deadline>,
     pub(super) tls: Tls,
+}
+
+impl Connector {
+    /// Returns a connector for another connection, with this time.
+    pub(super) fn anew(&self, time: Duration) -> Self {
+        let clock = Arc::clone(&self.deadline.clock);
+        let by = clock.now() + time;
+        Self {
+            deadline: Deadline::new(clock, by),
+            tls: self.tls.clone(),
+        }
+    }
 }
 
 /// The stream of a connection.
