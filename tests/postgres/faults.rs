@@ -335,3 +335,39 @@ fn wait_that_gives_up_lasts_one_request_longer_at_most() {
         assert!(took < WAIT + LATE + ms(450), "{form}: {took:?}");
     }
 }
+
+/// While a waiter that has died is at the head of a queue, the others do not wake each other all the
+/// time.
+#[test]
+fn dead_head_of_a_queue_causes_no_storm() {
+    let server = PostgresServer::start();
+    let clients: Vec<_> = (0..6).map(|_| client_at(&server.url(), "")).collect();
+    let holder = client_at(&server.url(), "");
+    let guard = holder.fair_mutex("queue").unwrap().lock().unwrap();
+    let mut admin = server.admin();
+    admin
+        .batch_execute(
+            "INSERT INTO distlock.waiters (name, owner, present_until, is_reader, is_writer) \
+             VALUES ('queue', 'dead:1', clock_timestamp() + interval '4s', false, false)",
+        )
+        .unwrap();
+    thread::scope(|scope| {
+        for client in &clients {
+            scope.spawn(|| drop(client.fair_mutex("queue").unwrap().lock().unwrap()));
+        }
+        let_pass(ms(800));
+        let mut commits = || -> i64 {
+            let count = "SELECT xact_commit FROM pg_stat_database WHERE datname = 'app'";
+            admin
+                .batch_execute("SELECT pg_stat_force_next_flush()")
+                .unwrap();
+            admin.query_one(count, &[]).unwrap().get(0)
+        };
+        let before = commits();
+        guard.unlock().unwrap();
+        let_pass(ms(2_000));
+        let count = commits() - before;
+        println!("{count} transactions in 2 s");
+        assert!(count < 200, "{count} transactions");
+    });
+}

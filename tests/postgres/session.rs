@@ -115,3 +115,50 @@ fn contending_processes_exclude_each_other() {
     verdict.backwards.clear();
     verdict.must_be_exact();
 }
+
+/// A session that hangs loses its own lock, and none of those that are renewed together with it.
+#[test]
+fn session_that_hangs_costs_no_other_lock() {
+    let server = PostgresServer::start();
+    let client = client(&server, "watchdog=3s&command_timeout=1s");
+    let names = ["a", "b", "c", "d"];
+    let guards = names.map(|name| client.mutex(name).unwrap().lock().unwrap());
+    let pid: i32 = server
+        .admin()
+        .query_one(
+            "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted \
+             AND (classid::bigint << 32 | objid::bigint) = hashtextextended('b', 0)",
+            &[],
+        )
+        .unwrap()
+        .get(0);
+    let signal = |name: &str| {
+        let kill = std::process::Command::new("kill")
+            .args([name, &pid.to_string()])
+            .status();
+        assert!(kill.unwrap().success());
+    };
+    signal("-STOP");
+    let_pass(ms(6_000));
+    let valid = guards.each_ref().map(|guard| guard.is_valid());
+    signal("-CONT");
+    assert_eq!(valid, [true, false, true, true]);
+}
+
+/// The forced release of a lock for which others wait succeeds, though one of them gets it.
+#[test]
+fn forced_release_of_a_wanted_lock_succeeds() {
+    let server = PostgresServer::start();
+    let [holder, waiter, operator] = ["", "", ""].map(|it| client(&server, it));
+    let _guard = holder.mutex("wanted").unwrap().lock().unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let guard = waiter.mutex("wanted").unwrap().lock().unwrap();
+            let_pass(ms(1_500));
+            guard.is_valid()
+        });
+        let_pass(ms(300));
+        assert!(operator.mutex("wanted").unwrap().force_unlock().unwrap());
+        assert!(waiting.join().unwrap());
+    });
+}

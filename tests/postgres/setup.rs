@@ -200,7 +200,14 @@ fn transaction_that_checks_the_token_excludes_later_holders() {
     let next = lock.try_lock().unwrap().expect("it is free");
     let seen = application.query(&query, &[&"orders", &token]).unwrap();
     assert!(seen.is_empty(), "the token is over");
-    drop((guard, next));
+    next.unlock().unwrap();
+    // A later holder may have no token.
+    let without = distlock::connect(&format!("{}?tokens=off", server.url())).unwrap();
+    let later = without.mutex("orders").unwrap().lock().unwrap();
+    assert_eq!(later.fencing_token(), None);
+    let seen = application.query(&query, &[&"orders", &token]).unwrap();
+    assert!(seen.is_empty(), "the token is over");
+    drop((guard, later));
 }
 
 /// A client leaves no connection and no thread behind.
@@ -225,4 +232,36 @@ fn dropped_client_closes_its_connections() {
         admin.query_one(used, &[]).unwrap().get::<_, i64>(0) == 0
     });
     distlock_tests::time::let_pass(ms(10));
+}
+
+/// With `tokens=keep` no row is deleted, and no attempt at a new name fails because of that.
+#[test]
+fn new_names_are_granted_where_tokens_are_kept() {
+    let server = PostgresServer::start();
+    let client = distlock::connect(&format!("{}?tokens=keep", server.url())).unwrap();
+    for n in 0..400 {
+        drop(client.mutex(format!("kept {n}")).unwrap().lock().unwrap());
+    }
+    let mut admin = server.admin();
+    let count = admin
+        .query_one("SELECT count(*) FROM distlock.locks", &[])
+        .unwrap();
+    assert_eq!(count.get::<_, i64>(0), 400);
+}
+
+/// A server that was started a moment ago grants nothing within `restart_grace`.
+#[test]
+fn server_that_was_just_started_waits_for_the_grace() {
+    let mut server = PostgresServer::start();
+    server.stop();
+    server.start_again();
+    let client = distlock::connect(&format!("{}?restart_grace=4s", server.url())).unwrap();
+    let lock = client.mutex("it").unwrap();
+    let error = lock.try_lock().unwrap_err();
+    assert!(error.to_string().contains("restart_grace"), "{error}");
+    assert!(
+        lock.try_lock_for(Duration::from_secs(10))
+            .unwrap()
+            .is_some()
+    );
 }
