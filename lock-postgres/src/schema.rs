@@ -28,7 +28,8 @@ pub(crate) fn check(found: Option<&str>, schema: &str, server: &str) -> Result<(
         Some(VERSION) => Ok(()),
         Some(other) => Err(Error::configuration(format!(
             "the schema `{schema}` on {server} is of another version of distlock ({other:?}, and \
-             not {VERSION:?}): use a schema of its own for this version, by `schema=`"
+             not {VERSION:?}): locks of two schemas do not exclude each other, so stop all clients \
+             of that version before you use another schema by `schema=`"
         ))),
         None => Err(Error::configuration(format!(
             "there are no tables of distlock in the schema `{schema}` on {server}: run `distlock \

@@ -91,8 +91,8 @@ fn if_same(value: &str) -> String {
 }
 
 impl Session {
-    /// Begins a session on a new connection. Has the server notice within about 15 s that this client
-    /// has vanished without a word: otherwise its locks would stay for hours.
+    /// Begins a session on a new connection. Has the server notice within about 15 s that this
+    /// client has vanished without a word: otherwise its locks would stay for hours.
     fn begin(mut connection: Connection, by: Moment) -> Result<Self, Failure> {
         let word = format!("{:032x}", fastrand::u128(..));
         connection.run(

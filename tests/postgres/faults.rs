@@ -336,8 +336,8 @@ fn wait_that_gives_up_lasts_one_request_longer_at_most() {
     }
 }
 
-/// While a waiter that has died is at the head of a queue, the others do not wake each other all the
-/// time.
+/// While a waiter that has died is at the head of a queue, the others do not wake each other all
+/// the time.
 #[test]
 fn dead_head_of_a_queue_causes_no_storm() {
     let server = PostgresServer::start();

@@ -108,8 +108,8 @@ impl Connection {
         sqlstate::failure(error, &self.server, self.deadline.has_written())
     }
 
-    /// Has the server end a request that is no longer waited for: it may wait there for a row, or for
-    /// a standby that is away, with a connection that others need.
+    /// Has the server end a request that is no longer waited for: it may wait there for a row, or
+    /// for a standby that is away, with a connection that others need.
     fn cancel(&self) {
         let (token, connector) = (
             self.client.cancel_token(),
@@ -152,8 +152,8 @@ impl Connection {
         !self.is_broken && !self.is_superseded()
     }
 
-    /// Returns whether the connection can be used. If another one has failed since this one was used,
-    /// this one may have failed, too, and is checked.
+    /// Returns whether the connection can be used. If another one has failed since this one was
+    /// used, this one may have failed, too, and is checked.
     pub(crate) fn is_usable(&mut self) -> bool {
         let failures = self.dialer.failures();
         if failures != self.failures && self.is_open() && self.check() {

@@ -5,7 +5,7 @@ use std::fs;
 
 /// The number of words that README and the documents may have together, tables included. A change
 /// may only lower it, except by the pages of a new kind of store or a new program.
-const MOST_WORDS: usize = 27_200;
+const MOST_WORDS: usize = 27_350;
 /// Words that are used where a sentence should name its subject.
 const VAGUE: [&str; 5] = ["whoever", "somebody", "nobody", "everybody", "anybody"];
 /// The line width of rustfmt, which does not apply it to comments.
