@@ -4,6 +4,9 @@ use lock_core::backend::Failure;
 use lock_core::{Config, Error, LockName};
 use std::time::Duration;
 
+/// The longest text, in bytes: a row of an index has at most 2,700 bytes.
+const MOST_BYTES: usize = 2_000;
+
 /// Converts the names of locks into the texts in the database.
 #[derive(Clone)]
 pub(crate) struct Names {
@@ -24,6 +27,13 @@ impl Names {
             return Err(Failure::NotSent(Error::misuse(
                 "PostgreSQL has no texts with the character U+0000: choose another name",
             )));
+        }
+        if stored.len() > MOST_BYTES {
+            return Err(Failure::NotSent(Error::misuse(format!(
+                "the name and the prefix have {} bytes, and an index of PostgreSQL takes no more \
+                 than {MOST_BYTES}",
+                stored.len()
+            ))));
         }
         Ok(stored)
     }

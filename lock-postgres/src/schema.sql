@@ -89,15 +89,23 @@ BEGIN
     RETURN l;
 END $$;
 
--- Deletes some rows of names that were unused for `retention`.
+-- Deletes some rows of names that were unused for `retention`: of a hundred pages, anywhere in the
+-- table, so that the time does not depend on the size of the table. One client at a time.
 CREATE FUNCTION @s@.sweep(retention bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    t timestamptz := clock_timestamp();
+    t CONSTANT timestamptz := clock_timestamp();
+    unused_since CONSTANT timestamptz := @s@.later(t, -retention);
+    pages CONSTANT bigint := pg_relation_size('@s@.locks') / current_setting('block_size')::bigint;
+    page CONSTANT bigint := floor(random() * greatest(pages - 99, 1));
     names text[];
 BEGIN
+    IF NOT pg_try_advisory_xact_lock(hashtext('distlock sweep'), hashtext('@s@')) THEN
+        RETURN;
+    END IF;
     SELECT array_agg(unused.name) INTO names FROM (
         SELECT l.name FROM @s@.locks l
-        WHERE l.used_at < @s@.later(t, -retention) AND l.permits IS NULL
+        WHERE l.ctid >= format('(%s,0)', page)::tid AND l.ctid < format('(%s,0)', page + 100)::tid
+            AND l.used_at < unused_since AND l.permits IS NULL
             AND greatest(l.expires_at, l.waiting_until, l.watched_until, l.shared_until,
                 l.queued_until, l.closed_until, '-infinity') < t
         LIMIT 500 FOR UPDATE SKIP LOCKED) unused;

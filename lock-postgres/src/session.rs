@@ -39,6 +39,11 @@ const PROBES: u32 = 3;
 /// The key of a lock.
 const KEY: &str = "hashtextextended($1, 0)";
 
+/// Whether the session itself holds the lock.
+const OWNS: &str = "EXISTS (SELECT FROM pg_locks l WHERE l.locktype = 'advisory' AND l.granted \
+    AND l.pid = pg_backend_pid() AND l.objsubid = 1 \
+    AND (l.classid::bigint << 32 | l.objid::bigint) = hashtextextended($1, 0))";
+
 /// The sessions that hold a lock. The halves of its key are in two columns.
 const HOLDERS: &str = "SELECT a.pid, a.application_name FROM pg_locks l JOIN pg_stat_activity a \
     USING (pid) WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 \
@@ -203,6 +208,32 @@ impl SessionStore {
         self.shared.state.lock().held.get(&key).cloned()
     }
 
+    /// Holds a lock by its session for so long, and has the task end it then.
+    fn hold(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        session: Session,
+        time: Duration,
+    ) -> Result<(), Failure> {
+        let held = Held {
+            connection: Mutex::new(Some(session)),
+            until: Mutex::new(self.shared.clock.now() + time),
+        };
+        let key = (name.clone(), owner);
+        self.shared.state.lock().held.insert(key, Arc::new(held));
+        // After the lock is there: a turn that found none may be about to end the task.
+        let shared = Arc::downgrade(&self.shared);
+        let turn = move || shared.upgrade()?.watch();
+        self.watching
+            .start(&self.shared.clock, turn)
+            .map_err(|error| {
+                self.shared.forget(name, owner);
+                let why = Error::unavailable("there is no thread to watch held locks");
+                Failure::NotSent(why.with_source(error))
+            })
+    }
+
     /// Begins the lease of a held lock anew, if the server still has its session. Otherwise the
     /// lock has ended, and the answer is false.
     fn extend(
@@ -227,7 +258,8 @@ impl SessionStore {
             let late = Error::unavailable("there was no time left to ask the server");
             return Err(Failure::NotSent(late));
         }
-        if session.ask("true", "", by).is_err() {
+        let stored = self.names.stored(name)?;
+        if !matches!(session.ask(OWNS, &stored, by), Ok(true)) {
             // Without its connection, the lock ends: so no answer is needed to know that.
             *connection = None;
             drop(connection);
@@ -324,8 +356,8 @@ impl Backend for SessionStore {
             name, owner, lease, ..
         } = *attempt;
         let stored = self.names.stored(name)?;
-        let key = (name.clone(), owner);
         let now = self.shared.clock.now();
+        let key = (name.clone(), owner);
         let closed = self.shared.state.lock().closed.get(&key).copied();
         if closed.is_some_and(|until| now < until) {
             return Ok(Answer::Busy(None));
@@ -334,8 +366,11 @@ impl Backend for SessionStore {
             return Ok(Answer::Granted(Grant::new(None)));
         }
         // The label of the session is the owner, which an inspection reports.
+        // A session that has the lock already would be granted it again: it is of another client, lent
+        // by a pooler.
         let take = format!(
-            "pg_try_advisory_lock({KEY}) AND set_config('application_name', '{owner}', false) <> ''"
+            "CASE WHEN {OWNS} THEN NULL ELSE pg_try_advisory_lock({KEY}) \
+             AND set_config('application_name', '{owner}', false) <> '' END"
         );
         // A connection must be there first: it may be the one that detects another server.
         let (taken, connection) = self.with(by, |it| match self.shared.dialer.pause() {
@@ -353,18 +388,7 @@ impl Backend for SessionStore {
             self.put_back(connection);
             return Ok(Answer::Busy(None));
         }
-        let held = Held {
-            connection: Mutex::new(Some(connection)),
-            until: Mutex::new(self.shared.clock.now() + lease.duration()),
-        };
-        self.shared.state.lock().held.insert(key, Arc::new(held));
-        let shared = Arc::downgrade(&self.shared);
-        let turn = move || shared.upgrade()?.watch();
-        if let Err(error) = self.watching.start(&self.shared.clock, turn) {
-            self.shared.forget(name, attempt.owner);
-            let why = Error::unavailable("there is no thread to watch held locks");
-            return Err(Failure::NotSent(why.with_source(error)));
-        }
+        self.hold(name, attempt.owner, connection, lease.duration())?;
         Ok(Answer::Granted(Grant::new(None)))
     }
 
@@ -446,14 +470,7 @@ impl Backend for SessionStore {
             Err(_) => return Ok(Release::Freed),
         }
         match kept {
-            Some(kept) => {
-                let held = Held {
-                    connection: Mutex::new(Some(connection)),
-                    until: Mutex::new(self.shared.clock.now() + kept.time.duration()),
-                };
-                let key = (name.clone(), kept.owner);
-                self.shared.state.lock().held.insert(key, Arc::new(held));
-            }
+            Some(kept) => self.hold(name, kept.owner, connection, kept.time.duration())?,
             None => self.put_back(connection),
         }
         Ok(Release::Freed)

@@ -287,6 +287,10 @@ impl Shared {
                 false => self.listen(&mut idle_since),
             };
             let mut state = self.state.lock();
+            if matches!(state.mode, Mode::Listens(_)) {
+                // It worked until now: the first reconnect is made at once.
+                backoff = Backoff::new(POLLING, SILENCE);
+            }
             state.waiting = None;
             if !self.settings_poll() {
                 state.mode = Mode::Disconnected;
@@ -305,8 +309,11 @@ impl Shared {
                     state.failed = Some(failure.into_error());
                     drop(state);
                     // The waiters ask the store themselves meanwhile.
-                    self.wake(None);
-                    self.pause(backoff.next());
+                    let end = self.clock().now() + backoff.next();
+                    while self.clock().now() < end && !self.is_over() {
+                        self.wake(None);
+                        self.pause(POLLING);
+                    }
                 }
             }
         }

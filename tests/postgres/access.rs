@@ -20,6 +20,7 @@ fn certificate_of_the_server_is_checked() {
     let url = |mode: &str, ca: &str| format!("{}?sslmode={mode}&tls_ca={ca}", server.url());
     let error = attempt(&url("verify-full", &ca)).unwrap_err();
     assert!(error.to_string().contains("has no TLS"), "{error}");
+    assert!(error.is_configuration(), "{error:?}");
     server.encrypt(&authority.file("server.crt"), &authority.file("server.key"));
     for mode in ["verify-full", "require"] {
         attempt(&url(mode, &ca)).unwrap();

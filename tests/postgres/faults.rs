@@ -262,6 +262,33 @@ fn waiters_are_woken_at_once() {
     }
 }
 
+/// A connection that listens and fails again and again after it has worked is replaced at once each
+/// time.
+#[test]
+fn each_failure_of_the_listener_is_mended_at_once() {
+    let server = PostgresServer::start();
+    let [one, two] = ["", ""].map(|it| client_at(&server.url(), it));
+    let ends = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+        WHERE pid <> pg_backend_pid() \
+        AND (query LIKE 'LISTEN%' OR query LIKE '%watch_again%' OR query = 'SELECT 1')";
+    for round in 0..8 {
+        let guard = one.mutex("listened").unwrap().lock().unwrap();
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                drop(two.mutex("listened").unwrap().lock().unwrap());
+                SystemClock.now()
+            });
+            let_pass(ms(700));
+            server.admin().batch_execute(ends).unwrap();
+            let_pass(ms(20));
+            let freed = SystemClock.now();
+            guard.unlock().unwrap();
+            let took = waiting.join().unwrap().since(freed);
+            assert!(took < ms(700), "round {round}: woken after {took:?}");
+        });
+    }
+}
+
 /// Under other isolation levels concurrent requests fail, and are repeated.
 #[test]
 fn other_isolation_levels_only_cost_repetitions() {

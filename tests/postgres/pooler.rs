@@ -113,7 +113,12 @@ fn waiters_behind_a_pooler_poll() {
 #[ignore = "needs pgbouncer: tests/run.sh --all"]
 fn session_locks_are_refused_behind_a_pooler_in_transaction_mode() {
     let server = PostgresServer::start();
-    for (mode, is_refused) in [("transaction", true), ("session", false)] {
+    let modes = [
+        ("transaction", true),
+        ("transaction\nserver_round_robin=1", true),
+        ("session", false),
+    ];
+    for (mode, is_refused) in modes {
         let pooler = Pooler::start(&server, mode);
         let url = format!("{}?form=session", server.url_at(pooler.port));
         let client = distlock::connect(&url).unwrap();

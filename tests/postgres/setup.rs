@@ -41,7 +41,7 @@ fn missing_tables_and_wrong_users_are_named() {
 #[test]
 fn tables_are_made_once_by_the_command() {
     let server = PostgresServer::start();
-    let url = format!("{}?schema=other", server.url());
+    let url = format!("{}?schema=Other", server.url());
     let run = |arguments: &[&str]| {
         let mut child = Example::distlock(arguments)
             .env("DISTLOCK_URL", &url)
@@ -51,7 +51,7 @@ fn tables_are_made_once_by_the_command() {
         child.output()
     };
     let text = run(&["postgres", "init", "--dry-run"]);
-    assert!(text.contains("CREATE TABLE \"other\".locks"), "{text}");
+    assert!(text.contains("CREATE TABLE \"Other\".locks"), "{text}");
     assert!(text.contains("GRANT USAGE"), "{text}");
     assert_eq!(error_of(&url).kind(), ErrorKind::Configuration);
     assert!(run(&["postgres", "init"]).contains("were made"));

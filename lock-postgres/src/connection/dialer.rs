@@ -9,6 +9,7 @@ use lock_core::backend::{Failure, contain, run_in_background};
 use lock_core::{Clock, Context, Error, Moment, Notices, Signal, Woken};
 use parking_lot::Mutex;
 use postgres::config::{Config, SslMode, SslNegotiation};
+use postgres::error::SqlState;
 use postgres::types::Type;
 use std::net::{IpAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -189,7 +190,13 @@ impl Dialer {
                 break;
             }
             let deadline = Deadline::new(Arc::clone(&self.clock), by);
-            let config = self.config(host, *address, *port, &prepared, left);
+            let mut config = self.config(host, *address, *port, &prepared, left);
+            let noticed = Arc::clone(&deadline);
+            config.notice_callback(move |notice| {
+                if *notice.code() == SqlState::QUERY_CANCELED {
+                    noticed.note_unconfirmed();
+                }
+            });
             let connector = Connector {
                 deadline: Arc::clone(&deadline),
                 tls: self.settings.tls.clone(),
@@ -285,7 +292,7 @@ impl Dialer {
         by: Moment,
         needs_schema: bool,
     ) -> Result<Connection, Failure> {
-        let table = format!("{}.locks", self.settings.schema);
+        let table = format!("\"{}\".locks", self.settings.schema);
         let rows = connection.query(IDENTITY, &[(&table, Type::TEXT)], by);
         let rows = rows.map_err(|failure| Failure::NotSent(failure.into_error()))?;
         let server = connection.server.clone();

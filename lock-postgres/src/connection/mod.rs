@@ -77,6 +77,10 @@ impl Connection {
         };
         let outcome = outcome.map_err(|error| self.failed(&error));
         self.failures = self.dialer.failures();
+        if self.deadline.is_unconfirmed() {
+            let why = format!("{} has ended the wait for a standby", self.server);
+            return Err(Failure::Unknown(Error::unavailable(why)));
+        }
         // What a server that was left has answered is not what the store contains.
         if self.is_superseded() {
             let why = Error::unavailable(format!("{} was left while it answered", self.server));

@@ -23,6 +23,8 @@ pub(crate) struct Deadline {
     clock: Arc<dyn Clock>,
     by: Mutex<Moment>,
     has_written: AtomicBool,
+    /// True if the server has ended the wait for a standby during the present request.
+    is_unconfirmed: AtomicBool,
     /// True if the connection is not to be used any more.
     has_ended: AtomicBool,
     /// The task that waits for the socket.
@@ -35,6 +37,7 @@ impl Deadline {
             clock,
             by: Mutex::new(by),
             has_written: AtomicBool::new(false),
+            is_unconfirmed: AtomicBool::new(false),
             has_ended: AtomicBool::new(false),
             waiting: Mutex::default(),
         })
@@ -44,6 +47,7 @@ impl Deadline {
     pub(super) fn begin(&self, by: Moment) {
         *self.by.lock() = by;
         self.has_written.store(false, Ordering::Relaxed);
+        self.is_unconfirmed.store(false, Ordering::Relaxed);
     }
 
     /// Begins a request that must end within `time`.
@@ -58,6 +62,16 @@ impl Deadline {
         if let Some(waiting) = waiting {
             waiting.wake();
         }
+    }
+
+    /// Records that the server has ended the wait for a standby: what it answers then as done may be
+    /// missing there.
+    pub(super) fn note_unconfirmed(&self) {
+        self.is_unconfirmed.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_unconfirmed(&self) -> bool {
+        self.is_unconfirmed.load(Ordering::Relaxed)
     }
 
     /// Returns whether a byte was written since the request began: then the server may have got

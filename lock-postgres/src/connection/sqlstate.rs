@@ -45,6 +45,13 @@ const MEANINGS: &[(&str, Meaning)] = &[
     ),
     ("53", Meaning::Later("it lacks a resource")),
     ("57P", Meaning::Ending("it shuts down, or starts")),
+    (
+        "08P01",
+        Meaning::Wrong(
+            "it refuses a setting of the connection: a pooler takes no `options=` and no \
+             `synchronous_commit=`",
+        ),
+    ),
     ("08", Meaning::Ending("the connection failed")),
     (
         "22001",
@@ -138,7 +145,11 @@ fn broken(error: &postgres::Error, server: &str, has_written: bool) -> Error {
     let (mut is_late, mut is_io) = (false, has_written || error.is_closed());
     while let Some(cause) = source {
         let io = cause.downcast_ref::<io::Error>();
-        is_io |= io.is_some();
+        // A certificate that is refused, or a server without TLS, is no fault of the connection.
+        let is_refusal = |it: &&io::Error| {
+            matches!(it.kind(), io::ErrorKind::Other | io::ErrorKind::InvalidData)
+        };
+        is_io |= io.is_some_and(|it| !is_refusal(&it));
         is_late |= io.is_some_and(|it| it.kind() == io::ErrorKind::TimedOut);
         source = cause.source();
     }
