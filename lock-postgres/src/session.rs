@@ -366,8 +366,8 @@ impl Backend for SessionStore {
             return Ok(Answer::Granted(Grant::new(None)));
         }
         // The label of the session is the owner, which an inspection reports.
-        // A session that has the lock already would be granted it again: it is of another client, lent
-        // by a pooler.
+        // A session that has the lock already would be granted it again: it is of another client,
+        // lent by a pooler.
         let take = format!(
             "CASE WHEN {OWNS} THEN NULL ELSE pg_try_advisory_lock({KEY}) \
              AND set_config('application_name', '{owner}', false) <> '' END"

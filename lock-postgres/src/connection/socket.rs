@@ -64,8 +64,8 @@ impl Deadline {
         }
     }
 
-    /// Records that the server has ended the wait for a standby: what it answers then as done may be
-    /// missing there.
+    /// Records that the server has ended the wait for a standby: what it answers then as done may
+    /// be missing there.
     pub(super) fn note_unconfirmed(&self) {
         self.is_unconfirmed.store(true, Ordering::Relaxed);
     }
