@@ -1,9 +1,11 @@
 //! Processes that contend, are killed and paused, while the server restarts.
 
+use distlock_tests::child::Example;
 use distlock_tests::claims::judge;
 use distlock_tests::contenders::Contenders;
 use distlock_tests::postgres::PostgresServer;
 use distlock_tests::time::{let_pass, ms};
+use std::time::Duration;
 
 const NAME: &str = "contended";
 
@@ -146,4 +148,21 @@ fn judge_notices_a_lock_that_was_taken_away() {
         client.mutex(NAME).unwrap().force_unlock().unwrap();
     }
     assert!(judge(contenders.stop()).violation().is_some());
+}
+
+/// The main job, with the database alone.
+#[test]
+fn batch_workers_are_exact_on_the_database() {
+    let server = PostgresServer::start();
+    let url = server.url();
+    let arguments = ["--url", &url, "--processes", "4", "--jobs", "2000"];
+    let mut workers = Example::new("batch_workers").args(&arguments).spawn();
+    assert_eq!(
+        workers.wait_exit(Duration::from_secs(60)),
+        0,
+        "{}",
+        workers.errors()
+    );
+    let output = workers.output();
+    assert!(output.contains("Exact: nothing was sold twice"), "{output}");
 }

@@ -398,3 +398,31 @@ fn dead_head_of_a_queue_causes_no_storm() {
         assert!(count < 200, "{count} transactions");
     });
 }
+
+/// Requests that wait for a standby which is away are unavailable, and their sessions end.
+#[test]
+fn standby_that_is_away_uses_up_no_connections() {
+    let server = PostgresServer::start();
+    let client = client_at(&server.url(), "command_timeout=300ms&synchronous_commit=on");
+    drop(client.mutex("before").unwrap().lock().unwrap());
+    server.set("synchronous_standby_names=ghost");
+    let_pass(ms(300));
+    for n in 0..25 {
+        let error = client.mutex(format!("away {n}")).unwrap().try_lock();
+        assert!(
+            error.is_err_and(|error| error.is_unavailable()),
+            "{n} was granted"
+        );
+    }
+    let mut admin = server.admin();
+    admin.batch_execute("SET synchronous_commit = off").unwrap();
+    eventually("few sessions wait for the standby", SOON, || {
+        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+        let count: i64 = admin.query_one(waiting, &[]).unwrap().get(0);
+        count <= 8
+    });
+    server.set("synchronous_standby_names=");
+    eventually("it grants again", SOON, || {
+        matches!(client.mutex("after").unwrap().try_lock(), Ok(Some(_)))
+    });
+}
