@@ -25,7 +25,7 @@ impl Pooler {
     fn start(server: &PostgresServer, mode: &str) -> Self {
         let files = tempfile::tempdir().unwrap();
         let folder = files.path().display();
-        let port = distlock_tests::postgres::free_port();
+        let port = distlock_tests::process::free_port();
         let settings = format!(
             "[databases]\n* = host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr=127.0.0.1\n\
              listen_port={port}\nunix_socket_dir=\nauth_type=any\npool_mode={mode}\n\

@@ -1,11 +1,11 @@
 //! [`PostgresServer`]: a real PostgreSQL server for tests.
 
 use super::lifeline::LifeLine;
+use super::process::free_port;
 use super::time::{eventually, let_pass, scaled};
 use postgres::{Client, Config, NoTls};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -319,10 +319,4 @@ impl Drop for PostgresServer {
             let _reaped = process.wait();
         }
     }
-}
-
-/// Returns a port of the loopback interface that was free just now.
-pub fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    listener.local_addr().unwrap().port()
 }
