@@ -73,7 +73,7 @@ impl Node {
 
     /// Returns a connection for a release: the one for renewals if the application uses all others.
     pub(super) fn release_connection(&self, by: Moment) -> Result<FramedConnection<'_>, Failure> {
-        if self.mode != RequestMode::Lent {
+        if !self.is_lent() {
             return self.connection(by);
         }
         let now = self.clock().now();

@@ -171,7 +171,7 @@ impl Node {
     /// master with the data that it had before. Sends the queries behind the requests that were
     /// sent before, without waiting for the replies.
     fn look_behind(&self) {
-        if self.mode == RequestMode::Lent {
+        if self.is_lent() {
             return; // there is no connection that all threads share
         }
         let by = self.clock().now() + self.inner.dialer.command_timeout();
@@ -302,7 +302,7 @@ impl Node {
     ///
     /// See [`Failure`].
     pub fn follow(&self, name: &LockName, wake: Arc<dyn Wake>) -> Result<Watch, Failure> {
-        if self.mode == RequestMode::Lent && self.waking().is_some() {
+        if self.is_lent() && self.waking().is_some() {
             let error =
                 "without `with_waking`, a pool of the application does not tell of releases";
             return Err(Failure::Final(Error::new(ErrorKind::Unsupported, error)));
@@ -443,7 +443,7 @@ impl Node {
         // A clean-up must not wait behind the unanswered request whose effect it removes. If the
         // clean-up overtakes that request, the tombstone makes the server refuse the request.
         let cleans_up = options.tombstone != Tombstone::None;
-        let connection = if cleans_up && self.mode != RequestMode::Lent {
+        let connection = if cleans_up && !self.is_lent() {
             self.borrow(by)
         } else {
             self.release_connection(by)
