@@ -3,7 +3,7 @@
 use super::sample::Board;
 use crate::rows::Row;
 use crate::store::{held_for, named};
-use distlock::backend::Permits;
+use distlock::backend::LockInfo;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -72,7 +72,7 @@ const CUT: Metric = (
 );
 
 /// Returns the value of a metric for a lock, if the lock has one.
-type ValueOf<'a> = &'a dyn Fn(&Row) -> Option<f64>;
+type ValueOf<'a> = &'a dyn Fn(&LockInfo) -> Option<f64>;
 
 /// The lines of one metric after the other: Prometheus wants them together.
 #[derive(Default)]
@@ -125,38 +125,34 @@ pub(super) fn text(board: &Board) -> String {
     text.add(CUT, one(number(state.found.is_cut)));
     let rows = &state.found.rows;
     let of_rows = |value: ValueOf<'_>| -> Vec<(String, f64)> {
-        let value = |row: &Row| Some((labels(&[("name", row.name.as_str())]), value(row)?));
+        let value = |row: &Row| {
+            let value = value(row.info.as_ref().ok()?)?;
+            Some((labels(&[("name", row.name.as_str())]), value))
+        };
         rows.iter().filter_map(value).collect()
     };
     let seconds = |time: Duration| time.as_secs_f64();
-    let info = |row: &Row| row.info.as_ref().ok().cloned();
     let all: [(Metric, ValueOf<'_>); 7] = [
-        (LOCK_HELD, &|row| Some(number(info(row)?.holder.is_some()))),
-        (HELD_SECONDS, &|row| {
-            held_for(&info(row)?.holder?).map(seconds)
+        (LOCK_HELD, &|info| Some(number(info.holder.is_some()))),
+        (HELD_SECONDS, &|info| {
+            held_for(info.holder.as_ref()?).map(seconds)
         }),
-        (LEASE_SECONDS, &|row| {
-            info(row)?.holder?.remaining.map(seconds)
+        (LEASE_SECONDS, &|info| {
+            info.holder.as_ref()?.remaining.map(seconds)
         }),
-        (WAITERS, &|row| info(row)?.waiters.map(|it| it as f64)),
-        (TOKEN, &|row| {
-            info(row)?.largest_token.map(|it| it.get() as f64)
+        (WAITERS, &|info| info.waiters.map(|it| it as f64)),
+        (TOKEN, &|info| info.largest_token.map(|it| it.get() as f64)),
+        (READERS, &|info| {
+            info.readers.as_ref().map(|_| info.holders as f64)
         }),
-        (READERS, &|row| {
-            let info = info(row)?;
-            info.readers.map(|_| info.holders as f64)
-        }),
-        (FREE, &|row| {
-            let Permits { free, .. } = info(row)?.permits?;
-            Some(free.into())
-        }),
+        (FREE, &|info| info.permits.map(|it| it.free.into())),
     ];
     for (metric, value) in all {
         text.add(metric, of_rows(value).into_iter());
     }
     let holders = rows.iter().filter_map(|row| {
-        let holder = info(row)?.holder?;
-        let pairs = [("name", row.name.as_str()), ("holder", &named(&holder))];
+        let holder = row.info.as_ref().ok()?.holder.as_ref()?;
+        let pairs = [("name", row.name.as_str()), ("holder", &named(holder))];
         Some((labels(&pairs), 1.0))
     });
     text.add(LOCK_HOLDER, holders.collect::<Vec<_>>().into_iter());

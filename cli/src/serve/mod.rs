@@ -17,7 +17,7 @@ use crate::output;
 use crate::signals::{self, Signals};
 use crate::watch::Watched;
 use distlock::Interrupt;
-use distlock::crossbeam_channel::{after, select};
+use distlock::crossbeam_channel::after;
 use sample::Board;
 use std::io::Write;
 use std::sync::Arc;
@@ -68,19 +68,12 @@ pub(crate) fn serve(arguments: ServeArguments) -> Result<u8, Failure> {
     thread::spawn(move || {
         loop {
             let rest = sampled.take(|| watched.ask(&clients, &limit));
-            thread::park_timeout(rest);
+            let _due = after(rest).recv();
         }
     });
-    loop {
-        select! {
-            recv(heard) -> signal => {
-                if let Ok(signal) = signal && signals::ends(signal) {
-                    return Ok(exit::of_signal(signal));
-                }
-            }
-            recv(after(SILENCE)) -> _ => {}
-        }
-    }
+    let ended = heard.iter().find(|&signal| signals::ends(signal));
+    let unheard = || Failure::new(exit::SOFTWARE, "cannot wait for signals");
+    ended.map(exit::of_signal).ok_or_else(unheard)
 }
 
 /// Answers one request.

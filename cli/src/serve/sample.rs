@@ -43,7 +43,7 @@ pub(super) struct Holds {
     pub(super) strips: VecDeque<Hold>,
     /// The number of times that another holder, or none, was seen after a holder.
     pub(super) ended: u64,
-    /// The number of them whose lease was over before the next sample: nobody had renewed it.
+    /// The number of them whose lease was over before the next sample, because it was not renewed.
     pub(super) expired: u64,
     pub(super) longest: Duration,
 }
