@@ -9,7 +9,8 @@ fn attempt(url: &str) -> Result<(), Error> {
     distlock::connect(url)?.mutex("it")?.try_lock().map(drop)
 }
 
-/// Of a server with TLS the certificate and its host are checked; of one without, nothing is sent.
+/// The certificate of a server with TLS and its host are checked. Nothing is sent to a server without
+/// TLS.
 #[test]
 fn certificate_of_the_server_is_checked() {
     let (authority, other) = (Authority::new(), Authority::new());

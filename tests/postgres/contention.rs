@@ -10,8 +10,8 @@ use std::time::Duration;
 const NAME: &str = "contended";
 
 /// Eight processes with four threads each. One after the other is killed, paused for longer than
-/// its lease, or the server crashes and comes back. Nobody holds the lock at the same time as
-/// another, and its tokens grow.
+/// its lease, or the server crashes and comes back. No two threads hold the lock at the same time,
+/// and its tokens grow.
 fn contend(url: impl Fn(&PostgresServer) -> String, rounds: usize) {
     let mut server = PostgresServer::start_with(&["autovacuum_naptime=1s", "fsync=on"]);
     let url = url(&server);
@@ -67,7 +67,8 @@ fn many_acquisitions_leave_one_holder_at_a_time_and_a_small_table() {
     acquire_often("", 200_000);
 }
 
-/// The same without hand-offs inside the processes, so that the store grants every acquisition.
+/// 20,000 acquisitions with the same faults and without hand-offs inside the processes, so that the
+/// store grants each.
 #[test]
 #[ignore = "long: tests/run.sh --all"]
 fn many_grants_of_the_store_leave_one_holder_at_a_time_and_a_small_table() {

@@ -114,13 +114,7 @@ impl PostgresServer {
     pub fn start_with(settings: &[&str]) -> Self {
         let directory = directory();
         copy(&TEMPLATE.path().join("data"), directory.path());
-        let mut server = Self {
-            port: free_port(),
-            directory,
-            settings: settings.iter().map(|&it| it.to_owned()).collect(),
-            running: None,
-        };
-        server.run();
+        let server = Self::start_in(directory, settings);
         server
             .admin_of("postgres")
             .batch_execute("CREATE DATABASE app")
@@ -150,6 +144,11 @@ impl PostgresServer {
             .arg(directory.path().join("data"))
             .status();
         assert!(copied.unwrap().success(), "pg_basebackup");
+        Self::start_in(directory, settings)
+    }
+
+    /// Starts a server on the data in this directory.
+    fn start_in(directory: TempDir, settings: &[&str]) -> Self {
         let mut server = Self {
             port: free_port(),
             directory,
