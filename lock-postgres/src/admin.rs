@@ -2,7 +2,7 @@
 
 use crate::connection::Parameter;
 use crate::diagnosis;
-use crate::names::{micros, signed};
+use crate::numbers::{micros, signed, unsigned};
 use crate::store::{PostgresStore, shape};
 use lock_core::backend::{
     Admin, Failure, LockInfo, LockPage, PagePosition, PermitChange, PermitOutcome,
@@ -19,7 +19,7 @@ const MOST_PERMITS: i32 = 1_000_000;
 impl Admin for PostgresStore {
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
         let stored = self.names.stored(name)?;
-        let statement = self.call("force_release($1, $2, $3)");
+        let statement = self.settings().call("force_release($1, $2, $3)");
         let parameters: &[Parameter<'_>] = &[
             (&stored, Type::TEXT),
             (&shape(name.kind()), Type::TEXT),
@@ -58,17 +58,16 @@ impl Admin for PostgresStore {
             (&MOST_PERMITS, Type::INT4),
             (&self.patience(by), Type::INT8),
         ];
-        let statement = self.call("set_permits($1, $2, $3, $4, $5, $6)");
+        let statement = self.settings().call("set_permits($1, $2, $3, $4, $5, $6)");
         let rows = self.query(&statement, parameters, by)?;
         let (before, now): (Option<i32>, Option<i32>) = rows
             .first()
             .map(|row| (row.get(0), row.get(1)))
             .unwrap_or_default();
-        let number = |it: i32| u32::try_from(it).unwrap_or_default();
         match now {
             Some(now) => Ok(PermitOutcome::Limit {
-                before: before.map(number),
-                now: number(now),
+                before: before.map(unsigned),
+                now: unsigned(now),
             }),
             None => {
                 let before = before.unwrap_or_default().into();
@@ -102,7 +101,7 @@ impl Admin for PostgresStore {
             (&previous, Type::TEXT),
             (&PAGE, Type::INT4),
         ];
-        let statement = self.call("held_names($1, $2, $3)");
+        let statement = self.settings().call("held_names($1, $2, $3)");
         let rows = self.query(&statement, parameters, by)?;
         let names = rows.iter().filter_map(|row| {
             let stored: &str = row.get(0);
@@ -132,12 +131,6 @@ impl Admin for PostgresStore {
 }
 
 impl PostgresStore {
-    /// Returns the statement that calls a function of the schema.
-    pub(crate) fn call(&self, function: &str) -> String {
-        let schema = self.pool.dialer().settings().functions();
-        format!("SELECT * FROM {schema}{function}")
-    }
-
     fn change_permit(
         &self,
         name: &LockName,
@@ -157,7 +150,7 @@ impl PostgresStore {
             (&lease, Type::INT8),
             (&self.patience(by), Type::INT8),
         ];
-        let statement = self.call("change_permit($1, $2, $3, $4, $5)");
+        let statement = self.settings().call("change_permit($1, $2, $3, $4, $5)");
         let rows = self.query(&statement, parameters, by)?;
         Ok(match rows.first().is_some_and(|row| row.get(0)) {
             true => PermitOutcome::Changed,

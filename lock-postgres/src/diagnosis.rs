@@ -1,5 +1,6 @@
 //! The findings about a server's settings and state.
 
+use crate::numbers::duration;
 use crate::store::PostgresStore;
 use crate::watches::ECHO;
 use lock_core::backend::Failure;
@@ -38,7 +39,7 @@ pub(crate) fn diagnose(store: &PostgresStore, by: Moment) -> Result<Vec<Finding>
     let here = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
-    let there = Duration::from_micros(u64::try_from(number(1)).unwrap_or_default());
+    let there = duration(number(1));
     let difference = here.abs_diff(there);
     findings.push(match difference > CLOCKS {
         false => Finding::ok("clock", &server, "as here"),
@@ -77,21 +78,24 @@ pub(crate) fn diagnose(store: &PostgresStore, by: Moment) -> Result<Vec<Finding>
             .remedy("set synchronous_standby_names"),
         _ => Finding::ok("durability", &server, seen),
     });
-    findings.push(
-        switch("fsync", &server, &text(9), FindingLevel::Danger)
-            .why_unless_on("after a crash of the machine the data may be broken, locks included"),
-    );
-    findings.push(
-        switch("autovacuum", &server, &text(8), FindingLevel::Warning).why_unless_on(
-            "the rows of locks are updated all the time, and their old versions stay",
-        ),
-    );
+    findings.push(switch(
+        ("fsync", &text(9)),
+        &server,
+        FindingLevel::Danger,
+        "after a crash of the machine the data may be broken, locks included",
+    ));
+    findings.push(switch(
+        ("autovacuum", &text(8)),
+        &server,
+        FindingLevel::Warning,
+        "the rows of locks are updated all the time, and their old versions stay",
+    ));
 
     let rows = store.query(
         &format!(
             "SELECT n_live_tup, n_dead_tup FROM pg_stat_user_tables WHERE relid = \
             to_regclass('\"{}\".locks')",
-            store.pool.dialer().settings().schema
+            store.settings().schema
         ),
         &[],
         by,
@@ -156,24 +160,17 @@ impl PostgresStore {
     }
 }
 
-/// The finding about a setting that should be on.
-struct Switch(Finding, bool);
-
-fn switch(id: &'static str, server: &str, value: &str, level: FindingLevel) -> Switch {
+/// Returns the finding about a setting that should be on: how bad it is if not, and why.
+fn switch(
+    (setting, value): (&'static str, &str),
+    server: &str,
+    level: FindingLevel,
+    why: &str,
+) -> Finding {
     match value {
-        "on" => Switch(Finding::ok(id, server, "on"), true),
-        _ => Switch(Finding::new(level, id, server, value), false),
-    }
-}
-
-impl Switch {
-    fn why_unless_on(self, why: &str) -> Finding {
-        match self.1 {
-            true => self.0,
-            false => {
-                let remedy = format!("set {} = on", self.0.id);
-                self.0.why(why).remedy(remedy)
-            }
-        }
+        "on" => Finding::ok(setting, server, "on"),
+        _ => Finding::new(level, setting, server, value)
+            .why(why)
+            .remedy(format!("set {setting} = on")),
     }
 }

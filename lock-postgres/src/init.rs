@@ -1,6 +1,6 @@
 //! [`init`]: makes the tables and functions in a database.
 
-use crate::connection::{Dialer, Settings};
+use crate::connection::{Dialer, Form, Settings};
 use crate::schema::{check, statements};
 use lock_core::backend::Failure;
 use lock_core::{ClientId, Clock, Config, Context, Error, SystemClock};
@@ -18,7 +18,7 @@ const TIME: Duration = Duration::from_secs(10);
 pub enum Initialised {
     /// The tables and functions were made.
     Made,
-    /// They were there, in the version of this library.
+    /// The tables and functions were there, in the version of this library.
     Present,
 }
 
@@ -31,7 +31,7 @@ pub enum Initialised {
 pub fn schema_sql(config: &Config) -> Result<String, Error> {
     let settings = Settings::read(config)?;
     let (schema, more) = (&settings.schema, more_tables(&settings));
-    let grant = match settings.is_shared_with_shedlock {
+    let grant = match settings.form == Form::ShedLock {
         true => "--   GRANT SELECT, INSERT, UPDATE ON shedlock TO that_role;\n",
         false => "",
     };
@@ -48,7 +48,7 @@ pub fn schema_sql(config: &Config) -> Result<String, Error> {
 
 /// Returns the statement that makes the table of ShedLock, if the locks are in it.
 fn more_tables(settings: &Settings) -> &'static str {
-    match settings.is_shared_with_shedlock {
+    match settings.form == Form::ShedLock {
         true => {
             "CREATE TABLE IF NOT EXISTS shedlock (name varchar(64) NOT NULL PRIMARY KEY, \
              lock_until timestamp NOT NULL, locked_at timestamp NOT NULL, \
@@ -74,7 +74,7 @@ pub fn init(config: &Config) -> Result<Initialised, Error> {
     let settings = Settings::read(config)?;
     let (schema, more) = (settings.schema.clone(), more_tables(&settings));
     let context = Context::new(Arc::new(SystemClock), ClientId::random());
-    let dialer = Dialer::new(settings, &context, Duration::ZERO, Duration::ZERO);
+    let dialer = Dialer::new(settings, config, &context);
     let by = SystemClock.now() + config.connect_timeout() + TIME;
     let fail = Failure::into_error;
     let mut connection = dialer.dial_without_schema(by).map_err(fail)?;

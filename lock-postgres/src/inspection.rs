@@ -1,9 +1,9 @@
 //! The state of locks, made of the rows of the function `inspect`.
 
+use crate::numbers::{duration, token, unsigned};
 use lock_core::backend::{Failure, HolderInfo, LockInfo, Permits, Readers};
-use lock_core::{Error, ErrorKind, FencingToken, LockName, OwnerId, OwnerLabel, OwnerText};
+use lock_core::{Error, ErrorKind, LockName, OwnerId, OwnerLabel, OwnerText};
 use postgres::Row;
-use std::time::Duration;
 
 /// The rows of one name.
 #[derive(Default)]
@@ -31,29 +31,25 @@ pub(crate) fn of_rows(rows: &[Row], count: usize) -> Vec<Inspected> {
     all
 }
 
-fn number(value: i32) -> u32 {
-    u32::try_from(value).unwrap_or_default()
-}
-
 impl Inspected {
     fn add(&mut self, row: &Row) {
         self.is_writer = row.get(5);
         self.token = row.get(8);
-        self.limit = row.get::<_, Option<i32>>(9).map(number);
+        self.limit = row.get::<_, Option<i32>>(9).map(unsigned);
         self.writer_waits = row.get(10);
         let waiters: Option<i64> = row.get(11);
         self.waiters = waiters.and_then(|it| u64::try_from(it).ok());
         let Some(owner) = row.get::<_, Option<String>>(1) else {
             return;
         };
-        let micros = |at| Duration::from_micros(u64::try_from(row.get::<_, i64>(at)).unwrap_or(0));
+        let time = |at| duration(row.get(at));
         let label: Option<String> = row.get(6);
         let info = HolderInfo::new(
             OwnerText::new(&owner),
-            Some(micros(2)),
-            u64::from(number(row.get(3))),
+            Some(time(2)),
+            u64::from(unsigned(row.get(3))),
         )
-        .label(label.map(|text| OwnerLabel::new(text.into(), micros(7))));
+        .label(label.map(|text| OwnerLabel::new(text.into(), time(7))));
         match row.get(4) {
             true => self.shares.push(info),
             false => self.holder = Some(info),
@@ -76,8 +72,7 @@ impl Inspected {
 
     /// Returns the state of the lock with its number of waiters and its largest token.
     pub(crate) fn whole_info(self, name: &LockName) -> Result<LockInfo, Failure> {
-        let token = self.token.and_then(|it| u64::try_from(it).ok());
-        let token = token.map(FencingToken::new);
+        let token = self.token.and_then(token);
         let waiters = self.waiters;
         let info = self.info(name)?.waiters(waiters);
         Ok(info.largest_token(token.filter(|_| name.kind().permits().is_none())))

@@ -18,6 +18,7 @@ mod diagnosis;
 mod init;
 mod inspection;
 mod names;
+mod numbers;
 mod schema;
 mod scheme;
 mod session;

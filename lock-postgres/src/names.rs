@@ -1,8 +1,7 @@
-//! [`Names`]: the names of locks in the database; and numbers as the database has them.
+//! [`Names`]: the names of locks in the database.
 
 use lock_core::backend::Failure;
 use lock_core::{Config, Error, LockName};
-use std::time::Duration;
 
 /// The longest text, in bytes: a row of an index has at most 2,700 bytes.
 const MOST_BYTES: usize = 2_000;
@@ -37,13 +36,4 @@ impl Names {
         }
         Ok(stored)
     }
-}
-
-/// Returns a duration in microseconds.
-pub(crate) fn micros(duration: Duration) -> i64 {
-    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
-}
-
-pub(crate) fn signed(number: u32) -> i32 {
-    i32::try_from(number).unwrap_or(i32::MAX)
 }

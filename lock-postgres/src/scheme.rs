@@ -1,6 +1,6 @@
 //! [`PostgresScheme`]: the store that a `postgres://` URL names.
 
-use crate::connection::{FORM, OPTIONS, SHEDLOCK, Settings};
+use crate::connection::{Form, OPTIONS, Settings};
 use crate::session::SessionStore;
 use crate::store::PostgresStore;
 use lock_core::{Backend, Config, Context, Error, Scheme};
@@ -32,13 +32,6 @@ use std::sync::Arc;
 #[non_exhaustive]
 pub struct PostgresScheme;
 
-/// How locks are held.
-#[derive(Clone, Copy)]
-enum Form {
-    Table,
-    Session,
-}
-
 impl PostgresScheme {
     /// Returns the scheme.
     #[must_use]
@@ -58,13 +51,10 @@ impl Scheme for PostgresScheme {
 
     fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {
         let settings = Settings::read(config)?;
-        let forms = [
-            ("table", Form::Table),
-            ("session", Form::Session),
-            (SHEDLOCK, Form::Table),
-        ];
-        Ok(match config.scheme_word(FORM, &forms)? {
-            Form::Table => Arc::new(PostgresStore::new(settings, config, context)?),
+        Ok(match settings.form {
+            Form::Table | Form::ShedLock => {
+                Arc::new(PostgresStore::new(settings, config, context)?)
+            }
             Form::Session => Arc::new(SessionStore::new(settings, config, context)),
         })
     }

@@ -15,7 +15,7 @@ use lock_core::backend::{
     LockInfo, NodeId, OwnerText, Release, ReleaseOptions, Renewal, RenewalRequest, Tombstone,
     Waking,
 };
-use lock_core::{Backend, Clock, Config, Context, Error, LockName, Moment, Notices, OwnerId};
+use lock_core::{Backend, Config, Context, Error, LockName, Moment, OwnerId};
 use parking_lot::Mutex;
 use postgres::types::Type;
 use std::collections::HashMap;
@@ -61,8 +61,6 @@ pub(crate) struct SessionStore {
 
 struct Shared {
     dialer: Arc<Dialer>,
-    clock: Arc<dyn Clock>,
-    notices: Notices,
     state: Mutex<State>,
 }
 
@@ -79,7 +77,7 @@ struct State {
 
 /// A held lock. Without its session it has ended.
 struct Held {
-    connection: Mutex<Option<Session>>,
+    session: Mutex<Option<Session>>,
     until: Mutex<Moment>,
 }
 
@@ -132,12 +130,10 @@ fn is_pooler(connection: &Connection) -> Failure {
 
 impl SessionStore {
     pub(crate) fn new(settings: Settings, config: &Config, context: &Context) -> Self {
-        let dialer = Dialer::new(settings, context, config.watchdog(), config.restart_grace());
+        let dialer = Dialer::new(settings, config, context);
         Self {
             shared: Arc::new(Shared {
                 dialer,
-                clock: Arc::clone(&context.clock),
-                notices: context.notices.clone(),
                 state: Mutex::default(),
             }),
             watching: BackgroundTask::default(),
@@ -146,7 +142,7 @@ impl SessionStore {
         }
     }
 
-    /// Runs a request on a connection without a lock, and returns the connection, too. If one of
+    /// Runs a request in a session without a lock, and returns the session, too. If one of
     /// before proves to be closed before the request was sent, another one is used.
     fn with<T>(
         &self,
@@ -157,9 +153,9 @@ impl SessionStore {
             let idle = self.shared.state.lock().idle.pop();
             let idle = idle.and_then(|mut it| it.connection.is_usable().then_some(it));
             let is_old = idle.is_some();
-            let mut connection = idle.map_or_else(|| self.connect(by), Ok)?;
-            match request(&mut connection) {
-                Ok(done) => return Ok((done, connection)),
+            let mut session = idle.map_or_else(|| self.connect(by), Ok)?;
+            match request(&mut session) {
+                Ok(done) => return Ok((done, session)),
                 Err(Failure::NotSent(_)) if is_old => {}
                 // The connection is closed here: a lock that it has taken ends with it.
                 Err(failure) => return Err(failure),
@@ -180,11 +176,11 @@ impl SessionStore {
         Ok(session)
     }
 
-    /// Keeps a connection without a lock for the next one.
-    fn put_back(&self, connection: Session) {
+    /// Keeps a session without a lock for the next one.
+    fn put_back(&self, session: Session) {
         let mut state = self.shared.state.lock();
-        if connection.connection.is_open() && state.idle.len() < self.most {
-            state.idle.push(connection);
+        if session.connection.is_open() && state.idle.len() < self.most {
+            state.idle.push(session);
         }
     }
 
@@ -197,9 +193,8 @@ impl SessionStore {
     ) -> Result<Vec<postgres::Row>, Failure> {
         let stored = self.names.stored(name)?;
         let parameters: &[Parameter<'_>] = &[(&stored, Type::TEXT)];
-        let (rows, connection) =
-            self.with(by, |it| it.connection.query(statement, parameters, by))?;
-        self.put_back(connection);
+        let (rows, session) = self.with(by, |it| it.connection.query(statement, parameters, by))?;
+        self.put_back(session);
         Ok(rows)
     }
 
@@ -217,8 +212,8 @@ impl SessionStore {
         time: Duration,
     ) -> Result<(), Failure> {
         let held = Held {
-            connection: Mutex::new(Some(session)),
-            until: Mutex::new(self.shared.clock.now() + time),
+            session: Mutex::new(Some(session)),
+            until: Mutex::new(self.shared.now() + time),
         };
         let key = (name.clone(), owner);
         self.shared.state.lock().held.insert(key, Arc::new(held));
@@ -226,7 +221,7 @@ impl SessionStore {
         let shared = Arc::downgrade(&self.shared);
         let turn = move || shared.upgrade()?.watch();
         self.watching
-            .start(&self.shared.clock, turn)
+            .start(self.shared.dialer.clock(), turn)
             .map_err(|error| {
                 self.shared.forget(name, owner);
                 let why = Error::unavailable("there is no thread to watch held locks");
@@ -246,11 +241,11 @@ impl SessionStore {
         let Some(held) = self.find(name, owner) else {
             return Ok(false);
         };
-        let mut connection = held.connection.lock();
-        let Some(session) = connection.as_mut() else {
+        let mut slot = held.session.lock();
+        let Some(session) = slot.as_mut() else {
             return Ok(false);
         };
-        let sent = self.shared.clock.now();
+        let sent = self.shared.now();
         if *held.until.lock() <= sent {
             return Ok(false);
         }
@@ -261,13 +256,13 @@ impl SessionStore {
         let stored = self.names.stored(name)?;
         if !matches!(session.ask(OWNS, &stored, by), Ok(true)) {
             // Without its connection, the lock ends: so no answer is needed to know that.
-            *connection = None;
-            drop(connection);
+            *slot = None;
+            drop(slot);
             self.shared.forget(name, owner);
             return Ok(false);
         }
         let mut until = held.until.lock();
-        *until = (*until).max(self.shared.clock.now() + lease);
+        *until = (*until).max(self.shared.now() + lease);
         Ok(true)
     }
 }
@@ -310,6 +305,10 @@ fn join(
 }
 
 impl Shared {
+    fn now(&self) -> Moment {
+        self.dialer.clock().now()
+    }
+
     fn forget(&self, name: &LockName, owner: OwnerId) -> Option<Arc<Held>> {
         self.state.lock().held.remove(&(name.clone(), owner))
     }
@@ -317,7 +316,7 @@ impl Shared {
     /// Ends the locks whose lease is over, and has the holders of those whose connection has ended
     /// notified. Returns when to do that again; `None` if no lock is held.
     fn watch(&self) -> Option<Moment> {
-        let now = self.clock.now();
+        let now = self.now();
         let mut state = self.state.lock();
         state.closed.retain(|_, until| now < *until);
         let held: Vec<_> = state
@@ -328,15 +327,15 @@ impl Shared {
         drop(state);
         let mut ended = Vec::new();
         for ((name, owner), held) in &held {
-            // A connection that is in use shows its user what has happened to it.
-            let Some(mut connection) = held.connection.try_lock() else {
+            // A session that is in use shows its user what has happened to it.
+            let Some(mut session) = held.session.try_lock() else {
                 continue;
             };
             let is_over = *held.until.lock() <= now;
-            let is_open = connection.as_mut().is_some_and(|it| it.connection.check());
+            let is_open = session.as_mut().is_some_and(|it| it.connection.check());
             if is_over || !is_open {
-                *connection = None;
-                drop(connection);
+                *session = None;
+                drop(session);
                 self.forget(name, *owner);
                 if !is_over {
                     ended.push(name.clone());
@@ -344,9 +343,9 @@ impl Shared {
             }
         }
         if !ended.is_empty() {
-            self.notices.changed(Some(&ended));
+            self.dialer.notices().changed(Some(&ended));
         }
-        (!held.is_empty()).then(|| self.clock.now() + WATCHING)
+        (!held.is_empty()).then(|| self.now() + WATCHING)
     }
 }
 
@@ -356,7 +355,7 @@ impl Backend for SessionStore {
             name, owner, lease, ..
         } = *attempt;
         let stored = self.names.stored(name)?;
-        let now = self.shared.clock.now();
+        let now = self.shared.now();
         let key = (name.clone(), owner);
         let closed = self.shared.state.lock().closed.get(&key).copied();
         if closed.is_some_and(|until| now < until) {
@@ -373,22 +372,22 @@ impl Backend for SessionStore {
              AND set_config('application_name', '{owner}', false) <> '' END"
         );
         // A connection must be there first: it may be the one that detects another server.
-        let (taken, connection) = self.with(by, |it| match self.shared.dialer.pause() {
+        let (taken, session) = self.with(by, |it| match self.shared.dialer.pause() {
             Some(left) => Ok(Err(left)),
             None => it.ask(&take, &stored, by).map(Ok),
         })?;
         let is_taken = match taken {
             Ok(is_taken) => is_taken,
             Err(left) => {
-                self.put_back(connection);
+                self.put_back(session);
                 return Ok(crate::store::paused(left));
             }
         };
         if !is_taken {
-            self.put_back(connection);
+            self.put_back(session);
             return Ok(Answer::Busy(None));
         }
-        self.hold(name, attempt.owner, connection, lease.duration())?;
+        self.hold(name, attempt.owner, session, lease.duration())?;
         Ok(Answer::Granted(Grant::new(None)))
     }
 
@@ -433,7 +432,7 @@ impl Backend for SessionStore {
             name, owner, lease, ..
         } = acquisition;
         let stored = self.names.stored(name)?;
-        let now = self.shared.clock.now();
+        let now = self.shared.now();
         if options.tombstone == Tombstone::Leave {
             let (key, until) = ((name.clone(), *owner), now + lease.duration());
             let mut state = self.shared.state.lock();
@@ -449,8 +448,8 @@ impl Backend for SessionStore {
             });
         };
         let is_over = *held.until.lock() <= now;
-        let connection = held.connection.lock().take();
-        let Some(mut connection) = connection.filter(|_| !is_over) else {
+        let session = held.session.lock().take();
+        let Some(mut session) = session.filter(|_| !is_over) else {
             return Ok(Release::Gone);
         };
         let kept = options.kept;
@@ -461,17 +460,17 @@ impl Backend for SessionStore {
             ),
             None => format!("pg_advisory_unlock({KEY})"),
         };
-        match connection.ask(&value, &stored, by) {
+        match session.ask(&value, &stored, by) {
             Ok(true) => {}
             // The session had ended before.
-            Err(Failure::NotSent(_)) if self.shared.clock.now() < by => return Ok(Release::Gone),
+            Err(Failure::NotSent(_)) if self.shared.now() < by => return Ok(Release::Gone),
             Ok(false) => return Ok(Release::Gone),
             // The lock ends with the connection, which is closed here.
             Err(_) => return Ok(Release::Freed),
         }
         match kept {
-            Some(kept) => self.hold(name, kept.owner, connection, kept.time.duration())?,
-            None => self.put_back(connection),
+            Some(kept) => self.hold(name, kept.owner, session, kept.time.duration())?,
+            None => self.put_back(session),
         }
         Ok(Release::Freed)
     }
@@ -482,7 +481,7 @@ impl Backend for SessionStore {
             return Ok(LockInfo::FREE);
         };
         let owner = OwnerText::new(row.get(1));
-        let now = self.shared.clock.now();
+        let now = self.shared.now();
         let state = self.shared.state.lock();
         let mut own = state.held.iter();
         let own = own.find(|((held, id), _)| held == name && id.matches(&owner));

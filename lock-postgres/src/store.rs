@@ -1,15 +1,16 @@
 //! [`PostgresStore`]: the backend. Each request is one call of one function of the schema.
 
 use crate::connection::{
-    Connection, ConnectionPool, Dialer, PAUSE, Parameter, PoolThread, Settings,
+    Connection, ConnectionPool, Dialer, Form, PAUSE, Parameter, PoolThread, Settings,
 };
 use crate::inspection::{self, Inspected};
-use crate::names::{Names, micros, signed};
+use crate::names::Names;
+use crate::numbers::{self, duration, micros, signed, unsigned};
 use crate::watches::Watches;
 use lock_core::backend::{
     Abilities, AcquisitionId, Admin, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, NodeId,
-    RENEW_BATCH, Release, ReleaseOptions, Renewal, RenewalRequest, RetryCause, TokenRange, Tokens,
-    Tombstone, Wake, Watch,
+    Release, ReleaseOptions, Renewal, RenewalRequest, RetryCause, TokenRange, Tokens, Tombstone,
+    Wake, Watch,
 };
 use lock_core::{
     Backend, Clock, Config, Context, Error, FencingToken, LockKind, LockName, Moment, PermitId,
@@ -37,20 +38,16 @@ pub struct PostgresStore {
     renewals: ConnectionPool,
     watches: Watches,
     pub(crate) names: Names,
-    /// Locks that are also in ShedLock's table.
-    is_shared_with_shedlock: bool,
-    calls: Calls,
     /// How long the row of an unused name is kept; `None`: for ever.
     retention: Option<Duration>,
     writers_first: bool,
 }
 
-/// The statements, which contain the name of the schema.
-struct Calls {
-    acquire: String,
-    renew: String,
-    release: String,
-    inspect: String,
+/// A renewal that has no answer yet: its place in the batch, and the stored name of its lock.
+struct Pending<'a> {
+    at: usize,
+    name: String,
+    request: &'a RenewalRequest,
 }
 
 /// Returns the properties of a kind in the way in which the functions read them.
@@ -66,11 +63,6 @@ pub(crate) fn shape(kind: LockKind) -> String {
     has.map(|(_, letter)| letter).collect()
 }
 
-fn time(row: &Row, at: usize) -> Option<Duration> {
-    let micros: Option<i64> = row.get(at);
-    micros.map(|it| Duration::from_micros(u64::try_from(it).unwrap_or_default()))
-}
-
 fn unanswered() -> Failure {
     Failure::Unknown(Error::unavailable("the database has answered nothing"))
 }
@@ -82,30 +74,16 @@ impl PostgresStore {
         context: &Context,
     ) -> Result<Self, Error> {
         let thread = PoolThread::start()?;
-        let lease = config.lease().unwrap_or_default().max(config.watchdog());
-        let is_shared_with_shedlock = settings.is_shared_with_shedlock;
-        let schema = settings.functions();
-        let dialer = Dialer::new(settings, context, lease, config.restart_grace());
+        let dialer = Dialer::new(settings, config, context);
         let pool = ConnectionPool::new(config.pool(), &thread, Arc::clone(&dialer))?;
         let pool = Arc::new(pool);
         let renewals = ConnectionPool::new(RENEWING, &thread, dialer)?;
         let watches = Watches::new(Arc::clone(&pool), context.client);
-        let calls = Calls {
-            acquire: format!(
-                "SELECT * FROM {schema}acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, \
-                 $13, $14, $15)"
-            ),
-            renew: format!("SELECT {schema}renew($1, $2, $3, $4, $5, $6, $7)"),
-            release: format!("SELECT {schema}release($1, $2, $3, $4, $5, $6, $7, $8, $9)"),
-            inspect: format!("SELECT * FROM {schema}inspect($1)"),
-        };
         Ok(Self {
             pool,
             renewals,
             watches,
             names: Names::new(config),
-            is_shared_with_shedlock,
-            calls,
             retention: match config.tokens() {
                 TokenPolicy::Keep => None,
                 _ => Some(config.token_retention()),
@@ -116,6 +94,10 @@ impl PostgresStore {
 
     fn clock(&self) -> &Arc<dyn Clock> {
         self.pool.dialer().clock()
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        self.pool.dialer().settings()
     }
 
     /// Returns the longest wait for a row lock in a request that ends at `by`: so much less than is
@@ -140,7 +122,8 @@ impl PostgresStore {
         names: &[String],
         by: Moment,
     ) -> Result<Vec<Inspected>, Failure> {
-        let rows = self.query(&self.calls.inspect, &[(&names, Type::TEXT_ARRAY)], by)?;
+        let statement = self.settings().call("inspect($1)");
+        let rows = self.query(&statement, &[(&names, Type::TEXT_ARRAY)], by)?;
         Ok(inspection::of_rows(&rows, names.len()))
     }
 
@@ -153,17 +136,17 @@ impl PostgresStore {
     fn renew_once(
         &self,
         connection: &mut Connection,
-        batch: &[(String, &RenewalRequest)],
+        batch: &[Pending<'_>],
         patience: Duration,
         by: Moment,
     ) -> Result<Vec<Option<Renewal>>, Failure> {
-        let each = || batch.iter().map(|(_, request)| request);
-        let names: Vec<_> = batch.iter().map(|(name, _)| name.as_str()).collect();
+        let each = || batch.iter().map(|it| it.request);
+        let names: Vec<_> = batch.iter().map(|it| it.name.as_str()).collect();
         let owners: Vec<_> = each().map(|it| it.acquisition.owner.to_string()).collect();
         let counts: Vec<_> = each()
             .map(|it| shares_of(it.acquisition.name.kind()))
             .collect();
-        let lease = |it: &&RenewalRequest| micros(it.acquisition.lease.duration());
+        let lease = |it: &RenewalRequest| micros(it.acquisition.lease.duration());
         let leases: Vec<_> = each().map(lease).collect();
         let labels = each().map(|it| it.label.as_ref().map(|label| label.text.as_ref()));
         let labels: Vec<_> = labels.collect();
@@ -181,7 +164,8 @@ impl PostgresStore {
             (&since, Type::INT8_ARRAY),
             (&micros(patience), Type::INT8),
         ];
-        let rows = connection.query(&self.calls.renew, parameters, by)?;
+        let statement = self.settings().call("renew($1, $2, $3, $4, $5, $6, $7)");
+        let rows = connection.query(&statement, parameters, by)?;
         let outcomes: Vec<String> = rows.first().ok_or_else(unanswered)?.get(0);
         let meaning = |outcome: &String| match outcome.as_str() {
             "extended" => Some(Renewal::Extended),
@@ -243,14 +227,15 @@ impl Backend for PostgresStore {
             (&self.retention.map(micros), Type::INT8),
             (&self.patience(by), Type::INT8),
         ];
+        let statement = self
+            .settings()
+            .call("acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)");
         // A connection must be there first: it may be the one that detects another server.
         let rows = self.pool.with(by, |connection| {
             if let Some(left) = self.pool.dialer().pause() {
                 return Ok(Err(left));
             }
-            connection
-                .query(&self.calls.acquire, parameters, by)
-                .map(Ok)
+            connection.query(&statement, parameters, by).map(Ok)
         })?;
         let rows = match rows {
             Ok(rows) => rows,
@@ -258,21 +243,16 @@ impl Backend for PostgresStore {
         };
         let row = rows.first().ok_or_else(unanswered)?;
         if row.get::<_, &str>(0) != "granted" {
-            return Ok(Answer::Busy(time(row, 1)));
+            let left: Option<i64> = row.get(1);
+            return Ok(Answer::Busy(left.map(duration)));
         }
-        let token = |at| {
-            let token: Option<i64> = row.get(at);
-            token
-                .and_then(|it| u64::try_from(it).ok())
-                .map(FencingToken::new)
-        };
+        let token = |at| row.get::<_, Option<i64>>(at).and_then(numbers::token);
         let range = token(2).zip(token(3));
         let range = range.and_then(|(first, last)| TokenRange::new(first, last));
         let mut grant = Grant::new(range);
         let permits: (Option<i32>, Option<i32>) = (row.get(4), row.get(5));
         if let (Some(limit), Some(count)) = permits {
-            let number = |it| u32::try_from(it).unwrap_or_default();
-            grant = grant.limit(number(limit)).count(number(count));
+            grant = grant.limit(unsigned(limit)).count(unsigned(count));
         }
         Ok(Answer::Granted(grant))
     }
@@ -284,21 +264,17 @@ impl Backend for PostgresStore {
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>> {
         let mut outcomes: Vec<Option<Result<Renewal, Failure>>> = vec![None; batch.len()];
+        let mut pending = Vec::new();
+        for (at, request) in batch.iter().enumerate() {
+            match self.names.stored(&request.acquisition.name) {
+                Ok(name) => pending.push(Pending { at, name, request }),
+                Err(failure) => outcomes[at] = Some(Err(failure)),
+            }
+        }
         // A row that stays locked must not hold the answers about the others up.
-        for tried in 1.. {
-            let mut rest = Vec::new();
-            for (at, request) in batch.iter().enumerate() {
-                match self.names.stored(&request.acquisition.name) {
-                    _ if outcomes[at].is_some() => {}
-                    Ok(name) => rest.push((at, (name, request))),
-                    Err(failure) => outcomes[at] = Some(Err(failure)),
-                }
-            }
-            if rest.is_empty() {
-                break;
-            }
-            rest.truncate(RENEW_BATCH);
-            let (places, requests): (Vec<_>, Vec<_>) = rest.into_iter().unzip();
+        let mut tried = 0;
+        while !pending.is_empty() {
+            tried += 1;
             // Attempts queue for a row, and a renewal that did not would never get a row that is
             // always wanted.
             let patience = match tried {
@@ -307,10 +283,10 @@ impl Backend for PostgresStore {
             };
             let renewed = self
                 .renewals
-                .with(by, |it| self.renew_once(it, &requests, patience, by));
+                .with(by, |it| self.renew_once(it, &pending, patience, by));
             let is_late = tried == TRIES || self.clock().now() + PAUSE >= by;
-            for (n, at) in places.into_iter().enumerate() {
-                outcomes[at] = match &renewed {
+            for (n, renewal) in pending.iter().enumerate() {
+                outcomes[renewal.at] = match &renewed {
                     Err(failure) => Some(Err(failure.clone())),
                     Ok(renewed) => match renewed.get(n) {
                         Some(Some(renewal)) => Some(Ok(*renewal)),
@@ -322,7 +298,8 @@ impl Backend for PostgresStore {
                     },
                 };
             }
-            if outcomes.iter().any(Option::is_none) {
+            pending.retain(|it| outcomes[it.at].is_none());
+            if !pending.is_empty() {
                 self.pool.dialer().pause_for(PAUSE);
             }
         }
@@ -356,7 +333,10 @@ impl Backend for PostgresStore {
             (&kept.map(|it| micros(it.time.duration())), Type::INT8),
             (&self.patience(by), Type::INT8),
         ];
-        let rows = self.query(&self.calls.release, parameters, by)?;
+        let statement = self
+            .settings()
+            .call("release($1, $2, $3, $4, $5, $6, $7, $8, $9)");
+        let rows = self.query(&statement, parameters, by)?;
         match rows.first().ok_or_else(unanswered)?.get(0) {
             true => Ok(Release::Freed),
             false => Ok(Release::Gone),
@@ -390,7 +370,7 @@ impl Backend for PostgresStore {
 
     fn abilities(&self) -> Abilities {
         Abilities::full()
-            .all_kinds(!self.is_shared_with_shedlock)
+            .all_kinds(self.settings().form != Form::ShedLock)
             .waits_for_releases(true)
     }
 
@@ -415,6 +395,6 @@ pub(crate) fn paused(left: Duration) -> Answer {
 
 impl fmt::Debug for PostgresStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "postgres {}", self.pool.dialer().settings().hosts())
+        write!(f, "postgres {}", self.settings().hosts())
     }
 }

@@ -213,7 +213,7 @@ impl Shared {
     /// name's channel.
     fn register(&self, name: &str, patience: i64, by: Moment) -> Result<(), Failure> {
         let statement = format!("SELECT \"{}\".watch($1, $2, $3)", self.schema);
-        let time = crate::names::micros(INTEREST);
+        let time = crate::numbers::micros(INTEREST);
         let rows = self.pool.with(by, |connection| {
             let parameters: &[_] = &[
                 (&name as &(dyn postgres::types::ToSql + Sync), Type::TEXT),
@@ -438,7 +438,7 @@ impl Shared {
 
     fn register_again(&self, connection: &mut Connection) -> Result<(), Failure> {
         let names: Vec<_> = self.state.lock().by_name.keys().cloned().collect();
-        let time = crate::names::micros(INTEREST);
+        let time = crate::numbers::micros(INTEREST);
         let parameters: &[_] = &[
             (
                 &names as &(dyn postgres::types::ToSql + Sync),

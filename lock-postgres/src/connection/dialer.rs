@@ -4,6 +4,7 @@ use super::history::{History, Identity, Verdict};
 use super::settings::Settings;
 use super::socket::{Connector, Deadline};
 use super::{Connection, sqlstate};
+use crate::numbers::duration;
 use crate::schema;
 use lock_core::backend::{Failure, contain, run_in_background};
 use lock_core::{Clock, Context, Error, Moment, Notices, Signal, Woken};
@@ -72,9 +73,8 @@ impl Prepared {
 impl Dialer {
     pub(crate) fn new(
         settings: Settings,
+        config: &lock_core::Config,
         context: &Context,
-        lease: Duration,
-        grace: Duration,
     ) -> Arc<Self> {
         Arc::new(Self {
             settings,
@@ -84,8 +84,8 @@ impl Dialer {
             generation: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             last_host: AtomicUsize::new(0),
-            lease,
-            grace,
+            lease: config.lease().unwrap_or_default().max(config.watchdog()),
+            grace: config.restart_grace(),
             paused_until: Mutex::default(),
         })
     }
@@ -323,7 +323,7 @@ impl Dialer {
         let found = Identity { system, timeline };
         let mut history = self.history.lock();
         let now = self.clock.now();
-        let runs_for = Duration::from_micros(u64::try_from(row.get::<_, i64>(5)).unwrap_or(0));
+        let runs_for = duration(row.get(5));
         self.pause_until(now + self.grace.saturating_sub(runs_for));
         match history.judge(found, now, self.lease) {
             Verdict::Same => connection.generation = self.generation(),

@@ -28,11 +28,11 @@ impl std::fmt::Display for Identity {
 /// What a new connection means for the client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
-    /// It leads to the server of before, or is the first one.
+    /// The server is the one of before, or the first one.
     Same,
-    /// It leads to another server, which is used from now on.
+    /// The server is another one, which is used from now on.
     Changed { was: Identity, continues: bool },
-    /// It leads to a server that was left.
+    /// The server was left for another one before.
     Left { now: Identity },
 }
 

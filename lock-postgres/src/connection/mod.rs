@@ -16,11 +16,12 @@ mod sqlstate;
 
 pub(crate) use dialer::Dialer;
 pub(crate) use pool::{ConnectionPool, PoolThread};
-pub(crate) use settings::{FORM, OPTIONS, SHEDLOCK, Settings};
+pub(crate) use settings::{Form, OPTIONS, Settings};
 pub(crate) use socket::Deadline;
 
 use lock_core::backend::{Failure, run_in_background};
 use lock_core::{Error, Moment, OpenConnection};
+use postgres::fallible_iterator::FallibleIterator;
 use postgres::types::{ToSql, Type};
 use postgres::{Client, Row};
 use socket::Connector;
@@ -30,8 +31,12 @@ use std::time::Duration;
 /// A parameter of a statement, with its type: so that no round trip is needed to ask for it.
 pub(crate) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
-/// The longest wait for the farewell on a connection that is closed, because nobody needs it.
+/// The longest wait for the farewell on a connection that is closed, and for what has arrived on an
+/// open one, because neither needs a reply.
 const FAREWELL: Duration = Duration::from_millis(50);
+
+/// The time to ask the server to end a request, so that a server that is gone keeps no thread.
+const CANCELLING: Duration = Duration::from_secs(1);
 
 /// The pause before a statement is repeated that another transaction was in the way of, because
 /// that transaction takes about as long.
@@ -115,10 +120,7 @@ impl Connection {
     /// Has the server end a request that is no longer waited for: it may wait there for a row, or
     /// for a standby that is away, with a connection that others need.
     fn cancel(&self) {
-        let (token, connector) = (
-            self.client.cancel_token(),
-            self.connector.anew(FAREWELL * 20),
-        );
+        let (token, connector) = (self.client.cancel_token(), self.connector.anew(CANCELLING));
         let cancel = move || {
             let _best_effort = token.cancel_query(connector);
         };
@@ -132,7 +134,6 @@ impl Connection {
         time: Duration,
         by: Moment,
     ) -> Option<(String, String)> {
-        use postgres::fallible_iterator::FallibleIterator;
         self.deadline.begin(by);
         let next = self.client.notifications().timeout_iter(time).next();
         let next = next.map_err(|error| self.failed(&error)).ok()??;
@@ -142,7 +143,6 @@ impl Connection {
     /// Reads what has arrived, and returns whether the connection is open. Waits for about a
     /// millisecond: without a wait, the runtime would not read from the system.
     pub(crate) fn check(&mut self) -> bool {
-        use postgres::fallible_iterator::FallibleIterator;
         self.deadline.begin_in(FAREWELL);
         let next = self.client.notifications().timeout_iter(READING).next();
         if let Err(error) = next {

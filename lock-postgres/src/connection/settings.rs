@@ -24,10 +24,7 @@ pub(crate) const OPTIONS: &[&str] = &[
     "tls_key",
 ];
 
-/// The option that says how locks are held.
-pub(crate) const FORM: &str = "form";
-/// Its value for locks that are also in the table of ShedLock.
-pub(crate) const SHEDLOCK: &str = "shedlock";
+const FORM: &str = "form";
 const SCHEMA: &str = "schema";
 const SYNCHRONOUS_COMMIT: &str = "synchronous_commit";
 const WAKING: &str = "waking";
@@ -55,11 +52,28 @@ pub(crate) struct Settings {
     pub(super) options: String,
     pub(super) connect_timeout: Duration,
     pub(crate) schema: String,
-    /// Whether the locks are also in the table of ShedLock.
-    pub(crate) is_shared_with_shedlock: bool,
+    pub(crate) form: Form,
     /// Whether notifications are not even tried.
     pub(crate) polls: bool,
 }
+
+/// How locks are held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Form {
+    /// Leases in the tables.
+    Table,
+    /// Locks of sessions.
+    Session,
+    /// Leases in the tables and in the table of ShedLock.
+    ShedLock,
+}
+
+/// The values of `form=`. The first one is the default.
+const FORMS: [(&str, Form); 3] = [
+    ("table", Form::Table),
+    ("session", Form::Session),
+    ("shedlock", Form::ShedLock),
+];
 
 /// Where the password comes from.
 #[derive(Clone)]
@@ -128,19 +142,19 @@ impl Settings {
             options,
             connect_timeout: config.connect_timeout(),
             schema: schema.to_owned(),
-            is_shared_with_shedlock: config.scheme_option(FORM) == Some(SHEDLOCK),
+            form: config.scheme_word(FORM, &FORMS)?,
             polls: config.scheme_word(WAKING, &[("listen", false), ("poll", true)])?,
         })
     }
 
-    /// Returns the beginning of the names of the functions for requests about locks.
-    pub(crate) fn functions(&self) -> String {
-        let form = if self.is_shared_with_shedlock {
-            "shed_"
-        } else {
-            ""
+    /// Returns the statement that calls a function for requests about locks, as in
+    /// `release($1, $2)`.
+    pub(crate) fn call(&self, function: &str) -> String {
+        let form = match self.form {
+            Form::ShedLock => "shed_",
+            Form::Table | Form::Session => "",
         };
-        format!("\"{}\".{form}", self.schema)
+        format!("SELECT * FROM \"{}\".{form}{function}", self.schema)
     }
 
     /// Returns the hosts and the database, for messages.

@@ -101,9 +101,16 @@ pub(super) struct TimedSocket<S> {
 }
 
 impl<S> TimedSocket<S> {
-    /// Called when the stream is not ready. Fails if the deadline has passed, and otherwise has the
-    /// task woken when it passes.
-    fn wait<T>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+    /// Returns what polling the stream has returned. If the stream is not ready, fails if the
+    /// deadline has passed, and otherwise has the task woken when it passes.
+    fn bounded<T>(
+        &mut self,
+        polled: Poll<io::Result<T>>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<T>> {
+        if polled.is_ready() {
+            return polled;
+        }
         *self.deadline.waiting.lock() = Some(context.waker().clone());
         loop {
             let left = self.deadline.left();
@@ -125,10 +132,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimedSocket<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match Pin::new(&mut self.stream).poll_read(context, buffer) {
-            Poll::Pending => self.wait(context),
-            ready @ Poll::Ready(_) => ready,
-        }
+        let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
+        self.bounded(polled, context)
     }
 }
 
@@ -139,24 +144,18 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedSocket<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         self.deadline.has_written.store(true, Ordering::Relaxed);
-        match Pin::new(&mut self.stream).poll_write(context, bytes) {
-            Poll::Pending => self.wait(context),
-            ready @ Poll::Ready(_) => ready,
-        }
+        let polled = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.bounded(polled, context)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match Pin::new(&mut self.stream).poll_flush(context) {
-            Poll::Pending => self.wait(context),
-            ready @ Poll::Ready(_) => ready,
-        }
+        let polled = Pin::new(&mut self.stream).poll_flush(context);
+        self.bounded(polled, context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match Pin::new(&mut self.stream).poll_shutdown(context) {
-            Poll::Pending => self.wait(context),
-            ready @ Poll::Ready(_) => ready,
-        }
+        let polled = Pin::new(&mut self.stream).poll_shutdown(context);
+        self.bounded(polled, context)
     }
 }
 
