@@ -7,12 +7,13 @@
 //!
 //! A statement cannot be sent on a connection that waits for notifications. So there is a channel
 //! for each client, on which it notifies itself when it wants to listen on one more. Behind a
-//! pooler
-//! that lends a connection for a transaction only, no notification arrives, this one included: then
-//! the waiters are woken at an interval.
+//! pooler that lends a connection for a transaction only, no notification arrives, this one
+//! included. While there is no connection, or none with notifications, the waiters are woken at an
+//! interval.
 
-use crate::connection::{Connection, ConnectionPool, Deadline};
-use lock_core::backend::{Backoff, Failure, Wake, Watch, run_in_background};
+use crate::connection::{Connection, ConnectionPool, Deadline, Parameter};
+use crate::numbers::micros;
+use lock_core::backend::{BackgroundTask, Backoff, Failure, Wake, Watch};
 use lock_core::{ClientId, Clock, Error, Moment, WarningKind};
 use parking_lot::{Condvar, Mutex};
 use postgres::types::Type;
@@ -32,11 +33,17 @@ pub(crate) const ECHO: Duration = Duration::from_secs(1);
 /// The time between two wake-ups where no notifications arrive, because a release is then noticed
 /// by a new attempt only.
 const POLLING: Duration = Duration::from_millis(100);
+/// The time after which it is tried again whether notifications arrive, because a pooler may be
+/// gone.
+const PROBING: Duration = Duration::from_secs(60);
 /// The time for which the connection stays after the last watch, because the next one is likely.
 const IDLE: Duration = Duration::from_secs(30);
 
 /// The watches of a client.
-pub(crate) struct Watches(Arc<Shared>);
+pub(crate) struct Watches {
+    shared: Arc<Shared>,
+    listening: BackgroundTask,
+}
 
 struct Shared {
     pool: Arc<ConnectionPool>,
@@ -55,7 +62,8 @@ struct State {
     /// The channels of the watched names.
     wanted: HashSet<String>,
     mode: Mode,
-    is_running: bool,
+    /// When a name was last watched.
+    watched_at: Option<Moment>,
     /// The error that ended the last connection, if there is none now.
     failed: Option<Error>,
     /// The deadline of the connection that waits for notifications.
@@ -73,9 +81,9 @@ type Registered = (u64, Arc<dyn Wake>);
 enum Mode {
     #[default]
     Disconnected,
-    /// It listens on these channels.
+    /// The connection listens on these channels.
     Listens(HashSet<String>),
-    /// No notification arrives on it.
+    /// Notifications do not arrive.
     Polls,
 }
 
@@ -86,6 +94,15 @@ impl State {
             Mode::Listens(channels) => channels.contains(channel),
             Mode::Polls => true,
         }
+    }
+
+    /// Returns whether the thread is needed: while a name is watched, and for some time after.
+    fn is_needed(&mut self, now: Moment) -> bool {
+        if !self.by_name.is_empty() {
+            self.watched_at = Some(now);
+        }
+        let is_recent = |watched_at| now.since(watched_at) <= IDLE;
+        !self.is_closed && self.watched_at.is_some_and(is_recent)
     }
 
     fn wakes(&self, name: Option<&str>) -> Vec<Arc<dyn Wake>> {
@@ -102,22 +119,17 @@ impl State {
 
 impl Watches {
     pub(crate) fn new(pool: Arc<ConnectionPool>, client: ClientId) -> Self {
-        let settings = pool.dialer().settings();
-        let state = State {
-            mode: match settings.polls {
-                true => Mode::Polls,
-                false => Mode::Disconnected,
-            },
-            ..State::default()
-        };
-        let schema = settings.schema.clone();
-        Self(Arc::new(Shared {
+        let shared = Shared {
             own: format!("distlock:{client}"),
+            schema: pool.dialer().settings().schema.clone(),
             pool,
-            schema,
-            state: Mutex::new(state),
+            state: Mutex::default(),
             changed: Condvar::new(),
-        }))
+        };
+        Self {
+            shared: Arc::new(shared),
+            listening: BackgroundTask::default(),
+        }
     }
 
     /// Registers a callback for the releases of a name, and waits until these are received.
@@ -128,7 +140,7 @@ impl Watches {
         patience: i64,
         by: Moment,
     ) -> Result<Watch, Failure> {
-        let shared = &self.0;
+        let shared = &self.shared;
         let mut state = shared.state.lock();
         let id = state.next;
         state.next += 1;
@@ -143,37 +155,40 @@ impl Watches {
             name,
             id,
         };
-        shared.start()?;
+        self.start()?;
         if !shared.settings_poll() {
             shared.register(&watching.name, patience, by)?;
         }
         Ok(Watch::new(watching))
     }
+
+    /// Starts the thread that listens, unless it runs.
+    fn start(&self) -> Result<(), Failure> {
+        let shared = Arc::clone(&self.shared);
+        let mut backoff = Backoff::new(POLLING, SILENCE);
+        let mut connect_at = match shared.settings_poll() {
+            true => Moment::NEVER,
+            false => shared.clock().now(),
+        };
+        let turn = move || shared.turn(&mut connect_at, &mut backoff);
+        let started = self.listening.start(self.shared.clock(), turn);
+        started.map_err(|error| {
+            let why = "there is no thread that waits for notifications";
+            Failure::NotSent(Error::unavailable(why).with_source(error))
+        })
+    }
 }
 
 impl Drop for Watches {
     fn drop(&mut self) {
-        let mut state = self.0.state.lock();
+        let mut state = self.shared.state.lock();
         state.is_closed = true;
         let waiting = state.waiting.take();
         drop(state);
         if let Some(waiting) = waiting {
             waiting.end();
         }
-        self.0.changed.notify_all();
-    }
-}
-
-/// The thread that listens. After a panic, the next watch starts another one.
-struct Running(Arc<Shared>);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            let mut state = self.0.state.lock();
-            state.is_running = false;
-            state.mode = Mode::Disconnected;
-        }
+        self.listening.wake();
     }
 }
 
@@ -213,11 +228,10 @@ impl Shared {
     /// name's channel.
     fn register(&self, name: &str, patience: i64, by: Moment) -> Result<(), Failure> {
         let statement = format!("SELECT \"{}\".watch($1, $2, $3)", self.schema);
-        let time = crate::numbers::micros(INTEREST);
         let rows = self.pool.with(by, |connection| {
-            let parameters: &[_] = &[
-                (&name as &(dyn postgres::types::ToSql + Sync), Type::TEXT),
-                (&time, Type::INT8),
+            let parameters: &[Parameter<'_>] = &[
+                (&name, Type::TEXT),
+                (&micros(INTEREST), Type::INT8),
                 (&patience, Type::INT8),
             ];
             connection.query(&statement, parameters, by)
@@ -248,87 +262,43 @@ impl Shared {
     /// Ends the wait of the connection that listens.
     fn notify_self(&self, by: Moment) -> Result<(), Failure> {
         let notified = self.pool.with(by, |connection| {
-            let parameters: &[_] = &[(
-                &self.own as &(dyn postgres::types::ToSql + Sync),
-                Type::TEXT,
-            )];
+            let parameters: &[Parameter<'_>] = &[(&self.own, Type::TEXT)];
             connection.query("SELECT pg_notify($1, '')", parameters, by)
         });
         notified.map(drop)
     }
 
-    /// Starts the thread that listens, unless it runs.
-    fn start(self: &Arc<Self>) -> Result<(), Failure> {
+    /// Listens from the moment `connect_at` on. Then, and before, wakes all waiters: they ask the
+    /// store themselves. Returns when to do that again; `None` if the thread is not needed.
+    fn turn(&self, connect_at: &mut Moment, backoff: &mut Backoff) -> Option<Moment> {
+        let now = self.clock().now();
         let mut state = self.state.lock();
-        if state.is_running {
-            return Ok(());
+        if !state.is_needed(now) {
+            state.mode = Mode::Disconnected;
+            return None;
         }
-        let shared = Arc::clone(self);
-        let run = move || {
-            let running = Running(shared);
-            running.0.run();
-        };
-        run_in_background(run).map_err(|error| {
-            let error = Error::unavailable("there is no thread that waits for notifications")
-                .with_source(error);
-            Failure::NotSent(error)
-        })?;
-        state.is_running = true;
-        Ok(())
-    }
-
-    /// Runs until the client is gone, or nothing was watched for long.
-    fn run(&self) {
-        let mut backoff = Backoff::new(POLLING, SILENCE);
-        let mut idle_since = self.clock().now();
-        loop {
-            let listened = match self.settings_poll() {
-                true => self.poll_for(SILENCE),
-                false => self.listen(&mut idle_since),
-            };
+        drop(state);
+        if now >= *connect_at {
+            self.state.lock().mode = Mode::Disconnected;
+            let listened = self.listen();
             let mut state = self.state.lock();
-            if matches!(state.mode, Mode::Listens(_)) {
-                // It worked until now: the first reconnect is made at once.
-                backoff = Backoff::new(POLLING, SILENCE);
-            }
             state.waiting = None;
-            if !self.settings_poll() {
+            let has_worked = matches!(state.mode, Mode::Listens(_));
+            if has_worked {
                 state.mode = Mode::Disconnected;
             }
-            let now = self.clock().now();
-            if !state.by_name.is_empty() {
-                idle_since = now;
+            if has_worked || listened.is_ok() {
+                backoff.reset();
             }
-            if state.is_closed || now.since(idle_since) > IDLE {
-                state.is_running = false;
-                return;
-            }
-            match listened {
-                Ok(()) => backoff = Backoff::new(POLLING, SILENCE),
-                Err(failure) => {
-                    state.failed = Some(failure.into_error());
-                    drop(state);
-                    // The waiters ask the store themselves meanwhile.
-                    let end = self.clock().now() + backoff.next();
-                    while self.clock().now() < end && !self.is_over() {
-                        self.wake(None);
-                        self.pause(POLLING);
-                    }
-                }
-            }
+            let pause = listened.unwrap_or_else(|failure| {
+                state.failed = Some(failure.into_error());
+                backoff.next()
+            });
+            *connect_at = self.clock().now() + pause;
         }
-    }
-
-    /// Sleeps, unless the client ends.
-    fn pause(&self, time: Duration) {
-        let mut state = self.state.lock();
-        if !state.is_closed {
-            self.changed.wait_for(&mut state, time);
-        }
-    }
-
-    fn is_over(&self) -> bool {
-        self.state.lock().is_closed
+        self.wake(None);
+        let jitter = Duration::from_millis(fastrand::u64(..20));
+        Some((self.clock().now() + POLLING + jitter).min(*connect_at))
     }
 
     fn wake(&self, name: Option<&str>) {
@@ -338,19 +308,9 @@ impl Shared {
         }
     }
 
-    /// Wakes all waiters at an interval, for some time.
-    fn poll_for(&self, time: Duration) -> Result<(), Failure> {
-        let end = self.clock().now() + time;
-        while self.clock().now() < end && !self.is_over() {
-            let jitter = Duration::from_millis(fastrand::u64(..20));
-            self.pause(POLLING + jitter);
-            self.wake(None);
-        }
-        Ok(())
-    }
-
-    /// Connects and listens, until the connection fails or is no longer needed.
-    fn listen(&self, idle_since: &mut Moment) -> Result<(), Failure> {
+    /// Connects and listens, until the connection fails or is no longer needed. Returns the time
+    /// until the next connection.
+    fn listen(&self) -> Result<Duration, Failure> {
         let dialer = self.pool.dialer();
         let by = self.clock().now() + SILENCE;
         let mut connection = dialer.dial(by)?;
@@ -372,7 +332,7 @@ impl Shared {
             }
             drop(connection);
             self.set_mode(Mode::Polls);
-            return self.poll_for(INTEREST);
+            return Ok(PROBING);
         }
         self.set_mode(Mode::Listens(HashSet::new()));
         self.state.lock().waiting = Some(connection.deadline());
@@ -387,14 +347,9 @@ impl Shared {
                 is_new = false;
             }
             let now = self.clock().now();
-            let state = self.state.lock();
-            if !state.by_name.is_empty() {
-                *idle_since = now;
+            if !self.state.lock().is_needed(now) {
+                return Ok(Duration::ZERO);
             }
-            if state.is_closed || now.since(*idle_since) > IDLE {
-                return Ok(());
-            }
-            drop(state);
             if now.since(registered) > REGISTERING {
                 self.register_again(&mut connection)?;
                 registered = now;
@@ -438,14 +393,8 @@ impl Shared {
 
     fn register_again(&self, connection: &mut Connection) -> Result<(), Failure> {
         let names: Vec<_> = self.state.lock().by_name.keys().cloned().collect();
-        let time = crate::numbers::micros(INTEREST);
-        let parameters: &[_] = &[
-            (
-                &names as &(dyn postgres::types::ToSql + Sync),
-                Type::TEXT_ARRAY,
-            ),
-            (&time, Type::INT8),
-        ];
+        let parameters: &[Parameter<'_>] =
+            &[(&names, Type::TEXT_ARRAY), (&micros(INTEREST), Type::INT8)];
         let statement = format!("SELECT \"{}\".watch_again($1, $2)", self.schema);
         let by = self.clock().now() + SILENCE;
         connection.query(&statement, parameters, by).map(drop)
