@@ -9,8 +9,8 @@ fn attempt(url: &str) -> Result<(), Error> {
     distlock::connect(url)?.mutex("it")?.try_lock().map(drop)
 }
 
-/// The certificate of a server with TLS and its host are checked. Nothing is sent to a server without
-/// TLS.
+/// The certificate of a server with TLS and its host are checked. Nothing is sent to a server
+/// without TLS.
 #[test]
 fn certificate_of_the_server_is_checked() {
     let (authority, other) = (Authority::new(), Authority::new());
